@@ -30,7 +30,7 @@ from benchmarks.pairs import measure
 from benchmarks.risk_simulation import ALPHAS, DELTA, POOL_ROWS, Scores, chess_like
 from curation.arrays import Int64s
 from curation.hashing import hash64
-from curation.metrics import proportion
+from curation.metrics import compute_proportion
 from curation.refs import TableRef
 from curation.selection.risk import calibrate
 from curation.stages.cap_keys import LabelKeys
@@ -184,7 +184,7 @@ def risk(num_runs: int) -> None:
                 capped += noise > alpha
             cells = [
                 f"{100 * rate.value:.1f} ({100 * rate.low:.1f}-{100 * rate.high:.1f})"
-                for rate in (proportion(whole, num_runs), proportion(capped, num_runs))
+                for rate in (compute_proportion(whole, num_runs), compute_proportion(capped, num_runs))
             ]
             left = f"{100 * float(np.mean(shares)):.0f}" if shares else "-"
             print(f"| {name} | {alpha} | {cells[0]} | {left} | {cells[1]} |", flush=True)

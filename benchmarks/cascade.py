@@ -33,17 +33,17 @@ import torch
 from benchmarks import worked_sums
 from benchmarks.pairs import measure
 from benchmarks.recorded import recorded
-from curation.arms import fitted_of
+from curation.arms import find_fitted
 from curation.arrays import Bools, Int64s
 from curation.config import RunConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config
 from curation.domains import get_domain
 from curation.hashing import derive, hash_unit
-from curation.metrics import over_seeds, proportion
+from curation.metrics import average_over_seeds, compute_proportion
 from curation.pipeline.running import run_part
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.selection.cascade import HeldOut, first_cut
-from curation.stages.first_cut import FirstCutRule, PromptGate, held_out, wanted
+from curation.selection.cascade import HeldOut, find_first_cut
+from curation.stages.first_cut import FirstCutRule, PromptGate, collect_held_out, write_cut_target
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import io
 from curation.teachers import load_teacher
@@ -145,7 +145,7 @@ def labelled(name: str, kind: str) -> Labelled:
         [
             f"name=cascade-{name}",
             f"trust.kind={kind}",
-            *(("trust.max_steps=400", "trust.patience=100") if fitted_of([kind])[kind].reads is None else ()),
+            *(("trust.max_steps=400", "trust.patience=100") if find_fitted([kind])[kind].reads is None else ()),
             "selection.arms=[trust]",
             "splits.audit=false",
             *task.settings(task.rows),
@@ -177,7 +177,9 @@ def fitted(
     )
     firsts = {}
     for keep in keeps:
-        goal = wanted(made.labels, full, deal.is_fit, keep=keep, uri=str(directory / f"wanted-{keep:g}.lance"))
+        goal = write_cut_target(
+            made.labels, full, deal.is_fit, keep=keep, uri=str(directory / f"wanted-{keep:g}.lance")
+        )
         firsts[keep] = fit(first, of_prompt, made.labels, goal, deal.seed).save(directory / f"first-{keep:g}")
     return full, firsts
 
@@ -202,7 +204,7 @@ def outcome(pool: HeldOut, keep: float, threshold: float | None) -> tuple[Outcom
 def counted(pool: HeldOut, keep: float, dropped_M: Bools) -> tuple[Outcome, str]:
     """What the drop of these rows saves and loses."""
     chosen = selected(pool, keep)
-    lost = proportion(int(dropped_M[chosen].sum()), len(chosen))
+    lost = compute_proportion(int(dropped_M[chosen].sum()), len(chosen))
     answers = int(pool.output_tokens_M[dropped_M].sum())
     total = int((pool.prompt_tokens_M + pool.output_tokens_M).sum())
     found = Outcome(
@@ -269,7 +271,9 @@ def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
     """A first score that says nothing: the same for all rows, and drawn by lot."""
     rng, lines = np.random.default_rng(seed), []
     for name, draw in (("constant", lambda num: np.zeros(num)), ("by lot", lambda num: rng.random(num))):
-        found = first_cut(held_with(held, draw(len(held.first_M))), keep=keep, loss=LOSSES[0], confidence=CONFIDENCE)
+        found = find_first_cut(
+            held_with(held, draw(len(held.first_M))), keep=keep, loss=LOSSES[0], confidence=CONFIDENCE
+        )
         shares, lost = outcome(held_with(pool, draw(len(pool.first_M))), keep, found.limit)
         lines.append(f"  control, {name}: {found.words()}; on the pool {shares.dropped:.2%} dropped, {lost}")
     return lines
@@ -284,7 +288,7 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
 
 def pool_ids(made: Labelled, takes: Callable[[Int64s], Bools]) -> Int64s:
     """The ids of the pool rows, in the order of their scores (``stages.first_cut.held_out``)."""
-    ids_N = io.read(made.labels, columns=["row_id"], filter=io.answered(made.labels))["row_id"].to_numpy()
+    ids_N = io.read(made.labels, columns=["row_id"], filter=io.make_answered_filter(made.labels))["row_id"].to_numpy()
     return ids_N[takes(ids_N)]
 
 
@@ -299,7 +303,7 @@ def one_seed(
     full, firsts = fitted(made, deal, keeps, kind, directory)
     outcomes = {}
     for keep, first in firsts.items():
-        held, pool = (held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
+        held, pool = (collect_held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
         means = pool.prompt_tokens_M.mean(), pool.output_tokens_M.mean()
         print(
             f"seed {seed}, keep {keep:g}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, "
@@ -308,7 +312,7 @@ def one_seed(
         )
         limits = {}
         for loss in LOSSES:
-            found = first_cut(held, keep=keep, loss=loss, confidence=CONFIDENCE)
+            found = find_first_cut(held, keep=keep, loss=loss, confidence=CONFIDENCE)
             limits[loss] = found.limit
             got, lost = outcome(pool, keep, found.limit)  # on or off: what this loss allows
             outcomes[keep, loss] = got
@@ -352,7 +356,7 @@ def main() -> None:
     for keep, loss in found[0]:
         lines = []
         for name in Outcome._fields:
-            mean = over_seeds([getattr(outcomes[keep, loss], name) for outcomes in found])
+            mean = average_over_seeds([getattr(outcomes[keep, loss], name) for outcomes in found])
             lines.append(f"{name} {mean.value:.2%} ({mean.low:.2%} to {mean.high:.2%})")
         print(f"keep {keep:g}, loss {loss:g}, mean of {len(found)} seeds: {', '.join(lines)}")
 

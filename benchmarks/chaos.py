@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from curation.domains import Domain, Example
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 from tests.object_store import ObjectStore, object_store
 
 ROOT = Path(__file__).parents[1]
@@ -249,7 +249,7 @@ def make_trial(
     }
     config = directory / "chaos.yaml"
     config.write_text(yaml.safe_dump(settings))
-    return Trial(directory=directory, run=place(store.url(directory.name)), address=address, config=config)
+    return Trial(directory=directory, run=to_place(store.url(directory.name)), address=address, config=config)
 
 
 class Blows:

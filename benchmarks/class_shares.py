@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from curation.arrays import Float64s, Int64s
-from curation.selection.class_shares import distance, estimated
+from curation.selection.class_shares import compute_share_distance, estimate_shares
 
 SETTINGS = (
     (2, 100, 0.7),
@@ -75,9 +75,9 @@ def errors(
         "counts": given_T[:-1] / given_T[:-1].sum(),
         "labelled rows": confusion_CT.sum(axis=1) / num_labelled,
         "adjusted": adjusted(given_T, confusion_CT),
-        "ours": estimated([str(number) for number in range(num_classes)], given_T, confusion_CT).shares,
+        "ours": estimate_shares([str(number) for number in range(num_classes)], given_T, confusion_CT).shares,
     }
-    return {name: distance(value, share_C) for name, value in found.items()}
+    return {name: compute_share_distance(value, share_C) for name, value in found.items()}
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.recorded import recorded
 from curation.arrays import Float64s
-from curation.metrics import auc_value
+from curation.metrics import compute_auc_value
 from curation.refs import TableRef
 from curation.tables import io, schemas
 
@@ -127,7 +127,7 @@ def read_rows(folder: Path, gold: Mapping[str, str]) -> Rows:
     stages = recorded(folder / "runs" / "tickets")
     outputs = {name: stage["outputs"] for name, stage in stages.items() if stage.get("outputs")}
     pool = TableRef.from_json(outputs["gen-0/score-pool"]["labels"])
-    state, trust = schemas.state_column("prompt_last"), schemas.trust_column("trust")
+    state, trust = schemas.get_state_column("prompt_last"), schemas.trust_column("trust")
     numbers = {"trust": trust, "autolabel: mean log-probability": "mean_logprob", "margin": "margin"}
     found = io.open_table(pool).to_table(columns=["row_id", "label", "option_logprobs", state, *numbers.values()])
     found = found.filter(found["label"].is_valid())
@@ -230,7 +230,9 @@ def table(rows: Rows, seconds: Mapping[str, float]) -> str:
     for name, score_N in sorted(scores.items(), key=lambda item: item[0] != "trust"):
         best = np.argsort(-score_N, kind="stable")[:tenth]
         shown = f"**{name}**" if name == "trust" else name
-        lines.append(f"| {shown} | {auc_value(score_N, rows.right_N):.3f} | {100 * rows.right_N[best].mean():.1f} % |")
+        lines.append(
+            f"| {shown} | {compute_auc_value(score_N, rows.right_N):.3f} | {100 * rows.right_N[best].mean():.1f} % |"
+        )
     lines += [
         f"| the run's selection by {arm}{'' if arm == 'naive' else ', with places by class'} | "
         f"| {100 * right_N.mean():.1f} % of {len(right_N)} |"

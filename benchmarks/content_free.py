@@ -22,7 +22,7 @@ from scipy.stats import binomtest
 from benchmarks.real.tasks import TASKS
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, get_domain
-from curation.metrics.estimates import proportion
+from curation.metrics.estimates import compute_proportion
 from curation.refs import ModelRef
 from curation.signals import label_request
 from curation.teachers import Teacher, load_teacher
@@ -82,7 +82,7 @@ def lines(found: Chosen) -> Iterator[str]:
     num, right = len(found.gold), {}
     for words, given in (("calibrated", found.calibrated), ("not calibrated", found.plain)):
         right[words] = [one == gold for one, gold in zip(given, found.gold, strict=True)]
-        share, counts = proportion(sum(right[words]), num), Counter(given)
+        share, counts = compute_proportion(sum(right[words]), num), Counter(given)
         yield (
             f"{words}: {100 * share.value:.1f} % right ({100 * share.low:.1f} to {100 * share.high:.1f}), "
             f"classes given: {len(counts)}, the most frequent to {100 * max(counts.values()) / num:.1f} % of the rows"

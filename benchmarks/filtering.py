@@ -145,11 +145,11 @@ def make_tables(directory: Path, num_rows: int) -> Tables:
         pq.write_table(part, joined / f"{number:02}.parquet", row_group_size=ROWS_PER_FILE // 4)
         labels = part.select(["row_id", "completion", "label"])
         labels = labels.append_column("error", pa.nulls(len(part), pa.string()))
-        labels = labels.append_column(schemas.raw_column(FUNCTION), part["trust"])
+        labels = labels.append_column(schemas.get_raw_column(FUNCTION), part["trust"])
         labels = labels.append_column(schemas.trust_column(FUNCTION), part["trust"])
         lance.write_dataset(labels, uri, mode="append" if number else "create")
     files = tuple(str(path) for path in sorted(joined.iterdir()))
-    return Tables(rows=rows, pool=pool, labels=io.latest(uri), joined=files)
+    return Tables(rows=rows, pool=pool, labels=io.find_latest(uri), joined=files)
 
 
 def ours(tables: Tables, target: Path, scratch: Path) -> None:

@@ -33,9 +33,9 @@ import yaml
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.metrics import proportion
-from curation.metrics.totals import population_mean, ratio
-from curation.report.costs import in_words
+from curation.metrics import compute_proportion
+from curation.metrics.totals import compute_population_mean, compute_ratio
+from curation.report.costs import describe_amount
 from curation.sources import Assignment, Permutation
 
 HERE = Path(__file__).parents[1]
@@ -221,8 +221,10 @@ def table(name: str, compared: Compared) -> str:
         return "\n".join(lines)
     found = [line for line in costs["lines"] if line["name"] in LINES]
     for line in found:
-        value, low, high = (in_words(line["name"], line["forecast"][bound]) for bound in ("value", "low", "high"))
-        actual = in_words(line["name"], line["actual"])
+        value, low, high = (
+            describe_amount(line["name"], line["forecast"][bound]) for bound in ("value", "low", "high")
+        )
+        actual = describe_amount(line["name"], line["actual"])
         inside = {True: "inside", False: "OUTSIDE", None: "unknown"}[line["inside"]]
         lines.append(f"  {line['words']:<40}{value:>12} [{low}, {high}]  actual {actual:>12}  {inside}")
     return "\n".join([*lines, f"  {sum(line['inside'] is True for line in found)} of {len(found)} inside"])
@@ -247,16 +249,16 @@ def coverage(repeats: int) -> str:
     pool_N = population_N[dealt.split_of(np.arange(50_000)) == 1]
     tokens = rates = 0
     for seed in range(repeats):
-        found = population_mean(population_N[dealt.draw(("pool",), 1024, seed)], len(pool_N))
+        found = compute_population_mean(population_N[dealt.draw(("pool",), 1024, seed)], len(pool_N))
         tokens += found.low <= pool_N.mean() <= found.high
         # 15 chunks of 64 rows; the time of a row follows its length, that of a chunk varies by a twentieth beside
         lengths = rng.choice(pool_N, size=(15, 64))
         seconds = lengths.sum(axis=1) * 0.001 * rng.normal(1, 0.05, 15)
-        rate = ratio(seconds, np.full(15, 64))
+        rate = compute_ratio(seconds, np.full(15, 64))
         rates += rate.low <= pool_N.mean() * 0.001 <= rate.high
     told = []
     for what, hits in (("tokens of a row", tokens), ("seconds of a row", rates)):
-        share = proportion(hits, repeats)
+        share = compute_proportion(hits, repeats)
         told.append(f"  {what}: {100 * share.value:.1f} % ({100 * share.low:.1f} to {100 * share.high:.1f})")
     return "\n".join([f"coverage of the 95 % intervals, {repeats:,} simulated probes of 1,024 rows:", *told])
 

@@ -20,14 +20,14 @@ from scipy.special import expit
 
 from curation.arrays import Bools, Floats
 from curation.filter.stages.kept_shift import Rows, compare
-from curation.metrics import proportion
-from curation.metrics.foreign import count_passing, distances_to_source
-from curation.metrics.shift import two_sample
-from curation.report.evidence import Material, weigh, widened
+from curation.metrics import compute_proportion
+from curation.metrics.foreign import compute_distances, count_passing
+from curation.metrics.shift import compare_samples
+from curation.report.evidence import Material, weigh, widen_interval
 from curation.report.measured import InMemory
 from curation.report.rows import FunctionScores, Judged
-from curation.report.verdict import verdict
-from curation.stages.shift import foreign_to_json
+from curation.report.verdict import reach_verdict
+from curation.stages.shift import describe_foreign
 from curation.trust.calibration import fit_calibration
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -79,16 +79,16 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
     calibration = fit_calibration(raw_K, held.correct_N)
     least = np.sort(raw_M)[-round(KEPT * NUM_POOL)]
     source = Rows(held.states_ND, raw_K)
-    shift = two_sample(held.states_ND, pool.states_ND, seed=seed)
+    shift = compare_samples(held.states_ND, pool.states_ND, seed=seed)
     found = set()
     if shift.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, ("0000",), seed=seed).alarm:
         found.add("filter")
     days = tuple(map(str, range(NUM_DAYS)))
-    newest = two_sample(held.states_ND, pool.states_ND[-NUM_POOL // NUM_DAYS :], seed=seed)
+    newest = compare_samples(held.states_ND, pool.states_ND[-NUM_POOL // NUM_DAYS :], seed=seed)
     if newest.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, days, seed=seed).alarm:
         found.add("daily")
     passes_M = raw_M >= least
-    distances = distances_to_source(held.states_ND, pool.states_ND, np.random.default_rng(seed))
+    distances = compute_distances(held.states_ND, pool.states_ND, np.random.default_rng(seed))
     passing = count_passing(distances, raw_K, raw_M, least)
 
     def judged(rows: Drawn, raw: Floats, first: int) -> Judged:
@@ -108,14 +108,14 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
             num_pool=NUM_POOL,
             chance=None,
             shift=shift.to_json(),
-            foreign=None if passing is None else foreign_to_json(passing),
+            foreign=None if passing is None else describe_foreign(passing),
             seed=seed,
         )
     )
-    rules = {item["rule"] for item in verdict(evidence, "RUN_DIR").findings}
+    rules = {item["rule"] for item in reach_verdict(evidence, "RUN_DIR").findings}
     if "shift" in rules:
         found.add("verdict")
-    foreseen = None if evidence.foreseen is None else widened(evidence.foreseen.purity)
+    foreseen = None if evidence.foreseen is None else widen_interval(evidence.foreseen.purity)
     purity = pool.right_N[passes_M].mean()
     if rules or (foreseen is not None and foreseen.low <= purity <= foreseen.high):
         found.add("foreseen")
@@ -138,7 +138,7 @@ def main() -> None:
     print("| foreign | " + " | ".join(names) + " |\n| --- |" + " --- |" * len(names))
     for share in SHARES:
         found = count(share, args.runs, args.seed)
-        cells = [proportion(found[name], args.runs) for name in names]
+        cells = [compute_proportion(found[name], args.runs) for name in names]
         words = [f"{100 * cell.value:.1f} % [{100 * cell.low:.1f}, {100 * cell.high:.1f}]" for cell in cells]
         print(f"| {100 * share:.0f} % | " + " | ".join(words) + " |", flush=True)
 

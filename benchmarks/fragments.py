@@ -52,7 +52,7 @@ def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> Ta
         if commit_each:
             committer.flush()
     committer.flush()
-    return io.latest(uri)
+    return io.find_latest(uri)
 
 
 def manifests(directory: Path, num_commits: int) -> None:
@@ -76,7 +76,7 @@ def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs:
             begun = time.monotonic()
             way(ref)
             seconds = time.monotonic() - begun
-            newest = io.latest(ref.uri)
+            newest = io.find_latest(ref.uri)
             assert newest != ref and io.read(newest, columns=["row_id"]).equals(io.read(ref, columns=["row_id"]))
             if (name, pair) != ("ours", 0):
                 shutil.rmtree(ref.uri)
@@ -101,7 +101,7 @@ def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs:
 
     found = measure(compacting("ours", ours), compacting("peer", lances), num_pairs)
     print(found.line("compaction", "MB/s", 0.7))
-    ref = io.latest(str(directory / "ours-0.lance"))
+    ref = io.find_latest(str(directory / "ours-0.lance"))
     small = passed(str(directory / "small.lance"), num_fragments, STATE, commit_each=False)
     counts = [len(io.open_table(table).get_fragments()) for table in (small, ref)]
     print(f"fragments: {counts[0]} before, {counts[1]} after")
@@ -134,9 +134,9 @@ def tiny(directory: Path, num_fragments: int) -> dict[str, float]:
     ((last,),) = (table.to_pylist() for table in write(range(num_fragments, num_fragments + 1)))
     committer.add(last["fragments"], last["row_ids"])
     timed("one more commit", committer.flush)
-    ref = io.latest(uri)
+    ref = io.find_latest(uri)
     Path(f"{uri}.ids").unlink(missing_ok=True)
-    assert len(timed("resume: read the ids", lambda: commits.committed_ids(uri))) == num_fragments + 1
+    assert len(timed("resume: read the ids", lambda: commits.read_committed_ids(uri))) == num_fragments + 1
     sealed = timed("record the digests", lambda: seal(directory, "tiny", {"table": ref.to_json()}))
     assert timed("status: existence and sizes", lambda: find_lost(directory, {"tiny": sealed})) == {}
     found = Verified(target=uri)

@@ -35,7 +35,7 @@ from curation.stages.project import fit_pca
 from curation.stages.reduce import Projected, Reduction, ScoredOnly
 from curation.stages.score import score
 from curation.tables import io
-from curation.tables.schemas import state_column
+from curation.tables.schemas import get_state_column
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 
 WIDTH, COMPONENTS = 1024, 256
@@ -98,7 +98,7 @@ def run(directory: Path, num_rows: int, num_turns: int) -> str:
             files = (directory / name / "labels.lance" / "data").iterdir()
             size[name] = sum(file.stat().st_size for file in files) / num_rows
         compared = check(found["stored"], found["fused"], num_rows)
-        sample = io.count(found["fused"], filter=f"{state_column(STATE)} IS NOT NULL")
+        sample = io.count(found["fused"], filter=f"{get_state_column(STATE)} IS NOT NULL")
         print(f"  turn {turn}: " + ", ".join(f"{name} {rates[name][-1]:,.0f} rows/s" for name in ways), flush=True)
         for name in ways:
             shutil.rmtree(directory / name)

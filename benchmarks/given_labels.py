@@ -31,14 +31,14 @@ from benchmarks.real.arms import fitted
 from benchmarks.recorded import recorded
 from curation.arrays import Float64s
 from curation.config import RunConfig, TrustConfig
-from curation.metrics import auc_value
+from curation.metrics import compute_auc_value
 from curation.refs import TableRef
 from curation.tables import io, schemas
 from curation.trust.class_probe import LABEL
 from curation.trust.parts import FIT, VALIDATION
-from curation.trust.stacked import stored_numbers
+from curation.trust.stacked import list_stored_numbers
 from train.probes import ClosedLabels, with_classes
-from train.trust import labelled_rows
+from train.trust import read_labelled_rows
 from train.trust_loop import LabelledRows
 
 CLASSES = {"irony": "ironic", "non_irony": "not ironic"}
@@ -126,13 +126,13 @@ def configuration(model: Path, work: Path, *, num_rows: int, dtype: str) -> RunC
 def read_rows(directory: Path) -> Rows:
     """The graded rows of the run."""
     stages = recorded(directory)
-    labels = io.latest(stages["gen-0/label-source"]["outputs"]["labels"]["uri"])
+    labels = io.find_latest(stages["gen-0/label-source"]["outputs"]["labels"]["uri"])
     grades = TableRef.from_json(stages["gen-0/grade-source"]["outputs"]["grades"])
-    numbers = stored_numbers(io.open_table(labels).schema)
-    trust = labelled_rows(labels, grades, TrustConfig(states=STATES), seed=0, numbers=numbers)
+    numbers = list_stored_numbers(io.open_table(labels).schema)
+    trust = read_labelled_rows(labels, grades, TrustConfig(states=STATES), seed=0, numbers=numbers)
     gold = TableRef.from_json(stages["prepare"]["outputs"]["tables"]["source"])
     trust = with_classes(trust, labels, ClosedLabels(tuple(CLASSES), gold))
-    state = schemas.state_column("prompt_last")
+    state = schemas.get_state_column("prompt_last")
     table = io.take(labels, trust.row_ids_N, ["label", "option_logprobs", state])
     score_N2 = np.array(table["option_logprobs"].to_pylist())
     state_ND = np.array(table[state].to_pylist(), dtype=np.float64)
@@ -236,7 +236,7 @@ def measured(raw_N: Float64s, right_N: npt.NDArray[np.bool_]) -> dict[str, float
     """AUC of a score, and purity of its best rows."""
     order = np.argsort(-raw_N, kind="stable")
     best = {f"purity_{share}": float(right_N[order[: len(order) * share // 100]].mean()) for share in (10, 25)}
-    return {"auc": auc_value(raw_N, right_N), **best}
+    return {"auc": compute_auc_value(raw_N, right_N), **best}
 
 
 def kept(pool: Rows, raw_N: Float64s, probabilities_N2: Float64s) -> dict[str, float]:

@@ -51,7 +51,7 @@ KEPT = 10
 """One in so many rows is selected."""
 WRITE_ROWS = 1 << 18
 SCORES = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
-LABELLED = pa.schema([*schemas.labels([], "float16", 1), *SCORES])
+LABELLED = pa.schema([*schemas.make_labels_schema([], "float16", 1), *SCORES])
 
 
 class Graded(Plain):
@@ -67,7 +67,7 @@ class Graded(Plain):
 def make_tables(folder: Path, num_rows: int) -> None:
     """Tables of a pool and of a source split, written in parts: examples, scored labels, gold labels and grades."""
     for split, size in (("pool", num_rows), ("source", NUM_SOURCE)):
-        write(folder / f"{split}.lance", schemas.examples(Plain.columns, gold=False), size, examples)
+        write(folder / f"{split}.lance", schemas.make_examples_schema(Plain.columns, gold=False), size, examples)
         write(folder / f"{split}-labels.lance", LABELLED, size, labels)
         write(folder / f"{split}-gold.lance", schemas.AUDIT, size, golds)
         write(folder / f"{split}-grades.lance", schemas.GRADES, size, grades)
@@ -129,11 +129,11 @@ def select(folder: Path, num_rows: int) -> None:
     from curation.stages.chooser import SelectJob
     from curation.stages.gold import GoldTexts
     from curation.stages.select import select as select_stage
-    from curation.storage.paths import place
+    from curation.storage.paths import to_place
 
-    scored, n = io.latest(str(folder / "pool-labels.lance")), num_rows // KEPT
+    scored, n = io.find_latest(str(folder / "pool-labels.lance")), num_rows // KEPT
     job = SelectJob(
-        pool=io.latest(str(folder / "pool.lance")),
+        pool=io.find_latest(str(folder / "pool.lance")),
         labels=scored,
         audit=None,
         grades=None,
@@ -146,7 +146,7 @@ def select(folder: Path, num_rows: int) -> None:
         generation=0,
         seed=0,
     )
-    _, selections = select_stage(job, place(str(folder / "selected")))
+    _, selections = select_stage(job, to_place(str(folder / "selected")))
     assert [item.num_rows for item in selections] == [n] * len(ARMS)
 
 
@@ -155,10 +155,10 @@ def report(folder: Path, num_rows: int) -> None:
     from curation.report import GenerationRecord, RunRecord, collect
     from curation.report import write as write_report
     from curation.report.numbers import compute_numbers
-    from curation.storage.paths import place
+    from curation.storage.paths import to_place
 
     def table(name: str) -> TableRef:
-        return io.latest(str(folder / f"{name}.lance"))
+        return io.find_latest(str(folder / f"{name}.lance"))
 
     counts = {"rows": num_rows, "unparsed": 0, "truncated": 0, "errors": {}}
     same = {"auc": {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10}, "p_value": 0.5, "num_source": 5, "num_pool": 5}
@@ -227,7 +227,7 @@ def report(folder: Path, num_rows: int) -> None:
         generations=[generation],
     )
     found = collect(replace(run, numbers={generation.name: compute_numbers(run, generation)}))
-    page, _ = write_report(found, place(str(folder)))
+    page, _ = write_report(found, to_place(str(folder)))
     assert found["trust"]["pool"]["all"]["num_rows"] == num_rows and page.exists()
 
 
@@ -238,7 +238,7 @@ def label(folder: Path, num_rows: int) -> None:
     from curation.stages.label_chunks import LabelJob
 
     job = LabelJob(
-        examples=io.latest(str(folder / "pool.lance")),
+        examples=io.find_latest(str(folder / "pool.lance")),
         labels_uri=str(folder / "made.lance"),
         domain=DOMAIN,
         teacher=TeacherConfig(
@@ -258,7 +258,9 @@ def grade(folder: Path, num_rows: int) -> None:
     """The grade stage."""
     from curation.stages.grade import grade as grade_stage
 
-    labels, gold, pool = (io.latest(str(folder / f"{name}.lance")) for name in ("pool-labels", "pool-gold", "pool"))
+    labels, gold, pool = (
+        io.find_latest(str(folder / f"{name}.lance")) for name in ("pool-labels", "pool-gold", "pool")
+    )
     grade_stage(labels, gold, pool, DOMAIN, str(folder / "graded.lance"))
 
 

@@ -39,9 +39,9 @@ from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from train.grpo import Questions, _arguments, reinforce
+from train.grpo import Questions, _make_arguments, reinforce
 from train.grpo_trainer import GRPOConfig
-from train.models import adapter
+from train.models import make_adapter_config
 
 SEED = 0
 REACH = 0.97
@@ -186,7 +186,7 @@ class Work:
         clock, domain = Clock(), Words()
         set_seed(SEED)
         steps = len(self.prompts) // self.config.global_batch_size
-        args = _arguments(self.config, self.base, num_steps=steps, seed=SEED, work=self.folder())
+        args = _make_arguments(self.config, self.base, num_steps=steps, seed=SEED, work=self.folder())
         order = np.random.default_rng([SEED, 0]).permutation(len(self.prompts))  # as ours
         with _by_vllm(self, args) if self.vllm else contextlib.nullcontext():
             model = load_model(self.base)
@@ -198,7 +198,7 @@ class Work:
                 args=args,
                 train_dataset=Dataset.from_dict({"prompt": [self.prompts[place] for place in order]}),
                 processing_class=load_tokenizer(self.base),
-                peft_config=None if self.config.lora is None else adapter(model, self.config.lora),
+                peft_config=None if self.config.lora is None else make_adapter_config(model, self.config.lora),
                 callbacks=[_Ticking(clock)],
             )
             trainer.remove_callback(PrinterCallback)
@@ -216,7 +216,7 @@ def _by_vllm(work: Work, args: GRPOConfig) -> Iterator[None]:
     from trl.generation import vllm_generation
 
     from curation.models.rollout_engine import MAX_RUNNING
-    from train.rollouts_vllm import CPU_CACHE_BYTES, _renew_head, whole_weights
+    from train.rollouts_vllm import CPU_CACHE_BYTES, _renew_head, iter_whole_weights
 
     on_gpu, config = work.config.gpus_per_worker > 0, work.config
     args.use_vllm, args.vllm_mode, args.vllm_enable_sleep_mode = True, "colocate", on_gpu
@@ -231,7 +231,7 @@ def _by_vllm(work: Work, args: GRPOConfig) -> Iterator[None]:
     sync, threads = kinds.sync_weights, torch.set_num_threads
 
     def pushed(self: Any) -> None:
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": whole_weights(self.model)})
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter_whole_weights(self.model)})
         self.llm.collective_rpc(_renew_head)
         self.llm.reset_prefix_cache()
 

@@ -21,7 +21,7 @@ import lance
 import yaml
 from click.testing import CliRunner
 
-from curation.teachers.endpoint_paid import spending_in
+from curation.teachers.endpoint_paid import read_spending
 from tests.endpoint_server import Server, prompt_of, serving
 
 NUM_SOURCE, NUM_POOL = 12, 12
@@ -144,7 +144,7 @@ def try_behaviour(behaviour: Behaviour, folder: Path) -> str:
         server.faults = behaviour.faults
         code, last = curate("run", config, "--until", "label-pool")
         assert code in (0, 1, 2), last
-        spending = spending_in(str(folder / "run" / "paid"))
+        spending = read_spending(str(folder / "run" / "paid"))
         counted = set() if spending is None else set(spending.odd)
         assert counted == behaviour.counts, f"counted {sorted(counted)}"
         server.faults = always(("pass", None))
@@ -163,7 +163,7 @@ def check(behaviour: Behaviour, server: Server, run: Path) -> None:
     ]
     assert len(rows) == len({row["row_id"] for row in rows}) == NUM_POOL, f"{len(rows)} rows"
     errors = [row["error"] for row in rows if row["error"]]
-    spending = spending_in(str(run / "paid"))
+    spending = read_spending(str(run / "paid"))
     assert spending is not None
     money, truth = spending.money(_price()), sum(_price().of(*tokens) for tokens in server.tokens)
     assert truth <= money + 1e-9 <= LIMIT, f"{truth:.3f} was spent, and {money:.3f} is recorded"

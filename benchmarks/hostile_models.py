@@ -60,19 +60,19 @@ def own_tokenizer(folder: Path) -> Settings:
 
 def code_elsewhere(folder: Path) -> Settings:
     """Code of another repository, which the digest of this directory does not pin."""
-    from curation.models.own_code import code_digest
+    from curation.models.own_code import compute_code_digest
 
     own_code(folder)
     change(folder / "model/config.json", auto_map={"AutoConfig": "other/repository--modeling_own.OwnConfig"})
-    return _settings(folder, allow_remote_code=True, revision=code_digest(folder / "model"))
+    return _settings(folder, allow_remote_code=True, revision=compute_code_digest(folder / "model"))
 
 
 def code_changed(folder: Path) -> Settings:
     """Code that changed after its digest was pinned."""
-    from curation.models.own_code import code_digest
+    from curation.models.own_code import compute_code_digest
 
     own_code(folder)
-    digest = code_digest(folder / "model")
+    digest = compute_code_digest(folder / "model")
     (folder / "model" / "helper.py").write_text("# new")
     return _settings(folder, allow_remote_code=True, revision=digest)
 

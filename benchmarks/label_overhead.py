@@ -54,7 +54,7 @@ def chess_examples(directory: Path, num_rows: int) -> TableRef:
     domain = get_domain(CHESS)
     raw = pyarrow.dataset.dataset(PUZZLES).head(num_rows).to_pylist()
     rows = [domain.read(row) | {"row_id": place, "error": None} for place, row in enumerate(raw)]
-    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.make_examples_schema(domain.columns, gold=False))
     uri = str(directory / "chess.lance")
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
@@ -187,7 +187,7 @@ def _parts(examples: TableRef, ref: ModelRef) -> str:
     """Seconds of each part of the actor's work over the rows, in this process."""
     job = _job(examples, Path(examples.uri).with_name("parts.lance"), ref)
     domain, teacher = get_domain(job.domain), load_teacher(job.teacher, ref)
-    schema = schemas.labels(job.teacher.states, job.teacher.state_dtype, teacher.state_size)
+    schema = schemas.make_labels_schema(job.teacher.states, job.teacher.state_dtype, teacher.state_size)
     io.create(job.labels_uri, schema)
     seconds = dict.fromkeys(("read", "label: prompts, teacher and parsing", "write the fragment", "commit"), 0.0)
     prompts = 0.0

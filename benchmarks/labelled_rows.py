@@ -27,7 +27,7 @@ from curation.arms import ARMS
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError
 from curation.refs import TableRef
-from train.trust import fit_rows, logits_at, read_rows
+from train.trust import compute_logits_at, fit_rows, read_rows
 
 ROWS = (100, 200, 300, 500, 1_000, 2_000, 4_000, 7_500)
 KINDS = ("linear_probe", "neural", "deep_ensemble")
@@ -77,8 +77,8 @@ class Run:
             trust = fit_rows(kind, source, config, seed=seed, origin={})
         except DegenerateSourceError:
             return Found(kind, rows, seed)
-        raw_N = logits_at(trust, self.pool, np.arange(len(self.pool.correct_N)))
-        auc = metrics.auc_value(raw_N, self.correct_N)
+        raw_N = compute_logits_at(trust, self.pool, np.arange(len(self.pool.correct_N)))
+        auc = metrics.compute_auc_value(raw_N, self.correct_N)
         return Found(kind, rows, seed, self.purity(raw_N), auc, trust.fit["num_fit"])
 
 
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     run = Run(given.run)
-    auc = metrics.auc_value(run.confidence_N, run.correct_N)
+    auc = metrics.compute_auc_value(run.confidence_N, run.correct_N)
     print(
         f"{len(run.correct_N):,} parsed pool rows, {100 * run.correct_N.mean():.1f} % right; internal confidence: "
         f"purity {100 * run.purity(run.confidence_N):.1f} %, AUC {auc:.3f}\n"

@@ -11,9 +11,9 @@ from benchmarks.machine import Busy, quiet
 from benchmarks.ntf_fit import HELD_OUT, SEED, SMALL, Logits
 from benchmarks.pairs import in_turn, spread
 from curation.config import TrustConfig
-from curation.metrics import auc_value
+from curation.metrics import compute_auc_value
 from curation.trust.parts import FIT
-from train.trust import fit_rows, logits_at
+from train.trust import compute_logits_at, fit_rows
 from train.trust_loop import LabelledRows
 
 
@@ -55,7 +55,7 @@ def beside_sklearn(rows: LabelledRows, epochs: int, num_turns: int) -> None:
         busy, begun, cpu_begun = Busy(), time.perf_counter(), time.process_time()
         trust = fit_rows(kind, rows, config, seed=SEED, origin={"seed": SEED})
         seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
-        return Fit(seconds, cpu_seconds, busy.others(), logits_at(trust, rows, held_H))
+        return Fit(seconds, cpu_seconds, busy.others(), compute_logits_at(trust, rows, held_H))
 
     def their(*steps: Any, dtype: Any = np.float32) -> Fit:
         busy, begun, cpu_begun = Busy(), time.perf_counter(), time.process_time()
@@ -108,6 +108,6 @@ def beside_sklearn(rows: LabelledRows, epochs: int, num_turns: int) -> None:
             spread(turns.ratios(lambda fit: fit.seconds), ".2f"),
             spread(turns.ratios(lambda fit: fit.cpu_seconds), ".2f"),
             turns.words,
-            " / ".join(f"{auc_value(side[0].raw_H, rows.correct_N[held_H]):.4f}" for side in (mine, theirs)),
+            " / ".join(f"{compute_auc_value(side[0].raw_H, rows.correct_N[held_H]):.4f}" for side in (mine, theirs)),
         )
         print(f"| {' | '.join(cells)} |", flush=True)

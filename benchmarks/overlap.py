@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from curation.domains import Domain, Identity, attempt
 from curation.domains.answer_readings import LETTERS
-from curation.domains.identity import plain_text, same_question
+from curation.domains.identity import match_questions, normalise_prose
 from curation.domains.math import Math
 from curation.domains.mcqa import Mcqa
 
@@ -50,7 +50,7 @@ def _read(domain: Domain, path: Path) -> Iterator[Row]:
             continue
         gold, _ = attempt(domain.gold, raw)
         if gold and "choices" in example:
-            gold = plain_text(example["choices"][LETTERS.index(gold)])
+            gold = normalise_prose(example["choices"][LETTERS.index(gold)])
         shown = " | ".join(map(str, example.values()))
         yield Row(path.stem, domain.identity(example), domain.prompt(example), gold or "", shown)
 
@@ -68,7 +68,7 @@ def by_shared_options(rows: list[Row], num_shown: int) -> None:
     print(f"{len(rows):,} rows; pairs of equal text by the options that they share")
     for (size, shared), pairs in sorted(found.items()):
         agree = sum(one.gold == other.gold for one, other in pairs)
-        flagged = sum(same_question(one.identity, other.identity) is not None for one, other in pairs)
+        flagged = sum(match_questions(one.identity, other.identity) is not None for one, other in pairs)
         print(f"  {shared} of {size}: {len(pairs)} pairs, same right answer {agree}, the same question {flagged}")
         for one, other in random.Random(0).sample(pairs, min(num_shown, len(pairs))):
             print(f"    {one.file}: {one.shown}\n    {other.file}: {other.shown}\n")
@@ -88,7 +88,7 @@ def leaks(rows: list[Row]) -> None:
         for other in texts[row.identity.text]:
             if row.file != other.file:
                 rules["same text"].add(other.file)
-                if (rule := same_question(row.identity, other.identity)) is not None:
+                if (rule := match_questions(row.identity, other.identity)) is not None:
                     rules["ours"].add(other.file)
                     rules[rule].add(other.file)
         rules["same prompt"] = prompts[row.prompt] - {row.file}

@@ -13,8 +13,8 @@ from pathlib import Path
 from curation.config import ModelConfig, RunConfig
 from curation.config.load import load_config
 from curation.errors import ConfigError
-from curation.models.footprint import GIB, DecoderShape, gib_of
-from curation.pipeline.footprints import Process, memory_lines, processes
+from curation.models.footprint import GIB, DecoderShape, get_card_gib
+from curation.pipeline.footprints import Process, iter_memory_lines, iter_processes
 
 ROOT = Path(__file__).parents[1]
 RUNS = sorted((ROOT / "examples" / "paper").glob("*.yaml"))
@@ -34,7 +34,7 @@ def loaded(path: Path) -> RunConfig:
 
 def verdict(process: Process, card: str) -> str:
     """Return GiB on a card: refused where nothing fits, and what fits of what the longest rows need."""
-    usable = gib_of(card) * process.share
+    usable = get_card_gib(card) * process.share
     total, least = process.footprint.total / GIB, process.footprint.least / GIB
     if least > usable:
         return f"**refused**: {least:.1f} > {usable:.1f}"
@@ -49,7 +49,7 @@ def table(paths: Iterable[Path], cards: Iterable[str]) -> Iterator[str]:
         config = loaded(path)
         rows: dict[tuple[str, str], list[str]] = {}
         for card in cards:
-            for process in processes(config, gib_of(card) * GIB, shape_of):
+            for process in iter_processes(config, get_card_gib(card) * GIB, shape_of):
                 rows.setdefault((_kind(process.who, config), process.model), []).append(verdict(process, card))
         for (who, model), verdicts in rows.items():
             row = (who, model.rpartition("/")[2], *verdicts[-len(cards) :])
@@ -78,7 +78,7 @@ def main() -> None:
         for card in given.cards:
             print(f"{path.name} on {card}")
             try:
-                for line in memory_lines(loaded(path), card, shape_of):
+                for line in iter_memory_lines(loaded(path), card, shape_of):
                     print(f"  {line}")
             except ConfigError as error:
                 print(f"  refused: {error}")

@@ -31,7 +31,7 @@ class Plain(Domain):
 
 def make_examples(uri: str, num_rows: int) -> TableRef:
     """An examples table with ids from 0 on, written in parts."""
-    schema = schemas.examples(Plain.columns, gold=False)
+    schema = schemas.make_examples_schema(Plain.columns, gold=False)
 
     def parts() -> Iterator[pa.RecordBatch]:
         for start in range(0, num_rows, WRITE_ROWS):

@@ -25,7 +25,7 @@ import lance
 import psutil
 
 from benchmarks import synced
-from curation.tables.versions import VERSIONS, version_of
+from curation.tables.versions import VERSIONS, parse_version
 from tests.sums_run import SumsRun
 
 NUM_POOL = 3_000
@@ -75,7 +75,7 @@ class CutRun(SumsRun):
         whole: list[set[int]] = []
         for home in self.directory.glob(LABELS):
             paths = (home / VERSIONS).glob("*.manifest")
-            numbers = sorted(filter(None, (version_of(f"{VERSIONS}/{path.name}") for path in paths)), reverse=True)
+            numbers = sorted(filter(None, (parse_version(f"{VERSIONS}/{path.name}") for path in paths)), reverse=True)
             for number in numbers:
                 with suppress(OSError, ValueError, RuntimeError):
                     rows = lance.dataset(str(home), version=number).to_table(columns=["row_id"])

@@ -69,7 +69,7 @@ def select(work: Path, sets: tuple[str, ...]) -> dict[str, Any]:
     from benchmarks.real.arms import drawn, fitted
     from curation.config import DomainConfig
     from curation.domains import get_domain
-    from curation.selection.class_shares import estimated
+    from curation.selection.class_shares import estimate_shares
     from curation.selection.quotas import allocate
     from curation.tables import io
 
@@ -83,7 +83,7 @@ def select(work: Path, sets: tuple[str, ...]) -> dict[str, Any]:
         prepared = stages["prepare"]["outputs"]["tables"]
 
         def column(uri: str, key: str) -> dict[int, Any]:
-            table = io.open_table(io.latest(uri)).to_table(columns=["row_id", key])
+            table = io.open_table(io.find_latest(uri)).to_table(columns=["row_id", key])
             return dict(zip(table["row_id"].to_pylist(), table[key].to_pylist(), strict=True))
 
         texts = column(prepared["source"]["uri"], "text") | column(prepared["pool"]["uri"], "text")
@@ -111,7 +111,7 @@ def select(work: Path, sets: tuple[str, ...]) -> dict[str, Any]:
             confusion_CT = np.zeros((len(classes), len(classes) + 1), dtype=np.int64)
             np.add.at(confusion_CT, ([place[gold[each]] for each in known], [place[label[each]] for each in known]), 1)
             given_T = np.bincount(label_N, minlength=len(classes) + 1)
-            shares = estimated(classes, given_T, confusion_CT).shares
+            shares = estimate_shares(classes, given_T, confusion_CT).shares
             best = np.argsort(-trust_N, kind="stable")
             uniform = np.random.default_rng(deal).permutation(len(pool_ids))
             for size in SIZES:

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from curation.arrays import Floats
-from curation.metrics import proportion
+from curation.metrics import compute_proportion
 from curation.selection.risk import calibrate
 from curation.selection.risk.problem import Kind, Rule
 
@@ -80,7 +80,7 @@ class Tally:
 
     def cells(self) -> str:
         """Violations with their exact 95 % interval, mean share of the pool that is kept, infeasible runs; all in %."""
-        rate = proportion(self.num_violations, self.num_runs)
+        rate = compute_proportion(self.num_violations, self.num_runs)
         return (
             f"{100 * rate.value:.1f} ({100 * rate.low:.1f}-{100 * rate.high:.1f}) "
             f"| {100 * self.kept / self.num_runs:.1f} | {100 * self.num_infeasible / self.num_runs:.1f}"
@@ -119,11 +119,11 @@ def main() -> None:
                     print(f"| {name} | {alpha} | {num_rows:,} | `{rule}` | {cells} |", flush=True)
                 found += [(rule, tally) for (rule, _), tally in tallies.items()]
     print(f"\n{args.runs:,} runs a row, delta {DELTA}, pools of {POOL_ROWS:,}; {time.perf_counter() - start:.0f} s.")
-    limit = proportion(round(DELTA * args.runs), args.runs).high
+    limit = compute_proportion(round(DELTA * args.runs), args.runs).high
     print(f"A violation rate of delta would be shown with an upper 95 % limit of {100 * limit:.1f} %. Worst rates:")
     for rule in RULES:
         worst = max(tally.num_violations for name, tally in found if name == rule)
-        high = proportion(worst, args.runs).high
+        high = compute_proportion(worst, args.runs).high
         print(f"- `{rule}`: {100 * worst / args.runs:.1f} %, upper limit {100 * high:.1f} %")
 
 

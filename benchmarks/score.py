@@ -47,7 +47,7 @@ from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
 from curation.trust import load_fitted
 from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
-from train.rounding import compared
+from train.rounding import compare_scores
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from curation.trust.states import StateTrust
 
 WIDTH, STATE = 1024, "output_last"
-COLUMN = schemas.state_column(STATE)
+COLUMN = schemas.get_state_column(STATE)
 NUMBERS = ("mean_logprob", "margin")
 """What a stack reads beside the states."""
 FRAGMENT_ROWS = 2**25 // (2 * WIDTH)
@@ -109,7 +109,7 @@ def write_labels(uri: str, num_rows: int) -> TableRef:
 
     reader = pa.RecordBatchReader.from_batches(schema, parts())
     lance.write_dataset(reader, uri, schema=schema, max_rows_per_file=FRAGMENT_ROWS)
-    return io.latest(uri)
+    return io.find_latest(uri)
 
 
 def cases(only: str) -> Iterator[Case]:
@@ -210,7 +210,7 @@ def check(ref: TableRef, case: Case) -> str:
     if case.trust.score_dtype == "float32":
         assert worst < 1e-4, (case.name, worst)
     _, correct_N = states(np.random.default_rng(1), len(raw_N))
-    found = compared(plain_N, raw_N, correct_N)
+    found = compare_scores(plain_N, raw_N, correct_N)
     assert found["overlap"] > 0.97 and found["auc_change"] < 1e-3, (case.name, found)
     return f"largest difference {worst:.1e} sd, best 10 % shared {found['overlap']:.2%}, AUC {found['auc_change']:.1e}"
 

@@ -25,7 +25,7 @@ from curation.config import AskConfig, DomainConfig
 from curation.domains import get_domain
 from curation.models import load_model, load_tokenizer, resolve
 from curation.signals import label_request
-from curation.teachers.forward import Forward, batches
+from curation.teachers.forward import Forward, iter_padded_batches
 from curation.teachers.options import score_options
 from curation.teachers.prompts import TokenisedRequest, tokenise
 
@@ -39,7 +39,7 @@ Scores = dict[int, npt.NDArray[np.float64]]
 def ours(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> Scores:
     """The scores of the transformers teacher, in its own batches."""
     scores = {}
-    for batch in batches(rows, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens):
+    for batch in iter_padded_batches(rows, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens):
         for answer in score_options(forward, batch, config, normalise=False).to_pylist():
             scores[answer["row_id"]] = np.array(answer["option_logprobs"])
     return scores

@@ -34,11 +34,11 @@ from curation.config import SftConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.epochs import CHECKPOINT_SHARE
-from train.models import trainable
+from train.models import make_trainable
 from train.sft import fine_tune
 from train.stream import Order
 from train.tokens import Pair, tokenize
-from train.trainer import rising_from_first_step
+from train.trainer import shift_warm_up
 
 SEED = 0
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
@@ -107,7 +107,7 @@ class Rising(TrlTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the arguments, risen from the first step."""
         usual = super().create_scheduler(num_training_steps, optimizer)
-        self.lr_scheduler = rising_from_first_step(usual, self.args.get_warmup_steps(num_training_steps))
+        self.lr_scheduler = shift_warm_up(usual, self.args.get_warmup_steps(num_training_steps))
         return self.lr_scheduler
 
 
@@ -147,7 +147,7 @@ def peer(task: Task, folder: Path) -> Outcome:
         seed=SEED,
     )
     trainer = Rising(
-        model=trainable(load_model(task.base), recipe.lora),
+        model=make_trainable(load_model(task.base), recipe.lora),
         args=settings,
         train_dataset=datasets.Dataset.from_list(pairs),
         processing_class=tokenizer,

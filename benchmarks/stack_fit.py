@@ -21,10 +21,10 @@ from curation.arms import FREE, TRUST, Column
 from curation.config import TrustConfig
 from curation.trust.class_probe import LABEL
 from curation.trust.parts import FIT
-from train.combining import folds_of
-from train.probes import fit_class_probe, targets
+from train.combining import assign_folds
+from train.probes import compute_targets, fit_class_probe
 from train.recipe import Recipe
-from train.stack import stacked_of
+from train.stack import fit_stacked_on
 from train.trust_loop import LabelledRows
 
 FACTORS, CLASSES = 64, 10
@@ -84,13 +84,13 @@ def line(num_rows: int, width: int) -> str:
     plain = rows._replace(numbers=rows.numbers[:-1], numbers_NK=rows.numbers_NK[:, :-1], classes=(), gold_N=None)
     config = TrustConfig(states=STATES)
     used_N = np.arange(num_rows)
-    fold_N = folds_of(rows.row_ids_N, rows.correct_N, Recipe().folds, seed=0)
+    fold_N = assign_folds(rows.row_ids_N, rows.correct_N, Recipe().folds, seed=0)
     assert rows.gold_N is not None, "made with classes"
-    target_NC = targets(rows.numbers_NK[:, -1], rows.correct_N, rows.gold_N, CLASSES)
+    target_NC = compute_targets(rows.numbers_NK[:, -1], rows.correct_N, rows.gold_N, CLASSES)
     prompt_ND = np.asarray(rows.hidden_ND[used_N])[:, : rows.sizes[0]].astype(np.float64)
     found = (
-        timed(lambda: stacked_of(plain, config, seed=0, origin={})),
-        timed(lambda: stacked_of(rows, config, seed=0, origin={})),
+        timed(lambda: fit_stacked_on(plain, config, seed=0, origin={})),
+        timed(lambda: fit_stacked_on(rows, config, seed=0, origin={})),
         timed(lambda: fit_class_probe(rows, used_N, fold_N, STATES)),
         timed(lambda: Ridge(alpha=float(width)).fit(prompt_ND, target_NC)),
     )

@@ -36,8 +36,8 @@ from curation.selection.bound import (
     Batch,
     CountingPass,
     PassCounts,
-    exact_bound,
-    merged,
+    find_exact_bound,
+    merge_counts,
     tally,
 )
 from curation.selection.top_n import TopN
@@ -79,14 +79,14 @@ def in_threads(scan: Callable[[], Iterator[Batch]], threads: int) -> Callable[[C
                 yield batch
 
         with ThreadPoolExecutor(threads) as pool:
-            return merged(pool.map(lambda _: tally(asked, taken()), range(threads)))
+            return merge_counts(pool.map(lambda _: tally(asked, taken()), range(threads)))
 
     return counted
 
 
 def ours(ids_N: Int64s, scores_N: Scores, n: int, threads: int) -> Int64s:
     """The selected ids, in no order."""
-    bound = exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
+    bound = find_exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
 
     selected_n, middle = np.empty(n, dtype=np.int64), len(ids_N) // 2 if threads > 1 else len(ids_N)
 
@@ -188,7 +188,7 @@ def against_peers(num_rows: int, n: int, num_pairs: int, threads: int, *, others
 def in_other_orders(num_rows: int, n: int, threads: int, num_parts: int) -> None:
     """Seconds and bound of the same rows in other orders and partitions."""
     ids_N, scores_N = make_rows(num_rows)
-    wanted = exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
+    wanted = find_exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
 
     def contiguous() -> Iterator[Batch]:
         edges = np.linspace(0, num_rows, num_parts + 1).astype(np.int64)
@@ -204,15 +204,15 @@ def in_other_orders(num_rows: int, n: int, threads: int, num_parts: int) -> None
     ways = {f"{num_parts:,} parts in random order": contiguous, f"shuffled into {num_parts:,} parts": dealt}
     for name, scan in ways.items():
         begun = time.monotonic()
-        assert exact_bound(in_threads(scan, threads), n, SEED) == wanted, name
+        assert find_exact_bound(in_threads(scan, threads), n, SEED) == wanted, name
         print(f"{name}: the same bound, {time.monotonic() - begun:.2f} s with the dealing")
     begun = time.monotonic()
-    exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
+    find_exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
     seconds = time.monotonic() - begun
     for name, order in (("ascending", 1), ("descending", -1)):  # ids as they were: other ties, the same score
         scores_N[:] = np.sort(scores_N)[::order]
         begun = time.monotonic()
-        found = exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
+        found = find_exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
         assert found.score == wanted.score, name
         print(f"{name}: the same score, {time.monotonic() - begun:.2f} s; as drawn {seconds:.2f} s")
 
@@ -238,9 +238,9 @@ def generated(num_rows: int, share: float, threads: int) -> dict[str, Any]:
             def of_thread(number: int) -> PassCounts:
                 return tally(asked, (batch for start in starts[number::threads] for batch in part(start)))
 
-            return merged(pool.map(of_thread, range(threads)))
+            return merge_counts(pool.map(of_thread, range(threads)))
 
-        bound = exact_bound(counted, n, SEED)
+        bound = find_exact_bound(counted, n, SEED)
         seconds = time.monotonic() - begun
         counts = pool.map(lambda start: sum(int(bound.passes(*batch).sum()) for batch in part(start)), starts)
         num_passing = sum(counts)

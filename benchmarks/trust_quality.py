@@ -48,8 +48,8 @@ def quality(directory: Path) -> dict[str, Any]:
         arms[arm] = float(np.mean([right[row_id] for row_id in ids]))
     found: dict[str, Any] = {
         "purity": {arm: purity for arm, purity in arms.items() if arm != "ground_truth"},
-        "auc_parsed": metrics.auc_value(raw_N[parsed_N], correct_N[parsed_N]),
-        "auc_parsed_internal_confidence": metrics.auc_value(logprob_N[parsed_N], correct_N[parsed_N]),
+        "auc_parsed": metrics.compute_auc_value(raw_N[parsed_N], correct_N[parsed_N]),
+        "auc_parsed_internal_confidence": metrics.compute_auc_value(logprob_N[parsed_N], correct_N[parsed_N]),
     }
     for name, rows_N, of_N in (("parsed", parsed_N, known_N), ("all", parsed_N | True, known_N | True)):
         constant = np.full(int(rows_N.sum()), source_N[of_N].mean())

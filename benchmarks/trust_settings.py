@@ -21,7 +21,7 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.tables import io
-from train.trust import fit_rows, logits_at, read_rows
+from train.trust import compute_logits_at, fit_rows, read_rows
 from train.trust_loop import LabelledRows
 
 CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
@@ -75,11 +75,11 @@ def fitted(kind: str, config: TrustConfig, source: LabelledRows, pool: LabelledR
     start = time.monotonic()
     trust = fit_rows(kind, source, config, seed=seed, origin={})
     seconds = time.monotonic() - start
-    raw_N, correct_N = logits_at(trust, pool, np.arange(len(pool.correct_N))), pool.correct_N
+    raw_N, correct_N = compute_logits_at(trust, pool, np.arange(len(pool.correct_N))), pool.correct_N
     share = trust.fit["share_right_fit"]
     return Found(
         purity=float(correct_N[np.argsort(-raw_N, kind="stable")[:N]].mean()),
-        auc=metrics.auc_value(raw_N, correct_N),
+        auc=metrics.compute_auc_value(raw_N, correct_N),
         brier=metrics.brier(trust.to_trust(raw_N), correct_N).value,
         constant=float(np.mean((share - correct_N) ** 2)),
         seconds=seconds,
@@ -99,7 +99,7 @@ def controls(tables: dict[str, TableRef], pool: LabelledRows) -> dict[str, str]:
     first = correct_N[np.argsort(-raw_N, kind="stable")[:N]].mean()
     return {
         "naive among parsed": f"{100 * pool.correct_N.mean():.1f}",
-        "internal confidence": f"{100 * first:.1f}, AUC {metrics.auc_value(raw_N, correct_N):.3f}",
+        "internal confidence": f"{100 * first:.1f}, AUC {metrics.compute_auc_value(raw_N, correct_N):.3f}",
     }
 
 

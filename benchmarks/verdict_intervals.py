@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from curation import metrics
 from curation.domains.grading import Graded
 from curation.metrics import Estimate
-from curation.report.tested import accuracy
+from curation.report.tested import compute_accuracy
 
 DRAWS = 5_000
 """The standard error of a coverage of .95 is .003."""
@@ -56,7 +56,7 @@ def _estimate(what: str, score_N: np.ndarray, right_N: np.ndarray, cluster_N: np
     cells_2N = np.stack([~right_N[order_N], right_N[order_N]]).astype(np.int64)
     num = len(right_N) if what == "share right" else round(BEST * len(right_N))
     in_order_N = None if cluster_N is None else cluster_N[order_N]
-    return metrics.purity_of_cells(cells_2N, [num], cluster_G=in_order_N)[0]
+    return metrics.compute_cell_purity(cells_2N, [num], cluster_G=in_order_N)[0]
 
 
 @lru_cache
@@ -108,9 +108,9 @@ def of_tests(what: str, runs: int, *, is_set: bool) -> Callable[[np.random.Gener
         cluster_N = user_N if is_set else None
         arm_NJ, base_NJ, truth_NJ = right.values()
         if what == "difference":
-            found = metrics.compare_rows(metrics.row_differences(arm_NJ, truth_NJ, cluster_N)).difference
+            found = metrics.compare_rows(metrics.compute_row_differences(arm_NJ, truth_NJ, cluster_N)).difference
         elif what == "recovery":
-            recovered = metrics.recovery_of_runs(arm_NJ, base_NJ, truth_NJ, cluster_N)
+            recovered = metrics.compute_runs_recovery(arm_NJ, base_NJ, truth_NJ, cluster_N)
             assert recovered is not None
             found = recovered
         else:
@@ -121,7 +121,7 @@ def of_tests(what: str, runs: int, *, is_set: bool) -> Callable[[np.random.Gener
             ]
             if what == "accuracy of a class":
                 of_runs = [rows.subset(class_N == 0) for rows in of_runs]
-            interval = accuracy({"arm": of_runs}, "arm")
+            interval = compute_accuracy({"arm": of_runs}, "arm")
             assert interval is not None
             found = Estimate(**{name: interval[name] for name in ("value", "low", "high", "n")})
         return found, truths[what]

@@ -25,17 +25,17 @@ import numpy as np
 from scipy.special import ndtr
 
 from curation.domains.unseen_labels import SeenLabels, UnseenLabels
-from curation.metrics.shift import two_sample
+from curation.metrics.shift import compare_samples
 from curation.metrics.text_shift import compare_texts
 from curation.report.evidence import Material
 from curation.report.groups import PossibleGroups
 from curation.report.measured import InMemory
-from curation.report.near_copies import Texts, near_copies
+from curation.report.near_copies import Texts, find_near_copies
 from curation.report.rows import FunctionScores, Judged
-from curation.stages.preview import differ
-from curation.stages.shift import gravest
+from curation.stages.preview import is_possible_group
+from curation.stages.shift import find_gravest_shift
 from curation.trust.calibration import fit_calibration
-from train.combining import folds_of
+from train.combining import assign_folds
 
 NUM_CLASSES, RAREST = 20, 0.001
 
@@ -62,7 +62,7 @@ def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     labelled = Texts(texts=[pattern(rng) for _ in range(200)], labels=["a"] * 200)
     row = words(rng)
     texts = [edited(row, rng) if wrong else pattern(rng) for _ in range(num)]
-    near, cluster_M = near_copies(Texts(texts=texts, labels=["a"] * num), labelled, seed=0)
+    near, cluster_M = find_near_copies(Texts(texts=texts, labels=["a"] * num), labelled, seed=0)
     trust_M = np.sort(of.selected_trust_M)[::-1][:num]
     trust_M = np.full(num, trust_M[0]) if wrong else trust_M
     return replace(of, selected_trust_M=trust_M, num_pool=num_pool, near=near, cluster_M=cluster_M)
@@ -112,8 +112,8 @@ def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
         [" ".join(rng.choice(_VOCABULARY, rng.integers(10, 40), p=p)) for _ in range(num)]
         for num, p in ((200, _ZIPF), (1_000, share))
     )
-    numbers = two_sample(rng.normal(size=(200, 1)), rng.normal(size=(1_000, 1)), seed=0)
-    found = gravest(numbers, compare_texts(source, pool, seed=0))
+    numbers = compare_samples(rng.normal(size=(200, 1)), rng.normal(size=(1_000, 1)), seed=0)
+    found = find_gravest_shift(numbers, compare_texts(source, pool, seed=0))
     return replace(of, shift=found.to_json())
 
 
@@ -125,7 +125,7 @@ def other_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     if wrong:
         pool = Counter(map(str, 30 + rng.integers(300, size=1_000)))
     groups = [PossibleGroups(column="user", num_rows=1_000, num_values=len(source), others=1.0)]
-    return replace(of, groups=tuple(groups) if differ(source, pool) else ())
+    return replace(of, groups=tuple(groups) if is_possible_group(source, pool) else ())
 
 
 def of_users(
@@ -158,7 +158,7 @@ def fitted_on_users(rng: np.random.Generator, *, wrong: bool, grouped: bool) -> 
     number_NK, right_N, user_N = of_users(30, 600, rng, wrong=wrong)
     pool_NK, pool_right_N, _ = of_users(300, 4_000, rng, wrong=wrong)
     ids_N, seed = np.arange(600), int(rng.integers(2**31))
-    fold_N = folds_of(ids_N, right_N, 5, seed, cluster_M=user_N if grouped else None)
+    fold_N = assign_folds(ids_N, right_N, 5, seed, cluster_M=user_N if grouped else None)
     raw_N = np.zeros(600)
     for fold in range(5):
         weight_K = _ridge(number_NK[fold_N != fold], right_N[fold_N != fold])

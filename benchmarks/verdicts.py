@@ -45,14 +45,14 @@ from scipy.special import expit, ndtr, ndtri
 from benchmarks.verdict_intervals import DRAWS, print_intervals
 from benchmarks.verdict_pools import POOLS
 from curation.arms import FREE
-from curation.metrics import Estimate, proportion
-from curation.metrics.shift import two_sample
+from curation.metrics import Estimate, compute_proportion
+from curation.metrics.shift import compare_samples
 from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
 from curation.report.levels import USE
 from curation.report.measured import InMemory
-from curation.report.rivals import rivals_of
+from curation.report.rivals import find_rivals
 from curation.report.rows import FunctionScores, Judged
-from curation.report.verdict import ReportVerdict, verdict
+from curation.report.verdict import ReportVerdict, reach_verdict
 from curation.trust.calibration import Calibration, fit_calibration
 
 CHANCE = 0.2
@@ -171,7 +171,7 @@ def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: in
 
 def simulate(drawn: Drawn, rng: np.random.Generator) -> ReportVerdict:
     """Draw a run's rows, and judge it."""
-    return verdict(weigh(material(drawn, rng)), "RUN_DIR")
+    return reach_verdict(weigh(material(drawn, rng)), "RUN_DIR")
 
 
 def material(drawn: Drawn, rng: np.random.Generator) -> Material:
@@ -198,7 +198,7 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
 
     seed = int(rng.integers(2**31))
     source_states, pool_states = rng.normal(size=(2, NUM_STATES, NUM_DIMENSIONS))
-    shift = two_sample(source_states, pool_states + drawn.moved, seed=seed).to_json()
+    shift = compare_samples(source_states, pool_states + drawn.moved, seed=seed).to_json()
     judged_pool = scored(pool, logit_N)
     order = np.argsort(-judged_pool.scores["trust"].raw_N)[: int(num_pool * drawn.taken)]
     selected = {"trust": judged_pool.row_ids_N[order]}
@@ -230,7 +230,7 @@ def in_pools(kind: str, num: int, seed: int, *, wrong: bool) -> tuple[int, Count
     found = []
     for _ in range(num):
         drawn = replace(healthy(rng), audit=False, moved=0.0)
-        found.append(verdict(weigh(change(material(drawn, rng), rng, wrong=wrong)), "RUN_DIR"))
+        found.append(reach_verdict(weigh(change(material(drawn, rng), rng, wrong=wrong)), "RUN_DIR"))
     said = Counter(item["rule"] for judged in found for item in judged.findings)
     return sum(judged.level == USE for judged in found), said
 
@@ -331,14 +331,14 @@ def compared(drawn: Rivalry, rng: np.random.Generator) -> Evidence:
         chance=None,
         foreseen=None,
         shift=None,
-        rivals=rivals_of(graded, where, "trust", num_top, seed, false_alarms=FALSE_ALARMS),
+        rivals=find_rivals(graded, where, "trust", num_top, seed, false_alarms=FALSE_ALARMS),
     )
 
 
 def found_better(kind: str, num: int, seed: int) -> tuple[int, int, Counter[str]]:
     """Of ``num`` runs with rivals those in which a signal is found to be better, the usable ones, and all findings."""
     rng = np.random.default_rng([seed, 100 + list(RIVALS).index(kind)])
-    judged = [verdict(compared(RIVALS[kind](rng), rng), "RUN_DIR") for _ in range(num)]
+    judged = [reach_verdict(compared(RIVALS[kind](rng), rng), "RUN_DIR") for _ in range(num)]
     said = Counter(item["rule"] for one in judged for item in one.findings)
     return said["free signal"], sum(one.level == USE for one in judged), said
 
@@ -353,7 +353,7 @@ def main() -> None:
     print("| runs | number | wrong | 95 % interval | called usable | findings |\n| --- | --- | --- | --- | --- | --- |")
 
     def line(name: str, wrong: int, usable: int, said: Counter[str]) -> None:
-        share = proportion(wrong, options.runs)
+        share = compute_proportion(wrong, options.runs)
         rules = ", ".join(f"{rule} {count}" for rule, count in said.most_common())
         bounds = f"{100 * share.low:.1f} to {100 * share.high:.1f} %"
         print(f"| {name} | {options.runs} | {wrong} | {bounds} | {usable} | {rules} |", flush=True)

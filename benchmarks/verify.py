@@ -52,14 +52,18 @@ def write(home: Path, num_rows: int) -> tuple[float, float]:
         begun = time.perf_counter()
         fragments = write_fragments(table, uri, schema=SCHEMA, mode="append")
         written = time.perf_counter()
-        row = commits.written(uri, fragments, table["row_id"].to_numpy().tobytes()).to_pylist()[0]
+        row = commits.make_written_row(uri, fragments, table["row_id"].to_numpy().tobytes()).to_pylist()[0]
         writing, digesting = writing + written - begun, digesting + time.perf_counter() - written
         committer.add(row["fragments"], row["row_ids"])
     committer.flush()
     (home / "model").mkdir()
     (home / "model" / "model.safetensors").write_bytes(os.urandom(1 << 20))
     (home / "trust.jsonl").write_bytes(os.urandom(1 << 16))
-    outputs = {"labels": io.latest(uri).to_json(), "model": str(home / "model"), "jsonl": str(home / "trust.jsonl")}
+    outputs = {
+        "labels": io.find_latest(uri).to_json(),
+        "model": str(home / "model"),
+        "jsonl": str(home / "trust.jsonl"),
+    }
     manifest = Manifest.load(home)
     manifest.record("label", {}, outputs, rows=num_rows, seconds=1.0, sealed=manifest.seal("label", {}, outputs))
     return writing, digesting

@@ -162,11 +162,11 @@ def _answered_by_v2(way: str, options: argparse.Namespace, ref: Any, prompts: li
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     from vllm import LLM, SamplingParams
 
-    from curation.models import configuration_of, load_tokenizer, text_of
+    from curation.models import decode_tokens, load_configuration, load_tokenizer
     from curation.teachers.vllm_engine import stop_ids_of
 
     extra: dict[str, Any] = {}
-    config = configuration_of(ref).get_text_config()
+    config = load_configuration(ref).get_text_config()
     if way == WAYS[1]:
         engine |= {"worker_extension_cls": "benchmarks.vllm_runners.V2Tap"}
     else:
@@ -210,7 +210,7 @@ def _answered_by_v2(way: str, options: argparse.Namespace, ref: Any, prompts: li
     else:
         logprobs, (first, last) = (), _read(outputs, list(sizes.values()), ref)
     return {
-        "texts": [text_of(tokenizer, tokens) for tokens in answers],
+        "texts": [decode_tokens(tokenizer, tokens) for tokens in answers],
         "logprobs": logprobs,
         "first": first,
         "last": last,

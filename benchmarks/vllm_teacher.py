@@ -78,7 +78,7 @@ def make_examples(directory: Path, num_rows: int, num_words: int) -> TableRef:
     texts = ["".join(f"w{word} " for word in rng.integers(NUM_WORDS, size=length)) for length in lengths]
     table = pa.table(
         {"row_id": np.arange(num_rows), "text": texts, "error": pa.nulls(num_rows, pa.string())},
-        schema=schemas.examples(Words.columns, gold=False),
+        schema=schemas.make_examples_schema(Words.columns, gold=False),
     )
     uri = str(directory / "words.lance")
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
@@ -170,7 +170,7 @@ def run(directory: Path, options: argparse.Namespace) -> str:
 
 def label_once(job: LabelJob, teacher: Teacher, target: Path, seconds: dict[str, list[float]]) -> int:
     """Label all rows into a new table; the number of output tokens."""
-    schema = schemas.labels(STATES, job.teacher.state_dtype, teacher.state_size)
+    schema = schemas.make_labels_schema(STATES, job.teacher.state_dtype, teacher.state_size)
     io.create(str(target), schema)
     committer = commits.Committer(str(target))
     clock = [time.perf_counter()]
@@ -227,7 +227,7 @@ def parity(plain: Teacher, rows: list[dict[str, Any]], prompts: dict[int, str]) 
     rows = [row for row in rows if row["num_output_tokens"] == found[row["row_id"]]["num_output_tokens"]]
     logprobs = [abs(row["mean_logprob"] - found[row["row_id"]]["mean_logprob"]) for row in rows]
     worst = 0.0
-    for name in map(schemas.state_column, STATES):
+    for name in map(schemas.get_state_column, STATES):
         ours_ND, theirs_ND = (
             np.array([of[row["row_id"]][name] for row in rows], dtype=np.float32)
             for of in ({row["row_id"]: row for row in rows}, found)

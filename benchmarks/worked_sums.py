@@ -17,7 +17,7 @@ import torch
 from curation.config import InitConfig, SftConfig
 from curation.domains.math import Math
 from curation.models import create
-from train.models import saved
+from train.models import read_saved
 from train.sft import fine_tune
 from train.stream import write_pairs
 from train.tokens import Pair
@@ -70,7 +70,7 @@ def make(directory: Path) -> None:
     pairs = [Pair(DOMAIN.prompt(DOMAIN.read(item)), f" {item['solution']}") for item in drawn[:NUM_TAUGHT]]
     rows = write_pairs(pairs, directory / "taught.lance")
     fine_tune(model, rows, RECIPE, seed=SEED, output=directory / TEACHER)
-    saved(model, None, directory / TEACHER)
+    read_saved(model, None, directory / TEACHER)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[s
     from curation.namesakes import claim
 
     claim()
-    from curation.config.load import config_of
+    from curation.config.load import as_config
     from curation.pipeline.running import run_chain
 
-    return run_chain(config_of(config))
+    return run_chain(as_config(config))
 
 
 def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Results":

@@ -16,6 +16,6 @@ def doing(words: str) -> Iterator[None]:
         _under_way.remove(words)
 
 
-def current() -> str | None:
+def get_current_activity() -> str | None:
     """Return what was begun last and goes on, of all threads; None if nothing was named."""
     return next(iter(_under_way[-1:]), None)

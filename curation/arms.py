@@ -10,7 +10,7 @@ from typing import Literal
 
 from curation import label_columns
 from curation.label_columns import ORDER_AGREEMENT
-from curation.registry import Registry, instance_of
+from curation.registry import Registry, make_instance_check
 
 REFERENCE_ARM = "trust"
 """The method's own arm: it ranks by the function that the section ``trust`` names."""
@@ -100,7 +100,7 @@ def _trust(path: str, found: object) -> Trust:
 class _Trusts(Registry[Trust]):
     def find(self, name: str) -> Trust:
         if label_columns.is_given(name):
-            return Column(label_columns.in_words(name), name)
+            return Column(label_columns.describe_column(name), name)
         return super().find(name)
 
 
@@ -141,13 +141,13 @@ TRUST: Registry[Trust] = _Trusts(
             "curation.trust.stacked:StackedTrust",
             reads=("score_dtype",),
             fit="train.stack:fit_stacked",
-            fit_rows="train.stack:stacked_of",
+            fit_rows="train.stack:fit_stacked_on",
         ),
         "fitted_confidence": Fitted(
             "fitted confidence",
             "curation.trust.stacked:StackedTrust",
             fit="train.stack:fit_confidence",
-            fit_rows="train.stack:confidence_of",
+            fit_rows="train.stack:fit_confidence_on",
         ),
         "linear_probe": Fitted("linear probe", "curation.trust.linear_probe:LinearProbe", reads=("class_weight",)),
         "boosted_trees": Fitted("boosted trees", "curation.trust.boosted_trees:BoostedTrees", reads=("class_weight",)),
@@ -156,14 +156,14 @@ TRUST: Registry[Trust] = _Trusts(
             "curation.trust.deep_ensemble:DeepEnsemble",
             reads=None,
             fit="train.trust:fit_deep_ensemble",
-            fit_rows="train.trust:deep_ensemble_of",
+            fit_rows="train.trust:fit_deep_ensemble_on",
         ),
         "attention": Fitted(
             "attention",
             "curation.trust.attention:AttentionTrust",
             reads=None,
             fit="train.trust:fit_attention",
-            fit_rows="train.trust:attention_of",
+            fit_rows="train.trust:fit_attention_on",
             by_state=True,
         ),
         "neural": Fitted(
@@ -171,14 +171,14 @@ TRUST: Registry[Trust] = _Trusts(
             "curation.trust.neural:NeuralTrust",
             reads=None,
             fit="train.trust:fit_trust",
-            fit_rows="train.trust:neural_of",
+            fit_rows="train.trust:fit_neural_on",
         ),
         PAPER_TRUST: Fitted(
             "NTF of the paper",
             "curation.trust.neural:NeuralTrust",
             reads=None,
             fit="train.trust:fit_trust",
-            fit_rows="train.trust:neural_of",
+            fit_rows="train.trust:fit_neural_on",
         ),
     },
     _trust,
@@ -190,12 +190,12 @@ elsewhere (``curation.label_columns``)."""
 
 def is_free(name: str) -> bool:
     """Return whether a trust function is a free signal: one of ``FREE``, ``ORDER_AGREEMENT``, or a given number."""
-    return name in FREE or label_columns.follows_from_domain(name)
+    return name in FREE or label_columns.is_from_domain(name)
 
 
 def free_of(columns: Iterable[str]) -> tuple[str, ...]:
     """Return the free signals of a labels table with these columns, by name."""
-    return (*FREE, *filter(label_columns.follows_from_domain, columns))
+    return (*FREE, *filter(label_columns.is_from_domain, columns))
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ MATCHED = Rule("curation.selection.quotas:Matched", ("stratum", "reference"))
 RULES: Registry[Rule] = Registry(
     "selection rule",
     {"top": TOP, "stratified": STRATIFIED, "distribution_aware": DISTRIBUTION_AWARE, "matched": MATCHED},
-    instance_of(Rule),
+    make_instance_check(Rule),
     groups=("curation.rules",),
 )
 """Selection rules by name; ``ARM@RULE`` is an arm that differs from ``ARM`` in its rule."""
@@ -282,19 +282,19 @@ ARMS: Registry[Arm] = _Arms(
         "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
     },
     lambda path, found: (
-        Arm(words=found.words, trust=path) if isinstance(found, Trust) else instance_of(Arm)(path, found)
+        Arm(words=found.words, trust=path) if isinstance(found, Trust) else make_instance_check(Arm)(path, found)
     ),
     groups=("curation.arms", *TRUST.groups),
 )
 """Arms by name."""
 
 
-def signals_of(names: Iterable[str]) -> dict[str, Signal]:
+def find_signals(names: Iterable[str]) -> dict[str, Signal]:
     """Return the signals that the named arms ask for, each once, by column."""
     return {signal.column: signal for name in names if (signal := ARMS[name].signal) is not None}
 
 
-def fitted_of(names: Iterable[str]) -> dict[str, Fitted]:
+def find_fitted(names: Iterable[str]) -> dict[str, Fitted]:
     """Return the trust functions that have to be fitted for the named arms, each once, by name."""
     trusts = {ARMS[name].trust: TRUST[ARMS[name].trust] for name in names}
     return {name: trust for name, trust in trusts.items() if isinstance(trust, Fitted)}

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from curation.activity import current, doing
+from curation.activity import doing, get_current_activity
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_rows, export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
@@ -24,14 +24,22 @@ from curation.commands.review.verb import review
 from curation.commands.run_verbs import ablate, analyze, run, tune
 from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
-from curation.errors import ConfigError, CurationError, ShiftError, UserError, is_panic, of_file, of_lance
-from curation.escaping import echo, logger_of
+from curation.errors import (
+    ConfigError,
+    CurationError,
+    ShiftError,
+    UserError,
+    describe_file_error,
+    describe_lance_error,
+    is_panic,
+)
+from curation.escaping import echo, get_logger
 from curation.namesakes import claim
 from curation.periodic import every
-from curation.redaction import redacted
+from curation.redaction import redact_text
 from curation.stopping import Stopped, stopped_by_signals
-from curation.storage.paths import place
-from curation.telemetry.console import say, too_quiet
+from curation.storage.paths import to_place
+from curation.telemetry.console import is_too_quiet, say
 
 RARE = ("ablate", "analyze", "explain", "verify", "clean", "doctor")
 """Commands that only a few runs need; the others stand in the order in which a user meets them."""
@@ -80,8 +88,8 @@ def _heard(ctx: click.Context) -> Iterator[None]:
         verb = ctx.invoked_subcommand or ""  # known once the command begins
         seconds = time.monotonic() - begun
         is_due = verb in SPOKEN or (verb in LATER and seconds > LATER_SECONDS)
-        if is_due and too_quiet(begun, patience=1.35):
-            words = current() or SPOKEN.get(verb) or LATER[verb]
+        if is_due and is_too_quiet(begun, patience=1.35):
+            words = get_current_activity() or SPOKEN.get(verb) or LATER[verb]
             say(f"curate {verb}: at work for {seconds:.0f} s ({words})")
 
     with every(0.5, look):
@@ -128,17 +136,17 @@ class _Verbs(click.Group):
             claim()
             return super().invoke(ctx)
         except CurationError as error:
-            echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
+            echo(f"curate: {redact_text(' '.join(str(error).split()))}", err=True)
             sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
         except BaseException as error:  # of a file, or a library that reads tables; any other one is our fault
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
-            if isinstance(error, OSError) and (words := of_file(error)) is not None:
-                echo(f"curate: {redacted(words)}", err=True)
+            if isinstance(error, OSError) and (words := describe_file_error(error)) is not None:
+                echo(f"curate: {redact_text(words)}", err=True)
                 sys.exit(1)
-            if (words := of_lance(error)) is None:
+            if (words := describe_lance_error(error)) is None:
                 raise
-            logger_of(__name__).info("a table cannot be read", exc_info=True)
+            get_logger(__name__).info("a table cannot be read", exc_info=True)
             echo(f"curate: {words}; `curate verify` with its run directory says what is damaged", err=True)
             sys.exit(1)
 
@@ -162,21 +170,21 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     1,000 rows of each source are read, to foresee rows that cannot be used.
     """
     with doing("importing curation.commands.validate"):
-        from curation.cluster.capacity import check_machine, needs
+        from curation.cluster.capacity import check_machine, list_needs
         from curation.commands.validate import check
         from curation.config.load import load_config
 
     try:
         lines = []
         loaded = load_config(config, overrides)
-        check_machine(loaded.ray, needs(loaded))
+        check_machine(loaded.ray, list_needs(loaded))
         for line in check(loaded):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)
     except UserError as error:
         if as_json:
-            echo(json.dumps({"valid": False, "error": redacted(str(error))}, indent=1))
+            echo(json.dumps({"valid": False, "error": redact_text(str(error))}, indent=1))
         raise
     echo(json.dumps({"valid": True, "checked": lines}, indent=1) if as_json else f"{config}: is valid")
 
@@ -198,13 +206,13 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     if stage is None and (record := tables.record_of(table)) is not None:
         found = tables.list_tables(record)
-        echo(json.dumps([asdict(item) for item in found]) if as_json else tables.tables_page(found))
+        echo(json.dumps([asdict(item) for item in found]) if as_json else tables.format_tables(found))
         return
     uri, version = tables.find(table, stage)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     asked["version"] = version if asked["version"] is None else asked["version"]
     facts = tables.examine(uri, tables.TableQuery(columns=names, **asked))
-    echo(json.dumps(asdict(facts), indent=1) if as_json else tables.page(facts))
+    echo(json.dumps(asdict(facts), indent=1) if as_json else tables.format_facts(facts))
 
 
 @main.command("clean")
@@ -224,14 +232,14 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
     Of a filter's output, RUN_DIR too, it cleans the record alone: `curate filter` removes superseded data itself.
     """
     from curation.commands.clean import clean
-    from curation.commands.inspect.text import size
+    from curation.commands.inspect.text import format_size
 
     files = num_bytes = 0
-    for item in clean(place(run_dir), older_than, dry=dry_run):
+    for item in clean(to_place(run_dir), older_than, dry=dry_run):
         versions = f"{item.versions:,} versions, " if item.versions else ""
-        echo(f"{item.path}: {versions}{item.files:,} files, {size(item.bytes)}")
+        echo(f"{item.path}: {versions}{item.files:,} files, {format_size(item.bytes)}")
         files, num_bytes = files + item.files, num_bytes + item.bytes
-    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {size(num_bytes)}")
+    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {format_size(num_bytes)}")
 
 
 @main.command()

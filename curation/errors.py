@@ -80,7 +80,7 @@ class RowError(CurationError):
     @property
     def kind(self) -> str:
         """The kind of the message, e.g. ``bad_fen``."""
-        return kind_of(str(self))
+        return get_error_kind(str(self))
 
     @property
     def has_kind(self) -> bool:
@@ -104,7 +104,7 @@ class CommitError(CurationError):
     """The store refused or lost a commit, or rows in and rows out differ."""
 
 
-def of_file(error: OSError) -> str | None:
+def describe_file_error(error: OSError) -> str | None:
     """Return an error about one file in our words; ``None`` where it names none."""
     path = error.filename2 or error.filename
     return None if path is None else f"{path}: {error.strerror}; mend it, or move it away"
@@ -126,7 +126,7 @@ _DAMAGED = re.compile(
 _PANIC = "PanicException"
 
 
-def kind_of(problem: str) -> str:
+def get_error_kind(problem: str) -> str:
     """Return the part of a row's problem before the first colon (:class:`RowError`)."""
     return problem.partition(":")[0]
 
@@ -136,7 +136,7 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == _PANIC
 
 
-def of_lance(error: BaseException) -> str | None:
+def describe_lance_error(error: BaseException) -> str | None:
     """Return an error of Lance in our words, without its compiler's paths; ``None`` for an error of another origin.
 
     What the store says (e.g. a full disk) is left as it is.

@@ -21,30 +21,30 @@ LONGEST = 1_000
 """Characters of a message about a row that are kept."""
 
 
-def escaped(text: str, *, page: bool = False) -> str:
+def escape_text(text: str, *, page: bool = False) -> str:
     """Return the text on one line, without characters that act; of a ``page`` the line ends and tabs stay."""
     acting = _ACTING_IN_PAGE if page else _ACTING
     return acting.sub(lambda at: f"\\u{ord(at[0]):04x}" if at[0] < "\U00010000" else f"\\U{ord(at[0]):08x}", text)
 
 
-def quoted(text: str, most: int = 60) -> str:
+def quote_text(text: str, most: int = 60) -> str:
     """Return the text in quotes on one line, cut after ``most`` characters: a value within a message."""
-    return f"'{escaped(text[:most])}{'...' if len(text) > most else ''}'"
+    return f"'{escape_text(text[:most])}{'...' if len(text) > most else ''}'"
 
 
-def message(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return an exception's text on one line, of at most ``LONGEST`` characters: it may quote a row."""
-    text = escaped(" ".join(str(error).split()))
+    text = escape_text(" ".join(str(error).split()))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
     """Print to the terminal, escaped; what the terminal's encoding lacks is escaped too."""
     encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
-    click.echo(escaped(text, page=True).encode(encoding, "backslashreplace").decode(encoding), err=err)
+    click.echo(escape_text(text, page=True).encode(encoding, "backslashreplace").decode(encoding), err=err)
 
 
-def logger_of(name: str) -> logging.Logger:
+def get_logger(name: str) -> logging.Logger:
     """Return the logger of a module, whose messages are escaped whatever handles them."""
     logger = logging.getLogger(name)
     logger.addFilter(_escape)
@@ -52,5 +52,5 @@ def logger_of(name: str) -> logging.Logger:
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    record.msg, record.args = escaped(record.getMessage(), page=True), ()
+    record.msg, record.args = escape_text(record.getMessage(), page=True), ()
     return True

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from curation.errors import ConfigError
-from curation.registry import Registry, code, installed, instance_of
+from curation.registry import Registry, find_installed, load_code, make_instance_check
 
 GROUP = "curation.features"
 """The entry points in which installed packages name features, as ``name = "module:NAME"``."""
@@ -64,7 +64,7 @@ class Feature:
     yields a sentence on each thing that failed, which does not fail the run."""
 
 
-_FOUND = Registry("feature", {}, instance_of(Feature))
+_FOUND = Registry("feature", {}, make_instance_check(Feature))
 
 
 @cache
@@ -75,7 +75,7 @@ def features() -> Mapping[str, Feature]:
         ConfigError: an installed package names one that is not there.
     """
     found = {}
-    for name, path in {**installed(GROUP), **OURS}.items():
+    for name, path in {**find_installed(GROUP), **OURS}.items():
         try:
             found[name] = _FOUND.find(path)
         except ValueError as error:
@@ -91,7 +91,7 @@ def sections(taken: Set[str]) -> dict[str, tuple[Any, Any]]:
     """
     if both := sorted(taken & features().keys()):
         raise ConfigError(f"entry point {both[0]} of {GROUP}: every run has a key of that name; rename the feature")
-    found = {name: (code(feature.section), feature) for name, feature in features().items()}
+    found = {name: (load_code(feature.section), feature) for name, feature in features().items()}
     return {name: (section | None, section() if feature.is_on else None) for name, (section, feature) in found.items()}
 
 
@@ -106,4 +106,4 @@ def parts(config: object, part: str) -> Iterator[tuple[str, Callable[..., Any], 
     """Yield the functions that a run's features have for a part, by feature, each with its section."""
     for name, feature, section in active(config):
         if (path := getattr(feature, part)) is not None:
-            yield name, code(path), section
+            yield name, load_code(path), section

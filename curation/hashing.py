@@ -32,7 +32,7 @@ def derive(seed: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{purpose}".encode()).digest()[:4], "little")
 
 
-def first_by_hash(row_ids_N: Int64s, num: int, seed: int) -> Int64s:
+def draw_by_hash(row_ids_N: Int64s, num: int, seed: int) -> Int64s:
     """Return a draw of at most ``num`` of the ids, int64 [M] in the order of their hashes.
 
     Draws of two sets share the ids that both sets have, as far as they reach.

@@ -26,7 +26,7 @@ LabelNumber = Literal[
     "num_output_tokens",
     "truncated",
 ]
-"""A number of a row that each labelling stores (``curation.tables.schemas.completions`` says what it means)."""
+"""A number of a row that each labelling stores (``curation.tables.schemas.make_completions_schema`` says what it means)."""
 
 _PREFIX = "given_"
 WEAK_COMPLETION = "weak_completion"
@@ -34,13 +34,13 @@ WEAK_COMPLETION = "weak_completion"
 
 
 ORDER_AGREEMENT = "order_agreement"
-"""A number of pairs of answers that are asked about in both orders (``curation.tables.schemas.labels``)."""
+"""A number of pairs of answers that are asked about in both orders (``curation.tables.schemas.make_labels_schema``)."""
 ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS = "order_prompt_tokens", "order_output_tokens"
 """The tokens that the second order of such a pair took; no trust function reads them."""
 ORDER_COLUMNS = (ORDER_AGREEMENT, ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS)
 
 
-def given_column(name: str) -> str:
+def make_given_column(name: str) -> str:
     """Return the column of a number that came with labels made elsewhere, by its name in the source: ``given_<name>``.
 
     Signs that are no letter, digit or underscore become underscores, since in Lance a dot leads into a column.
@@ -49,15 +49,15 @@ def given_column(name: str) -> str:
 
 
 def is_given(column: str) -> bool:
-    """Return whether a column's name is of :func:`given_column`'s form; the arm that ranks by it has the same name."""
+    """Return whether a column's name is of :func:`make_given_column`'s form; the arm that ranks by it has the same name."""
     return column.startswith(_PREFIX) and column != _PREFIX
 
 
-def follows_from_domain(column: str) -> bool:
+def is_from_domain(column: str) -> bool:
     """Return whether a number of labels follows from the domain: a given one, or the agreement of both orders."""
     return column == ORDER_AGREEMENT or is_given(column)
 
 
-def in_words(column: str) -> str:
+def describe_column(column: str) -> str:
     """Return the column in words: ``given confidence``."""
     return column.replace("_", " ")

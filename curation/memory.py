@@ -19,7 +19,7 @@ class Memory(NamedTuple):
     free: int
 
 
-def usable(root: Path = ROOT) -> Memory:
+def read_usable_memory(root: Path = ROOT) -> Memory:
     """Return the memory of the machine, or what the control groups (cgroup v1 or v2) of this process leave of it.
 
     A limit holds for a group and all groups in it, so those from this process's own up to the top are read. Files that
@@ -32,12 +32,12 @@ def usable(root: Path = ROOT) -> Memory:
     if not {"MemTotal", "MemAvailable"} <= lines.keys():
         raise OSError("/proc/meminfo does not say what is available")
     total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    for limit, used in _limits(root):
+    for limit, used in _iter_limits(root):
         total, free = min(total, limit), min(free, limit - used)
     return Memory(total, max(0, free))
 
 
-def _limits(root: Path) -> Iterator[tuple[int, int]]:
+def _iter_limits(root: Path) -> Iterator[tuple[int, int]]:
     """Limit and use of each control group of this process that has a limit."""
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -54,12 +54,12 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts), -1, -1):  # a container may see its own group as the top, under another name
             group = top.joinpath(*parts[:depth])
-            limit, used = (_number(group / name) for name in names)
+            limit, used = (_read_number(group / name) for name in names)
             if limit is not None and used is not None:
-                yield limit, used - _statistic(group / "memory.stat", read_files)
+                yield limit, used - _read_statistic(group / "memory.stat", read_files)
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     """Return the number in a file; None where there is none, as ``max`` for no limit."""
     try:
         text = path.read_text().strip()
@@ -68,7 +68,7 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _statistic(path: Path, name: str) -> int:
+def _read_statistic(path: Path, name: str) -> int:
     try:
         lines = path.read_text().splitlines()
     except OSError:

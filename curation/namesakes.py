@@ -60,7 +60,7 @@ def claim() -> None:
             spec.loader.exec_module(sys.modules[name])
 
 
-def sender() -> Callable[[], None] | None:
+def make_sender() -> Callable[[], None] | None:
     """Return a function, to be pickled, by which a worker of Ray finds modules as this process does.
 
     ``None`` if nothing in the working directory would hide a module from workers.

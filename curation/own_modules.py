@@ -40,7 +40,7 @@ class _Finder(MetaPathFinder):
                 continue
             self.files[top] = file
             for source in package.rglob("*.py") if file.parent == package else [file]:
-                wanted += _mentioned(decode_source(source.read_bytes()))
+                wanted += _iter_mentioned(decode_source(source.read_bytes()))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -52,7 +52,7 @@ class _Finder(MetaPathFinder):
 _finder: _Finder | None = None
 
 
-def beside(path: str) -> None:
+def search_beside(path: str) -> None:
     """Find modules beside this configuration file from now on, in place of those beside an earlier one."""
     global _finder
     if "://" in path:
@@ -66,7 +66,7 @@ def beside(path: str) -> None:
     sys.meta_path.append(_finder)
 
 
-def imported(name: str) -> ModuleType:
+def import_own_module(name: str) -> ModuleType:
     """Return the module of that name, also from beside the configuration.
 
     Raises:
@@ -80,7 +80,7 @@ def imported(name: str) -> ModuleType:
         raise ImportError(f"{error.filename}: line {error.lineno}: {error.msg}") from error
 
 
-def hint(name: str, error: BaseException) -> str:
+def suggest_mend(name: str, error: BaseException) -> str:
     """Return the mend where ``module:NAME`` was not found; "" where the module is there and something else is wrong."""
     top = name.partition(":")[0].partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or error.name != top:
@@ -91,7 +91,7 @@ def hint(name: str, error: BaseException) -> str:
     return f"; put {top}.py beside {at}, install it, or put its folder on PYTHONPATH"
 
 
-def sent() -> list[str]:
+def list_sent_files() -> list[str]:
     """Return files and package folders of the modules wanted until now, for the ``py_modules`` of Ray's runtime_env."""
     files = {} if _finder is None else _finder.files
     return [str(file.parent if file.name == "__init__.py" else file) for file in files.values()]
@@ -106,7 +106,7 @@ def _is_elsewhere(name: str, file: Path) -> bool:
     return found is not None and found.origin != str(file)
 
 
-def _mentioned(text: str) -> Iterator[str]:
+def _iter_mentioned(text: str) -> Iterator[str]:
     """Yield the modules that a source imports, or names as ``module:NAME``."""
     try:
         tree = ast.parse(text)

@@ -1,7 +1,7 @@
 """Credentials in text: a URL's password or signature, found and hidden.
 
-What is printed, logged or written to a run directory passes through :func:`redacted`; in a configuration
-:func:`secrets_in` finds what must not be there at all.
+What is printed, logged or written to a run directory passes through :func:`redact_text`; in a configuration
+:func:`iter_secrets` finds what must not be there at all.
 """
 
 import re
@@ -20,33 +20,33 @@ _KEY = re.compile(
 )
 
 
-def redacted(text: str) -> str:
+def redact_text(text: str) -> str:
     """Return the text without passwords and signatures of URLs; a user's name alone is hidden only in http(s) URLs."""
-    return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _PASSWORD.sub(_hidden, text))
+    return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _PASSWORD.sub(_hide_credentials, text))
 
 
-def redacted_in(value: object) -> Any:
-    """Return a JSON value whose texts are :func:`redacted`."""
+def redact_value(value: object) -> Any:
+    """Return a JSON value whose texts are :func:`redact_text`."""
     if isinstance(value, str):
-        return redacted(value)
+        return redact_text(value)
     if isinstance(value, Mapping):
-        return {key: redacted_in(item) for key, item in value.items()}
-    return [redacted_in(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: redact_value(item) for key, item in value.items()}
+    return [redact_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def secrets_in(value: object, at: str = "") -> Iterator[str]:
+def iter_secrets(value: object, at: str = "") -> Iterator[str]:
     """Yield the dotted keys of a mapping that hold a credential: in a URL, or by their own name."""
-    if isinstance(value, str) and (redacted(value) != value or (value and _KEY.search(at.rpartition(".")[2]))):
+    if isinstance(value, str) and (redact_text(value) != value or (value and _KEY.search(at.rpartition(".")[2]))):
         yield at
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from secrets_in(item, f"{at}.{key}" if at else str(key))
+            yield from iter_secrets(item, f"{at}.{key}" if at else str(key))
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
-            yield from secrets_in(item, f"{at}.{place}")
+            yield from iter_secrets(item, f"{at}.{place}")
 
 
-def _hidden(found: re.Match[str]) -> str:
+def _hide_credentials(found: re.Match[str]) -> str:
     scheme, user, password = found["scheme"], found["user"], found["password"]
     if password is None:
         named = HIDDEN if scheme.lower() in ("http", "https") and user else user

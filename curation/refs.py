@@ -41,7 +41,7 @@ class ModelRef(Ref):
     """A causal language model: base weights at a revision, and optionally a LoRA adapter on top.
 
     ``revision`` is a hub commit for hub ids and a digest of the file list
-    (:func:`curation.storage.digest.directory_digest`) for local paths.
+    (:func:`curation.storage.digest.compute_directory_digest`) for local paths.
     """
 
     base: str
@@ -71,27 +71,27 @@ class ProjectionRef(Ref):
     digest: str
 
 
-def table_refs(value: object) -> Iterator[TableRef]:
+def iter_table_refs(value: object) -> Iterator[TableRef]:
     """Yield the table references in a JSON value, at any depth."""
     if isinstance(value, dict) and value.keys() == {"uri", "version"}:
         yield TableRef.from_json(value)
     elif isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from table_refs(item)
+            yield from iter_table_refs(item)
 
 
-def leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
+def iter_leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
     """Yield the values of that type in mappings, lists, tuples and dataclasses, at any depth."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from leaves(part, kind)
+            yield from iter_leaves(part, kind)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from leaves(part, kind)
+            yield from iter_leaves(part, kind)
     elif is_dataclass(value):
-        yield from leaves([getattr(value, item.name) for item in fields(value)], kind)
+        yield from iter_leaves([getattr(value, item.name) for item in fields(value)], kind)
 
 
 def as_json(value: object) -> Any:

@@ -19,18 +19,18 @@ from curation.errors import ConfigError
 T = TypeVar("T")
 
 
-def code(path: str) -> Any:
+def load_code(path: str) -> Any:
     """Return the class, function or constant that ``module:Name`` names.
 
     Raises:
         ImportError, AttributeError, ValueError: there is none.
     """
     module, _, name = path.partition(":")
-    return getattr(own_modules.imported(module), name)
+    return getattr(own_modules.import_own_module(module), name)
 
 
 @cache
-def installed(group: str) -> Mapping[str, str]:
+def find_installed(group: str) -> Mapping[str, str]:
     """Return the entry points of a group in installed packages: ``module:NAME`` by name."""
     return {point.name: point.value for point in entry_points(group=group)}
 
@@ -79,7 +79,7 @@ class Registry(Mapping[str, T], Generic[T]):
     @property
     def names(self) -> frozenset[str]:
         """The names that are registered here or by installed packages; nothing is imported."""
-        return frozenset(self._entries).union(*map(installed, self.groups))
+        return frozenset(self._entries).union(*map(find_installed, self.groups))
 
     def find(self, name: str) -> T:
         """Return the entry of that name.
@@ -89,7 +89,7 @@ class Registry(Mapping[str, T], Generic[T]):
         """
         if name in self._entries:
             return self._entries[name]
-        known = {key: path for group in self.groups for key, path in installed(group).items()}
+        known = {key: path for group in self.groups for key, path in find_installed(group).items()}
         path = known.get(name, name)
         if ":" not in path:
             near = difflib.get_close_matches(name, [*self._entries, *known], n=1)
@@ -100,16 +100,16 @@ class Registry(Mapping[str, T], Generic[T]):
             )
             raise ValueError(f"no {self._what} is called {name!r}; {hint}")
         try:
-            return self._accept(path, code(path))
+            return self._accept(path, load_code(path))
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"no {self._what} is at {name!r} ({error})"
-                f"{own_modules.hint(path, error) or '; name a constant of a module that Python finds'} "
+                f"{own_modules.suggest_mend(path, error) or '; name a constant of a module that Python finds'} "
                 "(docs/extending.md)"
             ) from error
 
 
-def instance_of(kind: type[T]) -> Callable[[str, Any], T]:
+def make_instance_check(kind: type[T]) -> Callable[[str, Any], T]:
     """Return a function for ``accept`` that takes constants of one type."""
 
     def accept(path: str, found: object) -> T:
@@ -146,7 +146,7 @@ METHODS: Registry[Method] = Registry(
         ),
         "dpo": Method("curation.config.dpo:DpoConfig", "train.dpo:train_dpo", learns="pairs"),
     },
-    instance_of(Method),
+    make_instance_check(Method),
     groups=("curation.methods",),
 )
 """Student methods by name."""
@@ -176,7 +176,7 @@ BUDGETS: Registry[Budget] = Registry(
         "threshold": Budget(f"{_BUDGETS}:Threshold", ("scores",), keys=("threshold",)),
         "risk": Budget("curation.selection.risk:Certified", ("scores", "calibration"), keys=("risk",)),
     },
-    instance_of(Budget),
+    make_instance_check(Budget),
     groups=("curation.budgets",),
 )
 """Budget rules by name."""
@@ -213,7 +213,7 @@ BACKENDS: Registry[Backend] = Registry(
         "endpoint": Backend("curation.teachers.endpoint:EndpointTeacher", weights=False, calls=2, probe_rows=32),
         "given": Backend("curation.teachers.given:GivenTeacher", weights=False, asks=False),
     },
-    instance_of(Backend),
+    make_instance_check(Backend),
     groups=("curation.backends",),
 )
 """Backends by name; ``auto`` stands for one of the first two."""
@@ -233,7 +233,7 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 """Arrow's names of compressions by the endings of compressed files; JSONL, JSON and CSV are read from them, too."""
 
 
-def _texts(*endings: str) -> tuple[str, ...]:
+def _list_endings(*endings: str) -> tuple[str, ...]:
     return tuple(f"{ending}{further}" for ending in endings for further in ("", *COMPRESSED))
 
 
@@ -241,18 +241,18 @@ READERS: Registry[Reader] = Registry(
     "format",
     {
         "parquet": Reader(None, (".parquet", ".pq")),
-        "jsonl": Reader(None, _texts(".jsonl", ".ndjson")),
-        "json": Reader(None, _texts(".json")),
-        "csv": Reader(None, _texts(".csv")),
+        "jsonl": Reader(None, _list_endings(".jsonl", ".ndjson")),
+        "json": Reader(None, _list_endings(".json")),
+        "csv": Reader(None, _list_endings(".csv")),
         "lance": Reader(None, (".lance",)),
     },
-    instance_of(Reader),
+    make_instance_check(Reader),
     groups=("curation.readers",),
 )
 """Readers of source files by name."""
 
 
-def _path(path: str, found: object) -> str:
+def _accept_path(path: str, found: object) -> str:
     """Return a form of one's own as its path."""
     if not callable(getattr(found, "read", None)) or not callable(getattr(found, "fits", None)):
         raise TypeError("it has no methods fits and read")
@@ -266,7 +266,7 @@ FORMS: Registry[str | None] = Registry(
         "prodigy": "curation.sources.forms:Prodigy",
         "label_studio": "curation.sources.forms:LabelStudio",
     },
-    _path,
+    _accept_path,
     groups=("curation.forms",),
 )
 """Forms of rows (``sources.NAME.form``) by name: a class with the members of ``curation.sources.forms.Form``, as

@@ -2,7 +2,7 @@
 
 SIGINT is Ctrl-C; SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. A signal or a lost lease sets an
 event, and nothing is raised in another thread: each thread looks at its own event, between the steps of its work and
-while it waits (:func:`check`). Long waits in a stage use :func:`waited_for` or :func:`arriving`, which look too.
+while it waits (:func:`check`). Long waits in a stage use :func:`wait_for_call` or :func:`iter_arriving`, which look too.
 """
 
 import os
@@ -51,7 +51,7 @@ def check() -> None:
         raise Stopped
 
 
-def checked(items: Iterable[Item]) -> Iterator[Item]:
+def iter_checked(items: Iterable[Item]) -> Iterator[Item]:
     """Yield the items, with a :func:`check` before each: for what a stage computes in its own thread."""
     for item in items:
         check()
@@ -125,7 +125,7 @@ class Signals:
         assert self.first is not None, "a signal has come"
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(exit_code(self.first))
+        os._exit(compute_exit_code(self.first))
 
     def _end_at_once(self) -> None:
         assert self.first is not None and self._farewell is not None, "a signal has come, and may end the process"
@@ -137,7 +137,7 @@ _listening = False
 """Whether a :class:`Signals` is in place in this process."""
 
 
-def exit_code(number: signal.Signals) -> int:
+def compute_exit_code(number: signal.Signals) -> int:
     """Return the exit code of a process that a signal ended, as shells count: 130 for SIGINT, 143 for SIGTERM."""
     return 128 + number
 
@@ -168,7 +168,7 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def waited_for(call: Callable[[], Result]) -> Result:
+def wait_for_call(call: Callable[[], Result]) -> Result:
     """Return what ``call`` returns; ``call`` itself cannot be interrupted, so it runs in a thread of its own.
 
     As a call that waits outside Python, as most of Ray's do, looks at nothing. The thread ends with the process.
@@ -176,11 +176,11 @@ def waited_for(call: Callable[[], Result]) -> Result:
     Raises:
         Stopped: the work of the calling thread is to end.
     """
-    (found,) = arriving(call() for _ in range(1))
+    (found,) = iter_arriving(call() for _ in range(1))
     return found
 
 
-def arriving(items: Iterable[Item]) -> Iterator[Item]:
+def iter_arriving(items: Iterable[Item]) -> Iterator[Item]:
     """Yield the items as they arrive, made in a thread of their own.
 
     Raises:

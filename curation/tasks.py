@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from curation.errors import CurationError, RunFailedError, UserError, of_lance
+from curation.errors import CurationError, RunFailedError, UserError, describe_lance_error
 from curation.heavy import ray
 from curation.json_types import Json, JsonView
 from curation.stopping import LOOK_SECONDS, check
@@ -15,7 +15,7 @@ MAX_RETRIES = 10
 """How often a task is repeated whose process or node died."""
 
 
-def in_tasks(
+def run_in_tasks(
     function: Callable[..., Result],
     calls: Iterable[tuple[object, ...]],
     *,
@@ -40,7 +40,7 @@ def in_tasks(
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
     where: Json = {}
     if beside_actors:
-        num_cpus, (most, where) = 0, off_head(ray.nodes())  # type: ignore[no-untyped-call]
+        num_cpus, (most, where) = 0, keep_off_head(ray.nodes())  # type: ignore[no-untyped-call]
     task = ray.remote(function).options(
         num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_retries=MAX_RETRIES, **where
     )
@@ -48,16 +48,16 @@ def in_tasks(
     for arguments in calls:
         waiting.append(task.remote(*arguments))
         if len(waiting) == most:
-            yield _result(waiting.popleft())
+            yield _wait_for_result(waiting.popleft())
     while waiting:
-        yield _result(waiting.popleft())
+        yield _wait_for_result(waiting.popleft())
 
 
 HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head."""
 
 
-def off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
+def keep_off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
     """Return the CPUs for tasks that ask for none, and options that keep these off the head if there are other nodes.
 
     If the other nodes go, the tasks run on the head all the same.
@@ -72,28 +72,28 @@ def off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
     return num_cpus, {"label_selector": others, "fallback_strategy": [{"label_selector": {}}]}
 
 
-def _result(task: "ray.ObjectRef[Result]") -> Result:
+def _wait_for_result(task: "ray.ObjectRef[Result]") -> Result:
     while not ray.wait([task], timeout=LOOK_SECONDS)[0]:
         check()
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(found := root(error), UserError):
+        if isinstance(found := find_root_error(error), UserError):
             raise found from None
         raise
 
 
-def root(error: BaseException) -> BaseException:
+def find_root_error(error: BaseException) -> BaseException:
     """Return the error that a function raised in a task; another error of Ray as it is."""
     while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error
 
 
-def cause(error: BaseException, stage: str) -> CurationError:
+def make_driver_error(error: BaseException, stage: str) -> CurationError:
     """Return the error to raise in the driver for an error of Ray: a user's mistake in a task, or a failed stage."""
-    found = root(error)
+    found = find_root_error(error)
     if isinstance(found, UserError):
         return found
-    words = of_lance(found) or f"{type(found).__name__} {(str(found).strip().splitlines() or [''])[0]}"
+    words = describe_lance_error(found) or f"{type(found).__name__} {(str(found).strip().splitlines() or [''])[0]}"
     return RunFailedError(f"{stage} failed: {words}; the same command resumes from what is committed")

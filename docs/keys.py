@@ -21,7 +21,7 @@ from curation.config.ablation import AblationConfig
 from curation.config.base import PresetSection, Section
 from curation.config.filter import FilterConfig
 from curation.config.models import StudentConfig
-from curation.registry import METHODS, code
+from curation.registry import METHODS, load_code
 
 PAGE = Path(__file__).resolve().parent / "reference" / "configuration.md"
 ROOTS = {
@@ -56,7 +56,7 @@ def children(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
         key = field.alias or name
         for suffix, found in _sections(field.annotation):
             if found is StudentConfig:
-                yield from ((f"{key}{suffix} {method}", code(METHODS[method].config)) for method in METHODS)
+                yield from ((f"{key}{suffix} {method}", load_code(METHODS[method].config)) for method in METHODS)
             else:
                 yield key + suffix, found
 
@@ -212,7 +212,7 @@ def draw() -> str:
         by_root[root] = placed(root, of, places)
         places |= by_root[root]
     links = {model.__name__: f"[section](#{slug(heading)})" for model, (heading, _) in places.items()}
-    methods = {method: links[code(METHODS[method].config).__name__] for method in METHODS}
+    methods = {method: links[load_code(METHODS[method].config).__name__] for method in METHODS}
     links["StudentConfig"] = " or ".join(f"{link} with `method: {method}`" for method, link in methods.items())
     parts = [INTRO]
     for root, (title, words, _) in ROOTS.items():

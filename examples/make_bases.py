@@ -35,7 +35,7 @@ import torch
 from curation.config import InitConfig, SftConfig
 from curation.domains.chess import Chess
 from curation.models import create, load_model, load_tokenizer
-from train.models import saved
+from train.models import read_saved
 from train.sft import fine_tune
 from train.stream import write_pairs
 from train.tokens import Pair
@@ -113,7 +113,7 @@ def make_base(name: str, init: InitConfig, pairs: list[Pair], config: SftConfig)
         )
         output = Path(work) / name
         record = fine_tune(start, write_pairs(pairs, Path(work) / "rows.lance"), config, seed=SEED, output=output)
-        path, model = HERE / "bases" / name, saved(start, config.lora, output).model
+        path, model = HERE / "bases" / name, read_saved(start, config.lora, output).model
         load_model(model, dtype="float16").save_pretrained(path)
         load_tokenizer(model).save_pretrained(path)
     size = sum(file.stat().st_size for file in path.iterdir()) / 1e6

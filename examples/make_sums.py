@@ -24,7 +24,7 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.transformers import TransformersTeacher
-from train.models import saved
+from train.models import read_saved
 from train.sft import fine_tune
 from train.stream import write_pairs
 from train.tokens import Pair
@@ -101,7 +101,7 @@ def make(name: str, made: Made, sums: list[Sum], validation: list[Sum]) -> None:
         for number in range(1, MOST_ROUNDS + 1):
             output = Path(work) / f"round-{number}"
             fine_tune(model, rows, RECIPE, seed=SEED + number, output=output)
-            model = saved(model, None, output).model
+            model = read_saved(model, None, output).model
             found = accuracy(model, validation, made.temperature)
             print(f"{name}: {2 * number} epochs, {found:.1%} right at temperature {made.temperature:g}", flush=True)
             if found >= made.wanted:

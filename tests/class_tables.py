@@ -17,7 +17,7 @@ from curation.stages.gold import GoldTexts
 from curation.tables import schemas
 
 SEED = 5
-LABELS = schemas.labels([], "float16", 1)
+LABELS = schemas.make_labels_schema([], "float16", 1)
 Row = dict[str, Any]
 
 
@@ -50,7 +50,7 @@ def job_of(
     columns = get_domain(domain).columns
     labels = write(folder, "labels", rows, schema)
     return SelectJob(
-        pool=write(folder, "pool", rows, schemas.examples(columns, gold=False)),
+        pool=write(folder, "pool", rows, schemas.make_examples_schema(columns, gold=False)),
         labels=labels,
         audit=write(folder, "audit", rows, schemas.AUDIT) if audited else None,
         grades=write(folder, "grades", by_id(rows), schemas.GRADES) if audited else None,
@@ -65,7 +65,7 @@ def job_of(
         classes=Classes(
             names=names,
             wanted=None,
-            examples=write(folder, "source", source, schemas.examples(columns, gold=True)),
+            examples=write(folder, "source", source, schemas.make_examples_schema(columns, gold=True)),
             labels=write(folder, "source-labels", source, schema),
             grades=write(folder, "source-grades", by_id(source), schemas.GRADES),
         ),
@@ -84,5 +84,5 @@ def run_of(
         grades={name: write(folder, f"{name}-grades", rows, schemas.GRADES) for name, rows in splits.items()},
         selections={"trust": write(folder, "trust", chosen, schemas.SELECTION)},
     )
-    examples = write(folder, "source", source, schemas.examples(domain.columns, gold=True))
+    examples = write(folder, "source", source, schemas.make_examples_schema(domain.columns, gold=True))
     return SimpleNamespace(domain=domain, prepared={"source": examples}), record

@@ -7,7 +7,7 @@ from curation.config import AskConfig
 from curation.hashing import hash_unit
 from curation.refs import ModelRef
 from curation.registry import Backend
-from curation.tables.schemas import state_column
+from curation.tables.schemas import get_state_column
 from curation.teachers.scripted import ScriptedTeacher
 
 RIGHT = " \\boxed{1}"
@@ -27,7 +27,7 @@ class FadingTeacher(ScriptedTeacher):
         right_N = np.array([text == RIGHT for text in completed.column("completion").to_pylist()], dtype=np.float32)
         value_N = hash_unit(ids_N, seed + 1).astype(np.float32) + (0 if self._fades else 1) * right_N
         states = (value_N[:, None] * self._direction_D).astype(self._state_dtype).ravel()
-        for name in map(state_column, names):
+        for name in map(get_state_column, names):
             place = completed.schema.get_field_index(name)
             field = completed.schema.field(place)
             completed = completed.set_column(

@@ -14,9 +14,9 @@ from curation.filter.package import CalibrationRows, Cascade, Description, Made,
 from curation.hashing import hash_unit
 from curation.refs import TrustRef
 from curation.selection.budget import GradedScores
-from curation.selection.cascade import HeldOut, first_cut
-from curation.storage.paths import place
-from curation.tables.schemas import FILE_SHIFT, state_column
+from curation.selection.cascade import HeldOut, find_first_cut
+from curation.storage.paths import to_place
+from curation.tables.schemas import FILE_SHIFT, get_state_column
 from curation.teachers import Request
 from curation.teachers.scripted import ScriptedTeacher
 from curation.trust.linear_probe import LinearProbe
@@ -44,7 +44,7 @@ def states_of(
 
 def matrix(table: pa.Table, state: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     """A state of each row, float32 [N, D]."""
-    return np.stack(table[state_column(state)].to_numpy()).astype(np.float32)
+    return np.stack(table[get_state_column(state)].to_numpy()).astype(np.float32)
 
 
 def first_of(directory: Path, trust: LinearProbe, answer_words: int) -> tuple[TrustRef, HeldOut]:
@@ -64,11 +64,11 @@ def first_of(directory: Path, trust: LinearProbe, answer_words: int) -> tuple[Tr
         prompt_tokens_M=tokens_M[0],
         output_tokens_M=tokens_M[1] + np.arange(NUM_HELD_OUT) % 3 - 1,
     )
-    return first.save(place(str(directory / "first"))), rows
+    return first.save(to_place(str(directory / "first"))), rows
 
 
 def cascade_of(rows: HeldOut) -> Cascade:
-    found = first_cut(rows, keep=0.1)
+    found = find_first_cut(rows, keep=0.1)
     return Cascade(
         inputs=("prompt_last",), states=STATES, keep=0.1, split="source", num_rows=NUM_HELD_OUT,
         cut=found.to_json(), words=found.words(),
@@ -95,7 +95,7 @@ def make_package(
     draw_N = np.random.default_rng(0).random(NUM_LABELLED)
     correct_N = draw_N < hash_unit(np.array(ids), 0)
     probe = LinearProbe.fitted(hidden_ND, correct_N, TrustConfig(states=("output_last",), class_weight=0.0), {})
-    trust = probe.save(place(str(directory / "fit")))
+    trust = probe.save(to_place(str(directory / "fit")))
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
     graded = GradedScores(raw_N, probe.to_trust(raw_N), correct_N)
     cascade = None if answer_words is None else first_of(directory, probe, answer_words)

@@ -26,7 +26,7 @@ from curation.commands.verify.check import verify
 from curation.config import AskConfig, DecodingConfig, TrustConfig
 from curation.errors import CurationError
 from curation.filter import Filter
-from curation.filter.package import TrustPackage, copied, load
+from curation.filter.package import TrustPackage, copy_package, load
 
 BAIT = ("stranger", "turtledemo")
 """Modules that nothing imports but who obeys a mutant."""
@@ -142,7 +142,7 @@ def use(folder: Path, output: Path) -> Iterator[Any]:
     yield lambda: load(folder).calibration()
     yield lambda: load(folder).reference()
     yield lambda: load(folder).held_out()
-    yield lambda: copied(load(folder), output)
+    yield lambda: copy_package(load(folder), output)
     yield lambda: list(Filter.load(folder).score(sums(3)))
 
 

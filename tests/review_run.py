@@ -23,7 +23,11 @@ HOSTILE = "</pre><script>window.stolen = 1</script><img src=x onerror='window.st
 FIRST_ID = (1 << 60) + 7
 """Beyond what JavaScript's numbers can tell apart."""
 LABELS = pa.schema(
-    [*schemas.labels([], "float16", 1), pa.field("trust_raw", pa.float32()), pa.field("trust_trust", pa.float32())]
+    [
+        *schemas.make_labels_schema([], "float16", 1),
+        pa.field("trust_raw", pa.float32()),
+        pa.field("trust_trust", pa.float32()),
+    ]
 )
 
 
@@ -82,7 +86,7 @@ def make_run(
     }
     labels = _write(directory / "labels.lance", columns, LABELS)
     examples = {"row_id": ids, "problem": texts, "difficulty": np.ones(num_rows)}
-    pool = _write(directory / "pool.lance", examples, schemas.examples(Math.columns, gold=False))
+    pool = _write(directory / "pool.lance", examples, schemas.make_examples_schema(Math.columns, gold=False))
     selection = SelectionConfig.model_validate({"budget": budget, "arms": ["naive", "trust"], **further})
     calibration = _calibration(directory, num_calibration, noise_at, rng) if num_calibration else None
     domain = DomainConfig(name="math")

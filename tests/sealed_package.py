@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from curation.filter.package import Description, TrustPackage
-from curation.filter.package.folder import _digest, _facts, _File
+from curation.filter.package.folder import _digest, _File, _read_facts
 
 
 def sealed(
@@ -19,7 +19,7 @@ def sealed(
     content = json.loads((folder / "package.json").read_text())
     for name, written in files.items():
         (folder / name).write_bytes(written)
-        content["files"][name] = _facts(folder / name).model_dump()
+        content["files"][name] = _read_facts(folder / name).model_dump()
     change(content["description"])
     with suppress(ValueError, SystemExit):  # such a description is refused before digests are compared
         content["digest"] = _digest(

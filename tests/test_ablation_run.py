@@ -13,7 +13,7 @@ from curation.config.load import load_ablation
 from curation.errors import UserError
 from curation.pipeline.ablating import check
 from curation.pipeline.running import run_ablation
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 
 
 def files(directory: Path, **keys: Any) -> Path:
@@ -56,7 +56,7 @@ def files(directory: Path, **keys: Any) -> Path:
 
 
 def test_variants_share_what_they_have_in_common_also_with_another_ablation(local_ray: Any, tmp_path: Path) -> None:
-    output = place(str(tmp_path / "out"))
+    output = to_place(str(tmp_path / "out"))
     content = run_ablation(load_ablation(files(tmp_path)), output)
     by_name = {line["variant"]: line for line in content["lines"]}
     assert by_name["none"]["auc"] == by_name["same"]["auc"] and by_name["none"]["num_rows"] == 400
@@ -95,7 +95,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_labelled(
     local_ray: Any, tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError) as refused:
-        run_ablation(load_ablation(files(tmp_path, **keys)), place(str(tmp_path / "out")))
+        run_ablation(load_ablation(files(tmp_path, **keys)), to_place(str(tmp_path / "out")))
     assert message in str(refused.value)
     assert not list((tmp_path / "out").glob("*/*/prepare*"))
 

@@ -19,10 +19,10 @@ from curation.config import DomainConfig, RunConfig, SourceConfig
 from curation.config.given import GivenConfig
 from curation.config.load import load_config
 from curation.domains import Domain, attempt, get_domain
-from curation.domains.given import reading
+from curation.domains.given import wrap_domain
 from curation.errors import ConfigError, SourceError
 from curation.pipeline.opened import open_run
-from curation.sources import discover, raw_rows, read_rows
+from curation.sources import discover, read_rows, to_raw_rows
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="shared/cases is not here")
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="shared/cases is not 
 def rows(name: str, **options: str) -> list[dict]:
     """Return the rows of a case's file."""
     files = discover(SourceConfig(path=str(CASES / name), **options))
-    return [row for file in files for batch in read_rows(file) for row in raw_rows(batch)]
+    return [row for file in files for batch in read_rows(file) for row in to_raw_rows(batch)]
 
 
 def configured(folder: Path, name: str, domain: dict[str, Any]) -> RunConfig:
@@ -123,7 +123,7 @@ def test_copies_in_the_selection(local_ray, tmp_path, repeats):
 def test_labels_given_in_another_case_are_read(tmp_path):
     """Of Good, good., "bad", Label: bad and BAD the case alone differs in the first and the last."""
     classes = get_domain(DomainConfig(name="classification", classes=["good", "bad"]))
-    domain = reading(classes, GivenConfig(completion="answer"))
+    domain = wrap_domain(classes, GivenConfig(completion="answer"))
     found = rows("given_variants/labelled.csv")
     stated = [domain.parse(domain.given_completion(domain.read(row)), row) for row in found]
     right = [row["label"] for row in found]

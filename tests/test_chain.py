@@ -12,7 +12,7 @@ import yaml
 from benchmarks.recorded import planned, recorded
 from curation import run
 from curation.commands.plan import make_plan
-from curation.commands.status import look, status_lines
+from curation.commands.status import describe_status, look
 from curation.config.load import load_config
 from curation.domains.grading import read_grades
 from curation.errors import BudgetError, DegenerateSourceError, RunDirError, SourceError
@@ -100,7 +100,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     assert json.loads((tmp_path / "run" / "report.json").read_text())["arms"] == report["arms"]
     verdict = report["verdict"]  # hardly trained, on hardly any parsed row
     assert verdict["level"] != "use it" and verdict["findings"], verdict
-    assert f"{verdict['sign']} {verdict['sentence']}" in list(status_lines(look(config)))
+    assert f"{verdict['sign']} {verdict['sentence']}" in list(describe_status(look(config)))
 
     # The student of the chain's arm teaches the next generation, on rows of the pool that the first did not see.
     student = done["gen-0/student-trust"]["outputs"]["model"]
@@ -147,7 +147,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     pending = make_plan(curate_only, probe=False)
     assert next(stage.name for stage in pending.stages if stage.state != "done") == "gen-0/label-pool"
 
-    lines = "\n".join(status_lines(look(config)))
+    lines = "\n".join(describe_status(look(config)))
     assert "not running" in lines and "gen-1/test-trust" in lines
 
     with pytest.raises(RunDirError, match=r"another configuration \(seed was 0, is 1\)"):

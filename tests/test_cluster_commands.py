@@ -23,7 +23,7 @@ from page_commands import STAND_IN, STORE
 from test_docs import split
 from test_ray_job import head
 
-from curation.storage.paths import place, write_atomically
+from curation.storage.paths import to_place, write_atomically
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BIN = Path(sys.executable).parent
@@ -101,7 +101,7 @@ def until_up(dashboard: str) -> None:
 def until_done(shell: Shell, directory: str) -> None:
     """Wait for the run that a job went away to do."""
     ends = time.monotonic() + 240
-    while not (place(directory) / "report.json").is_file():
+    while not (to_place(directory) / "report.json").is_file():
         assert time.monotonic() < ends, "the job does not end"
         time.sleep(1)
 
@@ -117,9 +117,9 @@ def test_commands_with_an_object_store_and_a_cluster(tmp_path: Path, monkeypatch
             shell = Shell(tmp_path, store, dashboard)
             until_up(dashboard)
             shell.given.add("ray get-auth-token --generate")
-            write_atomically(place(store.url("sums.jsonl")), "\n".join(map(json.dumps, rows(range(490)))))
+            write_atomically(to_place(store.url("sums.jsonl")), "\n".join(map(json.dumps, rows(range(490)))))
             pq.write_table(pa.Table.from_pylist(rows(range(1000, 1200))), tmp_path / "new.parquet")
-            write_atomically(place(store.url("pool/new.parquet")), (tmp_path / "new.parquet").read_bytes())
+            write_atomically(to_place(store.url("pool/new.parquet")), (tmp_path / "new.parquet").read_bytes())
             config = {
                 **SECTIONS,
                 "run_dir": store.url("runs/my"),

@@ -147,8 +147,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     from curation.cluster import capacity, nodes
 
-    monkeypatch.setattr(nodes, "living", lambda: [{"Resources": {"CPU": 2.0}}])
-    monkeypatch.setattr(capacity, "autoscales", lambda: False)
+    monkeypatch.setattr(nodes, "list_living", lambda: [{"Resources": {"CPU": 2.0}}])
+    monkeypatch.setattr(capacity, "can_autoscale", lambda: False)
     capacity.check_room([capacity.Need(key="teacher.actors", count=1, resources={"CPU": 1, "GPU": 1})])
 
 
@@ -170,7 +170,7 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(obstore, "list", forbid)
     monkeypatch.setattr(paths, "_store", lambda *where: None)
-    paths.require_reachable(paths.place("s3://bucket/folder"))
+    paths.require_reachable(paths.to_place("s3://bucket/folder"))
 
 
 def damaged_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from benchmarks.recorded import planned
 from curation import run
 from curation.cli import main
-from curation.commands.combine import member, require_alike
+from curation.commands.combine import load_member, require_alike
 from curation.commands.export.student import find_student
 from curation.commands.review.source import find
 from curation.config import RunConfig
 from curation.config.load import parse_config
 from curation.errors import CombineError, ExportError, ReviewError, RunFailedError
-from curation.pipeline.running import finished
-from curation.storage.paths import place
+from curation.pipeline.running import get_finished_record
+from curation.storage.paths import to_place
 
 pytestmark = pytest.mark.whole_run
 
@@ -84,8 +84,8 @@ def test_an_arm_that_cannot_be_measured_drops_out(local_ray: Any, tmp_path: Path
 
     # The same command decides the same and does nothing; what reads a finished run says why there is no such arm.
     assert run(config(tmp_path))["dropped"] == report["dropped"] and stages(tmp_path) == known
-    assert finished(config(tmp_path)).generations[0].dropped == {"verbalized_confidence": WHY}
-    directory = place(str(tmp_path / "run"))
+    assert get_finished_record(config(tmp_path)).generations[0].dropped == {"verbalized_confidence": WHY}
+    directory = to_place(str(tmp_path / "run"))
     with pytest.raises(ExportError, match=f"verbalized_confidence dropped out of generation 0, .*: {WHY}"):
         find_student(directory, "verbalized_confidence", None)
     assert find_student(directory, "naive", None).arm == "naive"
@@ -101,7 +101,7 @@ def test_an_arm_that_cannot_be_measured_drops_out(local_ray: Any, tmp_path: Path
     assert run(config(tmp_path))["arms"] and stages(tmp_path) == known
 
     # With a run that has the arm it is not averaged.
-    lost = member(str(tmp_path / "run"))
+    lost = load_member(str(tmp_path / "run"))
     record = lost.run.generations[0]
     whole = replace(record, selections={**record.selections, ARMS[1]: record.selections["naive"]}, dropped={})
     with pytest.raises(CombineError, match=rf"arm verbalized_confidence dropped out of one of them \({WHY}\)"):

@@ -21,11 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.recorded import recorded
 from curation.cli import main
-from curation.config.load import config_of
+from curation.config.load import as_config
 from curation.domains import get_domain
 from curation.models import create
 from curation.pipeline.opened import open_run
-from curation.rundir.graph import key_of
+from curation.rundir.graph import make_cache_key
 from curation.stages.label import Label
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.whole_run]
@@ -103,7 +103,7 @@ def test_answers_are_bought_once_and_read_once(local_ray: Any, tmp_path: Path) -
         # The rows of the server, with the states of a plain forward pass over prompt and answer.
         labelled, read = rows_of(run, "label-pool"), rows_of(run, "read-pool")
         assert labelled.keys() == read.keys() and len(read) == NUM_POOL
-        domain = get_domain(config_of(yaml.safe_load(run.config.read_text())).domain_of("pool"))
+        domain = get_domain(as_config(yaml.safe_load(run.config.read_text())).domain_of("pool"))
         (uri,) = run.directory.glob("prepare-*/pool.lance")
         examples = {row["row_id"]: row for row in lance.dataset(str(uri)).to_table().to_pylist()}
         for row_id, row in list(read.items())[:6]:
@@ -135,7 +135,7 @@ def test_a_server_without_log_probabilities_has_those_of_the_reader(local_ray: A
         words = "its answers are read once by the reader (transformers), for states and log-probabilities"
         assert told.exit_code == 0 and words in told.output and f"reader: {reader}" in told.output
         run.run("--until", "read-pool")
-    domain = get_domain(config_of(yaml.safe_load(run.config.read_text())).domain_of("pool"))
+    domain = get_domain(as_config(yaml.safe_load(run.config.read_text())).domain_of("pool"))
     (uri,) = run.directory.glob("prepare-*/pool.lance")
     examples = {row["row_id"]: row for row in lance.dataset(str(uri)).to_table().to_pylist()}
     labelled = rows_of(run, "label-pool")
@@ -181,9 +181,9 @@ def test_a_reader_and_its_settings_are_no_part_of_the_key_of_buying(tmp_path: Pa
     def keys(**changes: Any) -> dict[str, str]:
         teacher = {name: value for name, value in {**raw["teacher"], **changes}.items() if value is not None}
         trust = {} if teacher.get("reader") is None else raw["trust"]
-        opened = open_run(config_of({**raw, "teacher": teacher, "trust": trust}), save=False)
+        opened = open_run(as_config({**raw, "teacher": teacher, "trust": trust}), save=False)
         known = {"prepare": {"tables": {name: f"{name}.lance" for name in ("source", "pool")}}}
-        return {s.name: str(key_of(s, known)) for s in opened.chain.stages if type(s) is Label}
+        return {s.name: str(make_cache_key(s, known)) for s in opened.chain.stages if type(s) is Label}
 
     alone = keys(reader=None, states=None, state_dtype=None)
     assert alone and alone == keys() == keys(batch_tokens=100, dtype="bfloat16", actors={"num_gpus": 1})

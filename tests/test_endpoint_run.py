@@ -17,7 +17,7 @@ from endpoint_server import Server, serving
 from sums_run import NUM_SOURCE, SumsRun
 
 from curation.cli import main
-from curation.teachers.endpoint_paid import spending_in
+from curation.teachers.endpoint_paid import read_spending
 from tests import golden
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.whole_run]
@@ -74,7 +74,7 @@ def test_killed_drivers_pay_no_answer_twice_that_had_arrived(local_ray: Any, tmp
         assert run.committed() == run.pool() and len(run.pool()) == NUM_POOL
         assert len(server.paid) == NUM_SOURCE + NUM_POOL  # every row's question
         assert sum(server.paid.values()) - len(server.paid) <= num_kills * CONCURRENCY
-        spending = spending_in(str(run.directory / "paid"))
+        spending = read_spending(str(run.directory / "paid"))
         assert spending is not None and len(spending.open) <= num_kills * CONCURRENCY
         assert spending.questions >= len(server.paid)
     report = json.loads((run.directory / "report.json").read_text())

@@ -14,7 +14,7 @@ from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
 from tests.families import FAMILIES, LLAMA, Family, pairs, sums
-from train.models import saved
+from train.models import read_saved
 from train.sft import fine_tune
 from train.stream import write_pairs
 
@@ -55,7 +55,7 @@ def base(family: Family, family_model: ModelRef, tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.mktemp("families") / "formed"
     formed = FORMED.model_copy(update={"chat_template": family.template is not None})
     fine_tune(family_model, write_pairs(pairs(96), path.with_suffix(".lance")), formed, seed=0, output=path)
-    return saved(family_model, FORMED.lora, path).model
+    return read_saved(family_model, FORMED.lora, path).model
 
 
 def config(directory: Path, family: Family, base: ModelRef, student: dict[str, object], generations: int):

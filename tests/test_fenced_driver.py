@@ -29,7 +29,7 @@ def test_a_driver_whose_lease_was_taken_ends_with_its_line(tmp_path: Path) -> No
     until = time.monotonic() + 200
     while driver.poll() is None and len(run.committed()) < 100 and time.monotonic() < until:
         time.sleep(0.1)
-    register, token = conditional.register_of(run.directory / "lease"), None
+    register, token = conditional.make_register(run.directory / "lease"), None
     while driver.poll() is None and token is None:  # the driver renews it meanwhile
         found = register.read()
         assert found is not None

@@ -65,7 +65,7 @@ class Paused:
 
     def take(self) -> None:
         """Take the directory as a driver on another host does."""
-        register = conditional.register_of(self.run.directory / "lease")
+        register = conditional.make_register(self.run.directory / "lease")
         found = register.read()
         assert found is not None
         other = {"owner": "another", "host": "node-7", "expires": time.time() + 600}
@@ -111,5 +111,5 @@ def test_a_training_stops_where_its_driver_was_paused_and_another_took_over(paus
     assert paused.files() == files and not any(path.endswith(("/model", "sealed.json")) for path in files)
     assert "gen-0/student-naive" not in recorded(paused.run.directory)
     assert not [event for kind in ("failed", "stopped") for event in paused.run.events(kind)], "the log is another's"
-    holder = lease.holder(paused.run.directory)
+    holder = lease.find_holder(paused.run.directory)
     assert holder is not None and holder.owner == "another"

@@ -26,9 +26,9 @@ from curation.filter.package import TrustPackage
 from curation.filter.run import Filtered, run_filter
 from curation.selection import Candidates
 from curation.selection.risk import calibrate
-from curation.selection.top_n import TopN, in_rank_order
-from curation.storage.lease import unguarded
-from curation.tables.schemas import state_column
+from curation.selection.top_n import TopN, sort_by_rank
+from curation.storage.lease import guard_nothing
+from curation.tables.schemas import get_state_column
 from curation.trust import load_fitted
 from tests import golden
 
@@ -53,7 +53,7 @@ class Answers:
     def ranks(self, row_ids: list[int]) -> dict[int, int]:
         """The rank of these rows among them."""
         taken_N = np.isin(self.row_ids_N, row_ids)
-        ordered_n = in_rank_order(self.row_ids_N[taken_N], self.raw_N[taken_N], 0)
+        ordered_n = sort_by_rank(self.row_ids_N[taken_N], self.raw_N[taken_N], 0)
         return {row_id: rank for rank, row_id in enumerate(ordered_n.tolist())}
 
     def top(self, n: int) -> set[int]:
@@ -64,7 +64,7 @@ class Answers:
 def answers(package: TrustPackage, row_ids_N: Int64s) -> Answers:
     table = states_of(row_ids_N.tolist()).combine_chunks()
     trust = load_fitted(package.trust)
-    (batch,) = table.select(["row_id", state_column("output_last")]).to_batches()
+    (batch,) = table.select(["row_id", get_state_column("output_last")]).to_batches()
     read = {" \\boxed{1}": "1", " \\boxed{2}": "2", COMPLETIONS[2]: None}
     labels = [read[text] for text in table["completion"].to_pylist()]
     order_N = np.searchsorted(table["row_id"].to_numpy(), row_ids_N)
@@ -397,7 +397,7 @@ def test_a_file_that_was_replaced_before_its_rows_were_read_is_refused(local_ray
     write_pool(path := pool / "a.jsonl", 50)
     given = {"package": package.uri, "pool.path": str(pool), "output.path": str(out), "keep": {"n": 2}}
     config = load_filter(None, SETTINGS, given)
-    open_filter(config, *check(config), recut=False, guard=unguarded).save()  # and the driver dies here
+    open_filter(config, *check(config), recut=False, guard=guard_nothing).save()  # and the driver dies here
     found = path.stat()
     path.write_text(path.read_text().replace("is", "IS"))
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -14,11 +14,11 @@ from filter_package import COMPLETIONS, STATES, ids_of, make_package, matrix, st
 
 from benchmarks.recorded import recorded
 from curation.cli import main
-from curation.commands.filter import summary
+from curation.commands.filter import describe_filtered
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
 from curation.filter.cascade import settle
-from curation.filter.forecast import askings_of
+from curation.filter.forecast import make_askings
 from curation.filter.opened import look
 from curation.filter.package import load
 from curation.filter.run import Filtered, run_filter
@@ -26,11 +26,11 @@ from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.refs import TableRef
 from curation.registry import BACKENDS
 from curation.selection import Candidates
-from curation.selection.cascade import first_cut
+from curation.selection.cascade import find_first_cut
 from curation.selection.top_n import TopN
-from curation.stages.first_cut import FirstCutRule, passing
+from curation.stages.first_cut import FirstCutRule, load_passing
 from curation.tables import io
-from curation.tables.schemas import state_column
+from curation.tables.schemas import get_state_column
 from curation.trust import load_fitted
 
 SETTINGS = ("teacher.chunk_rows=64", "ray.num_cpus=2")
@@ -126,7 +126,7 @@ def test_the_tokens_saved_are_those_of_the_answers_not_written(cascaded):
     assert tokens["value"] == pytest.approx(sum(saved) + (WORDS - 2) * unread, rel=0.01)
     assert tokens["low"] < tokens["value"] < tokens["high"] and tokens["n"] > 1000
     assert share["value"] == pytest.approx(tokens["value"] / (tokens["value"] + spent), abs=1e-6)
-    lines = "\n".join(summary(cascaded.first, "home"))
+    lines = "\n".join(describe_filtered(cascaded.first, "home"))
     assert f"{told['dropped']:,} dropped after their prompt" in lines and "of the labelled and dropped" in lines
     assert "first cut on: about" in lines and f"{share['value']:.1%} of what the full pass takes" in lines
     assert "at most 0.05 of the rows that the full pass would select" in lines
@@ -136,7 +136,7 @@ def test_a_forecast_says_that_it_leaves_the_first_cut_out(cascaded):
     given = {"package": cascaded.uri, "pool.path": str(cascaded.pool), "output.path": str(cascaded.output / "other")}
     opened = look(load_filter(None, (*SETTINGS, *CASCADE), {**given, "keep": {"share": 0.1}}))
     left = {name: rnd.label.num_rows for name, rnd in opened.described.rounds.items()}
-    (asking, *_) = askings_of(opened, left, opened.package)
+    (asking, *_) = make_askings(opened, left, opened.package)
     saved = cascaded.first.content["first_cut"]["found"]["saved"]
     assert 0.5 < saved["low"] < saved["value"] < saved["high"] < 1
     assert f"saves {saved['value']:.1%} of its tokens ({saved['low']:.1%} to {saved['high']:.1%})" in asking.note
@@ -196,12 +196,12 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
     threshold = package.description.cascade.cut["threshold"]
     table = states_of(range(4000), states=STATES)
     cut = FirstCutRule(function=package.first, threshold=threshold, break_even=0.0)
-    passes_N = passing(cut)({name: matrix(table, name) for name in STATES})
+    passes_N = load_passing(cut)({name: matrix(table, name) for name in STATES})
     assert 0.05 < passes_N.mean() < 0.3
     columns = {"row_id": table["row_id"]}
     for name in STATES:
         states = [row if kept else None for row, kept in zip(matrix(table, name), passes_N, strict=True)]
-        columns[state_column(name)] = pa.array(states, pa.list_(pa.float32()))
+        columns[get_state_column(name)] = pa.array(states, pa.list_(pa.float32()))
     labels = io.write(pa.table(columns), str(tmp_path / "labels"))
     how = {"name": "shift", "tables": {"0000": labels}, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
     assert not MeasurePoolShift(**how, first_cut=cut).measured().alarm
@@ -220,7 +220,7 @@ def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_tr
     best = np.sort(rows.first_M[trust_M >= np.float32(threshold)])
     assert found.goal == {"trust": threshold, "loss": 0.05, "confidence": 0.9}
     assert found.found.num_selected == len(best) and found.found.threshold in best[: int(0.05 * len(best)) + 1]
-    own = first_cut(rows, keep=0.25, loss=0.05, confidence=0.9)
+    own = find_first_cut(rows, keep=0.25, loss=0.05, confidence=0.9)
     wider = load_filter(
         None, (*CASCADE, "cascade.keep=0.25"), {"package": "x", "pool.path": "p", "output.path": "o", "keep": {"n": 20}}
     )

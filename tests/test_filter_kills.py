@@ -16,8 +16,8 @@ from filter_package import COMPLETIONS, make_package, write_pool
 from object_store import object_store
 
 from curation.filter.package import load
-from curation.filter.stages.write import data_files
-from curation.storage.paths import Remote, place
+from curation.filter.stages.write import iter_data_files
+from curation.storage.paths import Remote, to_place
 
 NUM_ROWS, CHUNK_ROWS = 2000, 50
 
@@ -166,7 +166,7 @@ def test_a_killed_filter_goes_on_in_an_object_store(tmp_path, form):
             obstore.put(bucket, f"pool/{name}", tmp_path / name)
 
         deliver("a.jsonl", 300, 0)
-        home = place(store.url("filtered"))
+        home = to_place(store.url("filtered"))
         assert isinstance(home, Remote)
         settings = ["output.partition_by=[source_file]"] if form == "parquet" else []  # has slashes and a colon
         driver = Driver(tmp_path, store.url("package"), f"{store.url('pool')}/*.jsonl", str(home), form, *settings)
@@ -192,4 +192,4 @@ def test_a_killed_filter_goes_on_in_an_object_store(tmp_path, form):
             else:
                 ids += pq.read_table(pa.BufferReader(path.read_bytes()))["row_id"].to_pylist()
         assert len(ids) == len(set(ids)) == 200
-        assert set(data_files(home / "data")) == {file["path"].removeprefix("data/") for file in content["files"]}
+        assert set(iter_data_files(home / "data")) == {file["path"].removeprefix("data/") for file in content["files"]}

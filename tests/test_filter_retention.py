@@ -97,7 +97,7 @@ def test_commands_know_that_a_round_was_removed(daily: Daily):
     status = CliRunner().invoke(main, ["status", str(daily.output)])
     assert status.exit_code == 0 and "to be made again" not in status.output
     rounds = daily.rounds("label")
-    assert [ref.uri.split("/label-")[1][:4] for ref in source._of_filter(daily.output, None).labels] == rounds
+    assert [ref.uri.split("/label-")[1][:4] for ref in source._find_in_filter(daily.output, None).labels] == rounds
 
 
 def test_what_a_kill_left_of_a_removed_round_is_removed_by_clean_and_by_the_next_start(daily: Daily):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from curation import run
 from curation.cli import main
 from curation.config.load import load_config
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 from tests.object_store import object_store
 
 NUM_ROWS = 900
@@ -81,4 +81,4 @@ def test_a_probe_leaves_nothing_in_an_object_store(tmp_path: Path):
         planned = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
         forecast = json.loads(planned.stdout)["forecast"]
         assert forecast["total"]["puts"]["value"] > 18 and forecast["total"]["gets"]["low"] > 0
-        assert list(place(store.url("runs")).iterdir()) == []
+        assert list(to_place(store.url("runs")).iterdir()) == []

@@ -14,7 +14,7 @@ from irony_given import CLASSES, config_of_irony, write_irony
 from test_docs import DOCS, blocks
 
 from curation.cli import main
-from curation.config.load import config_of
+from curation.config.load import as_config
 from curation.pipeline.opened import open_run
 from curation.stages.asking import AskModel
 from tests import golden
@@ -58,7 +58,7 @@ def test_labels_are_the_columns_and_nothing_is_asked(folder: Path) -> None:
     assert labels["given_confidence"].to_pylist() == pytest.approx(source["confidence"].to_pylist())
     assert labels["mean_logprob"].null_count == labels["num_prompt_tokens"].null_count == labels.num_rows
     assert not [name for name in labels.column_names if name.startswith("state_")]
-    opened = open_run(config_of(str(folder / "given.yaml")), save=False)
+    opened = open_run(as_config(str(folder / "given.yaml")), save=False)
     asking = [stage for stage in opened.chain.stages if isinstance(stage, AskModel)]
     assert asking and not any(stage.teacher.asks for stage in asking)
 

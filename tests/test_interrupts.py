@@ -73,7 +73,7 @@ def test_ray_starts(tmp_path: Path, way: signal.Signals):
     log = tmp_path / "log"
     for wait in (0.2, 1.0, 3.0):  # from before Ray's processes to the first stages
         driver = start(["run", str(run.config)], log)
-        until(lambda: (run.directory / "lease").exists() and lease.holder(run.directory), driver, log)
+        until(lambda: (run.directory / "lease").exists() and lease.find_holder(run.directory), driver, log)
         time.sleep(wait)
         _, seconds = stop(driver, log, way)
         assert seconds < LIMIT_SECONDS

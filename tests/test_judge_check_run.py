@@ -68,7 +68,7 @@ def test_a_judge_grades_every_label_and_another_prompt_labels_nothing_again(loca
 
     labels, grades = table(outputs("label-source")["labels"]), table(outputs("judge-source")["grades"])
     (prepared,) = (tmp_path / "run").glob("prepare-*/source.lance")
-    examples = {row["row_id"]: row for row in io.read(io.latest(str(prepared))).to_pylist()}
+    examples = {row["row_id"]: row for row in io.read(io.find_latest(str(prepared))).to_pylist()}
     asked = {row_id for row_id, row in labels.items() if row["label"] is not None}
     assert set(grades) == set(examples) and outputs("judge-source")["num_asked"] == len(asked) > NUM / 2
 

@@ -52,7 +52,7 @@ def test_unparsed_rows_are_judged_and_a_probe_sets_the_budget(local_ray: Any, tm
     assert 20 < len(unparsed) < 130
     # Every row that the rule calls wrong is asked, unparsed ones too; the judge's word alone makes one right.
     (uri,) = tmp_path.glob("run/gen-0/judge-pool-*/verdicts.lance")
-    verdicts = {row["row_id"]: row["value"] for row in io.read(io.latest(str(uri))).to_pylist()}
+    verdicts = {row["row_id"]: row["value"] for row in io.read(io.find_latest(str(uri))).to_pylist()}
     assert set(verdicts) == {row_id for row_id, row in labels.items() if row["label"] != "1"}
     judged = {row_id for row_id, row in grades.items() if row["judged"]}
     assert judged == {row_id for row_id, value in verdicts.items() if value == 1} and len(judged & unparsed) > 5

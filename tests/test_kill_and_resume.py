@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sums_run import NUM_SOURCE, SumsRun
 
-from curation.storage.lease import holder
+from curation.storage.lease import find_holder
 
 pytestmark = pytest.mark.whole_run
 
@@ -77,5 +77,5 @@ def test_sigterm_commits_what_is_done_and_gives_the_directory_back(tmp_path: Pat
     assert "curate: stopped by SIGTERM: " in run.errors() and "; run the same command to go on" in run.errors()
     unfinished = NUM_ACTORS * 2 * CHUNK_ROWS  # two chunks each
     assert len(run.committed()) >= len(run.labelled()) - NUM_SOURCE - unfinished
-    assert holder(run.directory) is None
+    assert find_holder(run.directory) is None
     assert '"stopped"' in (run.directory / "events.jsonl").read_text().splitlines()[-1]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks.recorded import recorded
 from curation.cli import main
-from curation.refs import TableRef, table_refs
+from curation.refs import TableRef, iter_table_refs
 from curation.tables import io
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
@@ -91,7 +91,9 @@ def test_a_moved_run_goes_on(made: Path, tmp_path: Path) -> None:
         curate("run", there, "--set", f"selection.budget.n={N // 2}")
         assert len(selected(there)) == N // 2 and set(selected(there)) < set(chosen)
         assert set(events(there)[len(started) :]) == {"gen-0/numbers", "gen-0/select", "gen-0/selected-shift"}
-        refs = [ref for record in recorded(there).values() for ref in table_refs([record["inputs"], record["outputs"]])]
+        refs = [
+            ref for record in recorded(there).values() for ref in iter_table_refs([record["inputs"], record["outputs"]])
+        ]
         assert refs and all(Path(ref.uri).is_relative_to(there) for ref in refs)
         curate("verify", there)
         package, pool = tmp_path / "package", tmp_path / "pool.jsonl"

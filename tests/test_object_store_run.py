@@ -25,7 +25,7 @@ from curation.config.load import load_config
 from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, to_place
 from curation.tables import io
 from train import sft, student
 
@@ -67,7 +67,7 @@ class Driver:
 
     def __init__(self, directory: Path, run_dir: str, changes: dict | None = None, seconds_per_row: float = 0) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.place: Place = place(run_dir)
+        self.place: Place = to_place(run_dir)
         self.log = directory / "labelled.log"
         self._stderr = directory / "stderr.log"
         sums = [{"problem": f"What is {n} plus {n % 2}, minus {n - 1}?", "answer": str(1 + n % 2)} for n in range(640)]
@@ -110,8 +110,8 @@ class Driver:
 
     def selected(self, arm: str) -> list[dict]:
         export = Manifest.load(self.place).stages["gen-0/select"].outputs["arms"][arm]
-        assert place(export["parquet"]).is_file()
-        return [json.loads(line) for line in place(export["jsonl"]).read_text().splitlines()]
+        assert to_place(export["parquet"]).is_file()
+        return [json.loads(line) for line in to_place(export["jsonl"]).read_text().splitlines()]
 
 
 def curate(*arguments: str) -> str:
@@ -215,7 +215,7 @@ def test_a_store_whose_reads_are_some_seconds_old_is_refused(s3: ObjectStore):
     with s3.misbehaves(stale=3.0):
         with pytest.raises(RunDirError, match=f"reads {as_before}"), lease.hold(directory):
             pass
-        verdict = storage.files(directory)
+        verdict = storage.check_writing(directory)
         assert verdict.state == "fail" and "reads back differently" in verdict.finding and "at once" in verdict.fix
 
 

@@ -64,7 +64,7 @@ def test_a_job_whose_driver_is_killed_goes_on_when_it_is_submitted_again(
         while len(run.labelled()) < NUM_SOURCE + 0.4 * NUM_POOL:
             assert time.monotonic() < end + 200
             time.sleep(0.1)
-        driver = re.match(r"process (\d+) on ", str(lease.holder(run.directory)))
+        driver = re.match(r"process (\d+) on ", str(lease.find_holder(run.directory)))
         assert driver is not None
         os.kill(int(driver[1]), signal.SIGKILL)
         committed, length = set(run.committed()), len(run.labelled())

@@ -16,13 +16,13 @@ from test_docs import DOCS, blocks
 
 from curation.cli import main
 from curation.config import DecodingConfig
-from curation.config.load import config_of
+from curation.config.load import as_config
 from curation.domains import get_domain
 from curation.models import create
 from curation.pipeline.opened import open_run
 from curation.refs import ModelRef, TrustRef
 from curation.stages.asking import AskModel
-from curation.tables.schemas import raw_column
+from curation.tables.schemas import get_raw_column
 from curation.teachers import Request, load_teacher
 from curation.trust import load_fitted, saved
 from curation.trust.class_probe import CLASS_PROBE
@@ -78,7 +78,7 @@ def test_labels_are_the_columns_and_numbers_and_states_the_reader_s(folder: Path
     assert {row["label"] for row in whole} == {"irony", "non_irony"}
     (uri,) = (folder / "run").glob("prepare-*/source.lance")
     texts = {row["row_id"]: row for row in lance.dataset(str(uri)).to_table().to_pylist()}
-    config, ref = config_of(reading(folder)), ModelRef(base=str(folder / "small"))
+    config, ref = as_config(reading(folder)), ModelRef(base=str(folder / "small"))
     domain = get_domain(config.domain_of("source"))
     ask = config.teacher.ask.model_copy(update={"reads_given": False, "state_dtype": "float32", "dtype": "float32"})
     options = tuple(f" {words}" for words in CLASSES.values())
@@ -104,7 +104,7 @@ def test_labels_are_the_columns_and_numbers_and_states_the_reader_s(folder: Path
 
 def test_the_section_of_the_page_is_valid() -> None:
     _, page, section, *_ = (text for language, text in blocks(DOCS / "data-forms.md") if language == "yaml")
-    config = config_of({**yaml.safe_load(page), **yaml.safe_load(section)})
+    config = as_config({**yaml.safe_load(page), **yaml.safe_load(section)})
     assert config.teacher.reader is not None and config.trust.states == ("output_last",)
 
 
@@ -142,7 +142,7 @@ def test_validate_and_plan_name_the_reader(folder: Path) -> None:
 
 def test_another_reader_is_another_key_and_students_answer(folder: Path) -> None:
     def stages(config: dict[str, Any]) -> dict[str, Any]:
-        return {stage.name: stage for stage in open_run(config_of(config), save=False).chain.stages}
+        return {stage.name: stage for stage in open_run(as_config(config), save=False).chain.stages}
 
     tested = {"splits": {**reading(folder)["splits"], "test": {"from": "labelled", "rows": 20}}}
     students = {"generations": [{"student": {"path": str(folder / "small")}}], "run_dir": str(folder / "students")}
@@ -186,7 +186,7 @@ def test_a_package_filters_with_the_reader(folder: Path) -> None:
     # The label is compared with the class that the prompt's state tells, in the run, in explain, and in the filter.
     function = load_fitted(saved.pin(package / "trust", TrustRef))
     assert function.features[-1] == "label" and CLASS_PROBE in function.combination.names
-    raw = raw_column("trust")
+    raw = get_raw_column("trust")
     scored = {row["row_id"]: row[raw] for row in pool.values() if row.get(raw) is not None}
     assert scored and all(filtered[row_id][raw] == pytest.approx(scored[row_id], abs=1e-4) for row_id in scored)
     explained = json.loads(curate("explain", str(folder / "run"), str(next(iter(scored))), "--json"))

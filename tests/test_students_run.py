@@ -16,7 +16,7 @@ from curation.commands.plan import make_plan
 from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.domains.grading import read_grades
-from curation.extras.tracking.entry import entry_of
+from curation.extras.tracking.entry import make_entry
 from curation.refs import TableRef
 
 pytestmark = pytest.mark.whole_run
@@ -103,7 +103,7 @@ def test_students_of_one_selection_and_one_that_is_added(local_ray: Any, tmp_pat
     page = (directory / "report.html").read_text()
     assert "<h3>Students</h3>" in page and "tiny minus the one that teaches" in page
     assert any("On the same rows the student tiny answers" in sentence for sentence in report["headline"])
-    numbers = entry_of(report, str(directory), {}).numbers
+    numbers = make_entry(report, str(directory), {}).numbers
     assert numbers["gen-0/students/tiny/trust/accuracy"] == tiny["arms"][1]["accuracy"]["value"]
     assert "gen-0/students/tiny/base/accuracy" in numbers
 

@@ -14,8 +14,8 @@ from curation.cli import main
 from curation.config.filter import WORK
 from curation.errors import ModelError
 from curation.refs import ModelRef
-from curation.rundir.manifest import Manifest, signed
-from curation.storage.paths import Place, place
+from curation.rundir.manifest import Manifest, sign_text
+from curation.storage.paths import Place, to_place
 from curation.teachers import vllm_engine
 
 SECTION = (Path(__file__).parents[1] / "docs/operations.md").read_text().partition("## Upgrades")[2]
@@ -68,10 +68,10 @@ def test_a_vllm_without_what_is_read_is_refused(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("inside", ["", WORK])
 def test_commands_that_still_read_a_directory_of_another_format(tmp_path: Path, inside: str):
     home = tmp_path / "old"
-    work: Place = place(str(home / inside))
+    work: Place = to_place(str(home / inside))
     Manifest.load(work).record("select", {"n": 5}, {"n": 5}, rows=5, seconds=1)
     path = home / inside / "manifest.json"
-    path.write_text(signed(path.read_text().replace('"format": 5', '"format": 2')))
+    path.write_text(sign_text(path.read_text().replace('"format": 5', '"format": 2')))
     if inside:
         (home / "filter.json").write_text('{"files": [], "data": "parquet"}')
     for command in ("inspect", "verify"):

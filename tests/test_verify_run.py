@@ -25,13 +25,13 @@ from test_judge_check_run import BASES, logprob
 from benchmarks.recorded import recorded
 from curation.arms import REFERENCE_ARM
 from curation.cli import main
-from curation.commands.export.lineage import verified
+from curation.commands.export.lineage import count_verified
 from curation.commands.export.run import read_run
 from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Position
-from curation.stages.verify import MOST_TASKS, task_rows
-from curation.storage.paths import place
+from curation.stages.verify import MOST_TASKS, choose_task_rows
+from curation.storage.paths import to_place
 from curation.tables import io, schemas
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
@@ -129,7 +129,7 @@ def places_of(row_ids: Iterable[int]) -> list[int]:
 
 def best_by_hand(labels: list[dict[str, Any]]) -> list[int]:
     """The rows by raw trust, best first."""
-    raw_N = np.array([row[schemas.raw_column(REFERENCE_ARM)] for row in labels], dtype=np.float32)
+    raw_N = np.array([row[schemas.get_raw_column(REFERENCE_ARM)] for row in labels], dtype=np.float32)
     assert len(set(raw_N.tolist())) == len(raw_N), "no ties, whose order a hash decides"
     return [labels[place]["row_id"] for place in np.argsort(-raw_N)]
 
@@ -170,7 +170,7 @@ def test_the_best_rows_are_checked_and_those_that_fail_are_dropped(local_ray: An
     assert "selection.verify" not in said["naive"]
 
     # So does the lineage of a student of that arm.
-    run_config, manifest = read_run(place(tmp_path / "run"))
+    run_config, manifest = read_run(to_place(tmp_path / "run"))
 
     def of(arm: str) -> Any:
         return SimpleNamespace(
@@ -179,7 +179,10 @@ def test_the_best_rows_are_checked_and_those_that_fail_are_dropped(local_ray: An
             of_generation=lambda split, kind: manifest.find(Position(generation=0, split=split), kind),
         )
 
-    assert verified(of(REFERENCE_ARM)) == {**counts, "dropped": VERIFY - len(passed)} and verified(of("naive")) is None
+    assert (
+        count_verified(of(REFERENCE_ARM)) == {**counts, "dropped": VERIFY - len(passed)}
+        and count_verified(of("naive")) is None
+    )
 
     # More checks: nothing is labelled, graded or scored again, and the selection is of checked rows alone.
     before = {stage: outputs(tmp_path, stage) for stage in ("label-pool", "grade-source", "score-pool")}
@@ -218,7 +221,7 @@ def test_a_judge_is_asked_about_the_best_rows_and_about_no_row_twice(local_ray: 
     reference = ModelRef(base=str(BASES / "sums_teacher"))
     model, tokenizer = load_model(reference), load_tokenizer(reference)
     (uri,) = tmp_path.glob("run/prepare-*/pool.lance")
-    asked = {row["row_id"]: row["question"] for row in io.read(io.latest(str(uri))).to_pylist()}
+    asked = {row["row_id"]: row["question"] for row in io.read(io.find_latest(str(uri))).to_pylist()}
     for row in verdicts[:20]:
         prompt = f"{asked[row['row_id']]} {said[row['row_id']]} ="
         margin = logprob(model, tokenizer, prompt, " 1") - logprob(model, tokenizer, prompt, " 2")
@@ -244,9 +247,9 @@ def test_a_warning_says_that_fewer_rows_are_checked_than_selected(tmp_path: Path
 
 def test_small_batches_of_a_program_make_a_bounded_number_of_tasks() -> None:
     for num, batch_rows in ((0, 1), (1, 1), (400, 1), (10_000, 1), (10_001, 7), (10**6, 100)):
-        rows = task_rows(num, batch_rows)
+        rows = choose_task_rows(num, batch_rows)
         assert rows % batch_rows == 0 and math.ceil(num / rows) <= MOST_TASKS
-    assert task_rows(400, 1) == 1 and task_rows(10_000, 1) == 20
+    assert choose_task_rows(400, 1) == 1 and choose_task_rows(10_000, 1) == 20
 
 
 def test_a_killed_run_checks_what_is_committed_no_second_time(local_ray: Any, tmp_path: Path) -> None:
@@ -265,19 +268,19 @@ def test_a_killed_run_checks_what_is_committed_no_second_time(local_ray: Any, tm
             assert driver.poll() is None and time.monotonic() - begun < 400, log.read_text()
             time.sleep(0.1)
             tables = [*tmp_path.glob("run/gen-0/label-pool-*/verdicts-*.lance")]
-            if tables and io.count(table := io.latest(str(tables[0]))):
+            if tables and io.count(table := io.find_latest(str(tables[0]))):
                 committed = io.read(table)["row_id"].to_pylist()
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     assert BATCH <= len(committed) < VERIFY
     (uri,) = tmp_path.glob("run/gen-0/label-pool-*/verdicts-*.lance")
-    version = io.latest(str(uri)).version
+    version = io.find_latest(str(uri)).version
     curate("run", str(path))
     after = Counter(row["row_id"] for row in rows_of(outputs(tmp_path, "verify")["verdicts"]))
     assert len(after) == VERIFY and set(after.values()) == {1} and set(committed) <= set(after)
-    new = io.read(io.latest(str(uri)))["row_id"].to_pylist()
-    assert len(new) == VERIFY and io.latest(str(uri)).version > version
+    new = io.read(io.find_latest(str(uri)))["row_id"].to_pylist()
+    assert len(new) == VERIFY and io.find_latest(str(uri)).version > version
     times = Counter(listener.places)
     assert len(times) == VERIFY and all(times[place] == 1 for place in places_of(committed)), times
     assert sum(times.values()) <= VERIFY + 4 * BATCH, "but for batches that were under way, or not committed"

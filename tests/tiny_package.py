@@ -7,7 +7,7 @@ import numpy as np
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.domains import get_domain
-from curation.filter.package import CalibrationRows, Description, Made, Sample, TrustPackage, asked, write
+from curation.filter.package import CalibrationRows, Description, Made, Sample, TrustPackage, collect_questions, write
 from curation.hashing import hash_unit
 from curation.refs import ModelRef
 from curation.selection.budget import GradedScores
@@ -66,7 +66,7 @@ def description(**changes: Any) -> Description:
             "decoding": DecodingConfig(),
             "seed": SEED,
             "domain": domain,
-            "questions": asked(own, rows),
+            "questions": collect_questions(own, rows),
             "trust": "linear_probe",
             "kind": "linear_probe",
             "inputs": ("output_last",),
@@ -97,6 +97,6 @@ def tiny_package(folder: Path, *, seed: int = 0, labels: np.ndarray | None = Non
 
 def of_model(folder: Path, model: ModelRef, **changes: Any) -> TrustPackage:
     """A package that names a model; its states are those of the scripted teacher."""
-    from curation.filter.package import digests_of
+    from curation.filter.package import compute_digests
 
-    return tiny_package(folder, teacher=model, teacher_digests=digests_of(model), **changes)
+    return tiny_package(folder, teacher=model, teacher_digests=compute_digests(model), **changes)

@@ -7,7 +7,7 @@ import torch
 T = TypeVar("T")
 
 
-def gathered(value: T) -> list[T]:
+def gather_values(value: T) -> list[T]:
     """Return a value of each worker, by rank; equal in all of them."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return [value]
@@ -16,7 +16,7 @@ def gathered(value: T) -> list[T]:
     return [each for each in found if each is not None]
 
 
-def any_worker(flags: list[bool], device: torch.device) -> list[bool]:
+def combine_flags(flags: list[bool], device: torch.device) -> list[bool]:
     """Return each flag: whether it is true in any worker; equal in all of them."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return flags

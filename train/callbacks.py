@@ -9,15 +9,15 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from curation.errors import CommitError
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.refs import fingerprint
 from curation.storage.inside import run_around, to_record
-from curation.telemetry.standing import speed
+from curation.telemetry.standing import format_speed
 from train import fence, preemption
-from train.agreement import any_worker
+from train.agreement import combine_flags
 from train.partial import Partial
 
-log = logger_of(__name__)
+log = get_logger(__name__)
 
 CHECKPOINT_SECONDS = 600.0
 """The longest time between two checkpoints, where the share of the steps asks for none in between."""
@@ -37,7 +37,7 @@ class Kept(Protocol):
         ...
 
 
-def begun(output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Partial:
+def open_partial(output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Partial:
     """Return the folder of a training that begins or goes on, with what is stored of it; every worker calls this.
 
     The first worker readies it; where the workers do not share it (``kept``), each its own. Checkpoints of what learnt
@@ -76,8 +76,8 @@ class Checkpointing(TrainerCallback):
             CommitError: another driver has the run directory.
         """
         now, is_first = time.monotonic(), args.process_index == 0
-        loss = fence.loss(read=control.should_save)
-        is_lost, is_due, is_terminated, ask = any_worker(
+        loss = fence.find_claim_error(read=control.should_save)
+        is_lost, is_due, is_terminated, ask = combine_flags(
             [
                 loss is not None,
                 is_first and now - self._saved >= CHECKPOINT_SECONDS,
@@ -152,7 +152,7 @@ class Progress(TrainerCallback):
             state.max_steps,
             logs["loss"],
             reward,
-            speed(self._num_rows / state.max_steps / seconds_a_step),
+            format_speed(self._num_rows / state.max_steps / seconds_a_step),
             seconds_a_step * (state.max_steps - state.global_step),
         )
         if self._update is not None:

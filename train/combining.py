@@ -21,7 +21,7 @@ from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json, JsonView
-from curation.metrics import auc_difference, auc_value
+from curation.metrics import compute_auc_difference, compute_auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.boosted_trees import BoostedTrees
 from curation.trust.stacked import Bent, Combination, Logistic, Trees
@@ -37,7 +37,9 @@ class Candidate(NamedTuple):
     """The logits of the labelled rows that are used."""
 
 
-def chosen(simpler: Sequence[Candidate], stacked: Candidate, correct_M: Bools, proof: float) -> tuple[Candidate, Json]:
+def choose_candidate(
+    simpler: Sequence[Candidate], stacked: Candidate, correct_M: Bools, proof: float
+) -> tuple[Candidate, Json]:
     """Return the function that is taken, and why, as JSON.
 
     The whole stack, unless a simpler function is ahead of it in cross-validated AUC by more than ``proof`` standard
@@ -46,13 +48,13 @@ def chosen(simpler: Sequence[Candidate], stacked: Candidate, correct_M: Bools, p
     taken, most = stacked, 0.0
     found: list[Json] = []
     for candidate in simpler:
-        ahead = auc_difference(candidate.raw_M, stacked.raw_M, correct_M)
+        ahead = compute_auc_difference(candidate.raw_M, stacked.raw_M, correct_M)
         error = (ahead.high - ahead.low) / (2 * NORMAL_QUANTILE)
-        auc = auc_value(candidate.raw_M, correct_M)
+        auc = compute_auc_value(candidate.raw_M, correct_M)
         found.append({"name": candidate.name, "auc": auc, "loses_by": -ahead.value, "standard_error": error})
         if ahead.value > proof * error and ahead.value > most:
             taken, most = candidate, ahead.value
-    auc = auc_value(stacked.raw_M, correct_M)
+    auc = compute_auc_value(stacked.raw_M, correct_M)
     best = max((item for item in found if is_free(item["name"])), key=lambda item: item["auc"], default=None)
     rows = f"{len(correct_M):,} labelled rows"
     if taken is not stacked:
@@ -99,9 +101,9 @@ class Folded:
 
     def alone(self, name: str, column: str, column_M: Float64s) -> Candidate:
         """Return one number, by whose order rows rank."""
-        filled_M1 = _filled(column_M[:, None])
-        model = _averaged(filled_M1, self.correct_M, np.ones(1))
-        deviation = float(_deviations(filled_M1)[0])
+        filled_M1 = _fill_missing(column_M[:, None])
+        model = _average_regressions(filled_M1, self.correct_M, np.ones(1))
+        deviation = float(_compute_deviations(filled_M1)[0])
         if deviation and model.weight_K[0] < 1e-6 / deviation:  # not even 0, so that rows rank by the column
             weight_K = np.array([1e-6 / deviation])
             model = Logistic(weight_K, model.bias + float((model.weight_K - weight_K) @ filled_M1.mean(axis=0)))
@@ -128,17 +130,17 @@ class Folded:
         lead_places, rising_places = ([names.index(column) for column in columns] for columns in (leads, rising))
 
         def fitted(taken_M: Bools) -> Logistic:
-            taken_MK = _filled(columns_MK, taken_M)[taken_M]
-            return _averaged(taken_MK, self.correct_M[taken_M], scale_K, lead_places, rising_places)
+            taken_MK = _fill_missing(columns_MK, taken_M)[taken_M]
+            return _average_regressions(taken_MK, self.correct_M[taken_M], scale_K, lead_places, rising_places)
 
-        raw_M, filled_MK = self._out_of_fold(columns_MK, fitted), _filled(columns_MK)
-        bent = calibrated(raw_M, self.correct_M)
+        raw_M, filled_MK = self._compute_out_of_fold(columns_MK, fitted), _fill_missing(columns_MK)
+        bent = fit_rising_line(raw_M, self.correct_M)
         model = fitted(np.ones(self.num_rows, dtype=np.bool_))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
 
     def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
         """Return the columns in boosted trees, with the slope and intercept that their out-of-fold logits need."""
-        filled_MK, out_M = _filled(columns_MK), np.empty(self.num_rows)
+        filled_MK, out_M = _fill_missing(columns_MK), np.empty(self.num_rows)
         settings = config.model_copy(update={"class_weight": 0.0})
 
         def fitted(taken_M: Bools) -> BoostedTrees:
@@ -147,24 +149,26 @@ class Folded:
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
             out_M[held_M] = fitted(~held_M).logits(torch.from_numpy(filled_MK[held_M]))
-        bent, model = calibrated(out_M, self.correct_M), Trees(fitted(np.ones(self.num_rows, dtype=np.bool_)))
+        bent, model = fit_rising_line(out_M, self.correct_M), Trees(fitted(np.ones(self.num_rows, dtype=np.bool_)))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(out_M))
 
-    def _out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Bools], Logistic]) -> Float64s:
+    def _compute_out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Bools], Logistic]) -> Float64s:
         """Logits [M] of what is fitted on the rows of the other folds, without the level by which those differ."""
         out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
             if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # a handful of rows
                 continue
-            model, filled_MK = fitted(~held_M), _filled(columns_MK, ~held_M)
+            model, filled_MK = fitted(~held_M), _fill_missing(columns_MK, ~held_M)
             level_F[fold] = model.logits(filled_MK[~held_M]).mean()
             out_M[held_M] = model.logits(filled_MK[held_M])
         out_M += (level_F.mean() - level_F)[self.fold_M]
         return out_M
 
 
-def folds_of(row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int, *, cluster_M: Int64s | None = None) -> Int64s:
+def assign_folds(
+    row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int, *, cluster_M: Int64s | None = None
+) -> Int64s:
     """Return each row's fold, int64 [M]: rows of a class in the order of a seeded hash of their ids, dealt in turn.
 
     With ``cluster_M`` whole clusters are dealt, so that folds have about as many rows and as many right ones.
@@ -192,20 +196,20 @@ def folds_of(row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int, *, clus
     return fold_M
 
 
-def calibrated(raw_M: Float64s, correct_M: Bools) -> Bent:
+def fit_rising_line(raw_M: Float64s, correct_M: Bools) -> Bent:
     """Return the rising line, of many rows with bends, that makes out-of-fold logits those of a probability.
 
     A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
     """
     if len(raw_M) < LINE_ROWS:
         return Bent()
-    bent = averaged_lines(raw_M, correct_M) if len(raw_M) >= BEND_ROWS else None
-    return bent or line_of(raw_M, correct_M) or Bent()
+    bent = average_lines(raw_M, correct_M) if len(raw_M) >= BEND_ROWS else None
+    return bent or fit_line(raw_M, correct_M) or Bent()
 
 
-def averaged_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
+def average_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
     """Return the mean of rising lines with a bend at one of ``KNEES``, weighed by their likelihood, if there is one."""
-    found = [line_of(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
+    found = [fit_line(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
     lines = [line for line in found if line is not None]
     if not lines:
         return None
@@ -220,7 +224,7 @@ def averaged_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
     )
 
 
-def line_of(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
+def fit_line(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
     """Return the likeliest line with these knees, ascending, if it rises everywhere."""
     columns_MK = np.stack([raw_M, *(np.maximum(raw_M - knee, 0) for knee in knees)], axis=1)
     model = LogisticRegression(max_iter=1000).fit(columns_MK, correct_M.astype(int))
@@ -230,26 +234,26 @@ def line_of(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
     return Bent(float(model.intercept_[0]), slope, tuple(bends), knees)
 
 
-def varies(column_M: Float64s) -> bool:
+def has_spread(column_M: Float64s) -> bool:
     """Return whether the known values of a column differ by more than rounding."""
     known = column_M[~np.isnan(column_M)]
-    return bool(len(known) and _deviations(known[:, None])[0] > 0)
+    return bool(len(known) and _compute_deviations(known[:, None])[0] > 0)
 
 
-def _deviations(columns_MK: Float64s) -> Float64s:
+def _compute_deviations(columns_MK: Float64s) -> Float64s:
     """Return the standard deviation of each column, float64 [K]; 0 where it is no more than rounding."""
     deviation_K: Float64s = columns_MK.std(axis=0)
     return np.where(deviation_K > 1e-9 * np.maximum(1.0, np.abs(columns_MK).max(axis=0)), deviation_K, 0.0)
 
 
-def _filled(columns_MK: Float64s, taken_M: Bools | slice = slice(None)) -> Float64s:
+def _fill_missing(columns_MK: Float64s, taken_M: Bools | slice = slice(None)) -> Float64s:
     """Return the columns with the mean of the rows ``taken_M`` in place of missing values; 0 where those have none."""
     known_MK = ~np.isnan(columns_MK[taken_M])
     mean_K = np.nansum(columns_MK[taken_M], axis=0) / np.maximum(known_MK.sum(axis=0), 1)
     return np.where(np.isnan(columns_MK), mean_K, columns_MK)
 
 
-def _averaged(
+def _average_regressions(
     columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int] = (), rising: Sequence[int] = ()
 ) -> Logistic:
     """Return the mean of logistic regressions under all priors, weighed by their evidence (Bayesian model averaging).
@@ -259,10 +263,10 @@ def _averaged(
 
     Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
     """
-    mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
+    mean_K, deviation_K = columns_MK.mean(axis=0), _compute_deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK = (columns_MK - mean_K) * inverse_K
-    scales = _scales(scale_K, leads)
+    scales = _list_scales(scale_K, leads)
     priors = [(strength, prior_K) for strength in STRENGTHS for prior_K in scales]
     log_P = log_evidences(scaled_MK, correct_M, priors)
     # The priors with a lead weigh together as much as the one without.
@@ -272,14 +276,14 @@ def _averaged(
     for share, (strength, prior_K) in zip(share_P, priors, strict=True):
         if share < NEGLIGIBLE:
             continue
-        of_K, of_bias = rising_regression(scaled_MK * prior_K, correct_M, strength, rising)
+        of_K, of_bias = fit_rising_regression(scaled_MK * prior_K, correct_M, strength, rising)
         weight_K += share * of_K * prior_K
         bias, total = bias + share * of_bias, total + share
     weight_K *= inverse_K / total
     return Logistic(weight_K, float(bias / total - weight_K @ mean_K))
 
 
-def rising_regression(
+def fit_rising_regression(
     columns_MK: Float64s, correct_M: Bools, strength: float, rising: Sequence[int]
 ) -> tuple[Float64s, float]:
     """Return weights and bias of a logistic regression in which no weight of the columns ``rising`` is below 0.
@@ -308,7 +312,7 @@ def rising_regression(
     return found[:-1], float(found[-1])
 
 
-def _scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:
+def _list_scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:
     """Return the deviations of columns without a lead, then with each column of ``leads`` as one."""
     is_lead_LK = np.eye(len(scale_K), dtype=np.bool_)[list(leads)]
     return [scale_K, *(np.where(is_lead_K, size, scale_K) for is_lead_K in is_lead_LK for size in LEADS)]

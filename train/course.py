@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, to_place
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
 
@@ -30,7 +30,7 @@ class FitCourse:
 
     def note(self, step: int, max_steps: int, auc: float) -> None:
         """Note an evaluation: the steps done, those that the network may take, and the AUC of the validation rows."""
-        now, path = time.monotonic(), place(self.path)
+        now, path = time.monotonic(), to_place(self.path)
         pause = REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS
         if step >= max_steps or now - self._noted >= pause:
             self._noted = now
@@ -65,6 +65,6 @@ def part(index: int, of: int) -> Iterator[None]:
         _course.reset(token)
 
 
-def current() -> FitCourse | None:
+def get_course() -> FitCourse | None:
     """Return where fits that are launched now note how far they are; None where nobody asks."""
     return _course.get()

@@ -19,7 +19,7 @@ from transformers import TrainingArguments
 
 from curation.config.dpo import DpoConfig
 from curation.refs import ModelRef, TableRef
-from train.epochs import accumulation_steps, train_epochs
+from train.epochs import count_accumulation_steps, train_epochs
 from train.models import TrainingRecord, TrainingResult
 from train.sft import IGNORED, collate
 from train.stream import Loader, PreferenceSource
@@ -33,7 +33,7 @@ def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> 
 
     All else, and what is raised, is as for :func:`train.sft.train_sft`.
     """
-    accumulation_steps(config, config.num_workers)
+    count_accumulation_steps(config, config.num_workers)
     return train_student(prefer, base, rows, config, **how)
 
 
@@ -66,15 +66,15 @@ class Preferences:
                     weight.data = weight.data.bfloat16()
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """Return the sequences of :func:`pair_batch`."""
-        return pair_batch(rows, pad)
+        """Return the sequences of :func:`make_pair_batch`."""
+        return make_pair_batch(rows, pad)
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> "DpoTrainer":
         """Return the trainer by the loss of preferences."""
         return DpoTrainer(loader, beta=self._config.beta, reference=self._reference, **settings)
 
 
-def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
+def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     """Return the batch of :func:`train.sft.collate` for 2B sequences, whose labels are ``targets`` int64 [2B, K].
 
     ``labels`` int64 [B, 2] has one label a pair after one that is ignored, so that the items of a step are its pairs.
@@ -89,7 +89,7 @@ def pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     return {**both, "targets": both["labels"], "labels": labels_B2, "row_ids": [row["row_id"] for row in rows]}
 
 
-def sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> torch.Tensor:
+def compute_sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> torch.Tensor:
     """Return the log-probability of each sequence's labelled tokens, summed, float32 [B].
 
     Models that ignore ``logits_to_keep`` return logits of all positions; only the last K are used.
@@ -102,18 +102,18 @@ def sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> tor
     return -losses.view_as(next_BK).sum(dim=1)
 
 
-def preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tensor, beta: float) -> torch.Tensor:
+def compute_preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tensor, beta: float) -> torch.Tensor:
     """Return the loss of each pair, [B], from the log-probabilities of the chosen and then of the rejected answers."""
     chosen_B, rejected_B = (logprob_2B - reference_2B).chunk(2)
     return -torch.nn.functional.logsigmoid(beta * (chosen_B - rejected_B))
 
 
 class DpoTrainer(SftTrainer):
-    """Trains on batches of :func:`pair_batch`."""
+    """Trains on batches of :func:`make_pair_batch`."""
 
     def __init__(self, loader: Loader, *, beta: float, reference: Any, **settings: object) -> None:
         """Take the ``reference`` model to compare with; None: the trained one without its adapter."""
-        super().__init__(loader, loss=self._of_pairs, first_step=None, **settings)
+        super().__init__(loader, loss=self._compute_pair_loss, first_step=None, **settings)
         self._beta, self._reference = beta, reference
         self._targets = self._reference_2B = torch.empty(0)
 
@@ -122,11 +122,11 @@ class DpoTrainer(SftTrainer):
     ) -> Any:
         """Return the loss of a micro-batch against the reference's log-probabilities."""
         self._targets = inputs.pop("targets")
-        self._reference_2B = self._by_reference(inputs)
+        self._reference_2B = self._compute_reference(inputs)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     @torch.no_grad()
-    def _by_reference(self, inputs: dict[str, Any]) -> torch.Tensor:
+    def _compute_reference(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Return the reference's log-probabilities, [2B]; without dropout, as it answers."""
         trained: Any = self.accelerator.unwrap_model(self.model)
         model = trained if self._reference is None else self._reference
@@ -135,13 +135,15 @@ class DpoTrainer(SftTrainer):
         model.eval()
         try:
             with trained.disable_adapter() if self._reference is None else nullcontext(), self.accelerator.autocast():
-                return sequence_logprobs(model(**read).logits, self._targets)
+                return compute_sequence_logprobs(model(**read).logits, self._targets)
         finally:
             model.train(was_training)
 
-    def _of_pairs(
+    def _compute_pair_loss(
         self, logits: torch.Tensor, labels_B2: torch.Tensor, num_pairs: Any = None, weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        losses_B = preference_losses(sequence_logprobs(logits, self._targets), self._reference_2B, self._beta)
+        losses_B = compute_preference_losses(
+            compute_sequence_logprobs(logits, self._targets), self._reference_2B, self._beta
+        )
         counts_B = labels_B2[:, 1] != IGNORED
         return (losses_B * counts_B).sum() / (num_pairs if num_pairs is not None else counts_B.sum())

@@ -16,17 +16,17 @@ from transformers.utils.logging import disable_progress_bar
 from curation.config import LmStudentConfig
 from curation.config.models import EpochsConfig
 from curation.errors import ConfigError, SourceError
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
-from curation.models.dtypes import settled_training
+from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
-from train.callbacks import Checkpointing, Kept, Progress, begun
-from train.models import TrainingRecord, load_base, save, trainable, warm_up
+from train.callbacks import Checkpointing, Kept, Progress, open_partial
+from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable, save
 from train.stream import Division, Loader, Order, Survey, TokenSource
 from train.tokens import TrainingRow
-from train.trainer import Guarded, arguments, num_workers, read_once
+from train.trainer import Guarded, count_workers, make_arguments, read_once
 
-log = logger_of(__name__)
+log = get_logger(__name__)
 
 CHECKPOINT_SHARE = 0.25
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
@@ -54,7 +54,7 @@ class RowObjective(Protocol):
         ...
 
 
-def accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
+def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
     """Return how many micro-batches of each worker make up the global batch.
 
     Raises:
@@ -93,23 +93,23 @@ def train_epochs(
         ModelError: the base does not load.
         TrainingError: a loss is not finite, or a checkpoint cannot be written.
     """
-    start, config = time.monotonic(), settled_training(config, base)
+    start, config = time.monotonic(), settle_training(config, base)
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
     source = objective.source(rows, tokenizer)
     if not source.num_rows:
         raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
-    args = _arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
+    args = _make_arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
     survey = source.survey(args.process_index, args.world_size)
     _check_rows(output.name, survey, config.max_length)
     num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
     order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
     args.num_train_epochs = num_epochs
     num_steps = order.num_steps * num_epochs
-    args.warmup_steps = warm_up(math.ceil(config.warmup_ratio * num_steps), num_steps)
+    args.warmup_steps = count_warm_up_steps(math.ceil(config.warmup_ratio * num_steps), num_steps)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
-    unfinished = begun(output, [base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)], kept, args)
+    unfinished = open_partial(output, [base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)], kept, args)
     division = Division(
         order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
     )
@@ -125,7 +125,7 @@ def train_epochs(
         Loader(source, survey.positions_N, division, collate_fn=batch, pin_memory=args.dataloader_pin_memory),
         tokenizer,
         output.name,
-        model=trainable(model, config.lora),
+        model=make_trainable(model, config.lora),
         args=args,
         callbacks=[
             Progress(output.name, len(survey.positions_N) * num_epochs, progress),
@@ -172,10 +172,10 @@ def _record(survey: Survey, num_epochs: int, history: Sequence[Mapping[str, Any]
     )
 
 
-def _arguments(config: EpochsConfig, *, seed: int, work: Path) -> TrainingArguments:
-    accumulation = accumulation_steps(config, num_workers())
+def _make_arguments(config: EpochsConfig, *, seed: int, work: Path) -> TrainingArguments:
+    accumulation = count_accumulation_steps(config, count_workers())
     return TrainingArguments(
-        **arguments(config, accumulation=accumulation, seed=seed, work=work),
+        **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
         lr_scheduler_type=config.schedule,
         save_steps=CHECKPOINT_SHARE,
         logging_steps=LOGGING_SHARE,

@@ -19,7 +19,7 @@ _claim: LeaseClaim | None = None
 _loss: CommitError | None = None
 
 
-def loss(*, read: bool) -> CommitError | None:
+def find_claim_error(*, read: bool) -> CommitError | None:
     """Return the error of a directory that another driver has, as it was read last, or with ``read`` as it is now."""
     if read:
         _look()

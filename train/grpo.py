@@ -23,27 +23,35 @@ from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.json_types import JsonView
-from curation.models import check_tokens, here, load_tokenizer
-from curation.models.dtypes import settled_training
-from curation.models.loading import saved_from
-from curation.models.own_code import hub_revision
+from curation.models import check_tokens, fetch_model, load_tokenizer
+from curation.models.dtypes import settle_training
+from curation.models.loading import make_saved_ref
+from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
-from train.callbacks import Checkpointing, Kept, Progress, begun
-from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, curves, steps_of, without_signal
-from train.models import TrainingRecord, TrainingResult, adapter, load_base, save, trainable, warm_up
+from train.callbacks import Checkpointing, Kept, Progress, open_partial
+from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, select_steps, without_signal
+from train.models import (
+    TrainingRecord,
+    TrainingResult,
+    count_warm_up_steps,
+    load_base,
+    make_adapter_config,
+    make_trainable,
+    save,
+)
 from train.rewards import RolloutTask
 from train.rollouts import Rollouts, TransformersRollouts
-from train.rollouts_vllm import VllmRollouts, uses_vllm
+from train.rollouts_vllm import VllmRollouts, is_vllm_backend
 from train.student import train_student
 from train.tokens import prompt_ids
-from train.trainer import arguments, num_workers
+from train.trainer import count_workers, make_arguments
 
-log = logger_of(__name__)
+log = get_logger(__name__)
 
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
@@ -69,7 +77,7 @@ def train_grpo(
         ConfigError: the batch sizes do not divide, or shards are asked for without GPUs.
         SourceError, RunFailedError: as :func:`train.student.train_student`.
     """
-    accumulation_steps(config, config.num_workers)
+    count_accumulation_steps(config, config.num_workers)
     if config.sharding == "fsdp" and not config.gpus_per_worker:
         raise ConfigError(
             "sharding: fsdp needs GPUs where students learn by grpo; set gpus_per_worker, or sharding: ddp"
@@ -99,7 +107,7 @@ def _learn(
     return reinforce(base, questions, made, config, **how)
 
 
-def accumulation_steps(config: GrpoConfig, num_workers: int) -> int:
+def count_accumulation_steps(config: GrpoConfig, num_workers: int) -> int:
     """Return how many micro-batches of each worker make up the answers to a batch of prompts.
 
     Raises:
@@ -137,21 +145,21 @@ def reinforce(
         ModelError: the base does not load.
         TrainingError: the loss or a gradient is not finite, or a checkpoint cannot be written.
     """
-    start, config = time.monotonic(), settled_training(config, base)
+    start, config = time.monotonic(), settle_training(config, base)
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
-    tasks = _tasks(tokenizer, questions, config, name=output.name)
+    tasks = _make_tasks(tokenizer, questions, config, name=output.name)
     num_steps = config.num_steps(len(tasks))
-    order = _order(len(tasks), num_steps * config.global_batch_size, seed)
+    order = _shuffle_rows(len(tasks), num_steps * config.global_batch_size, seed)
     work = output.with_name(f"{output.name}.partial") / "checkpoints"
-    args = _arguments(config, base, num_steps=num_steps, seed=seed, work=work)
+    args = _make_arguments(config, base, num_steps=num_steps, seed=seed, work=work)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
-    unfinished = begun(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
-    model = _policy(base, config, unfinished.folder)
+    unfinished = open_partial(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
+    model = _prepare_policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
-    rollouts = _rollouts(tokenizer, model, base, config, tasks)
+    rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # an engine sets it, too
     game = Game(tasks, order, domain, config, rollouts, seed=seed)
     trainer = Trainer(
@@ -161,7 +169,7 @@ def reinforce(
         train_dataset=Dataset.from_dict({"prompt": [str(place) for place in range(len(order))]}),
         processing_class=tokenizer,
         rollout_func=game.play,
-        peft_config=None if config.lora is None else adapter(model, config.lora),
+        peft_config=None if config.lora is None else make_adapter_config(model, config.lora),
         callbacks=[Watch(config), Progress(output.name, len(order), progress), Checkpointing(unfinished, kept)],
     )
     trainer.game = game
@@ -180,20 +188,20 @@ def reinforce(
 def _record(
     questions: Questions, tasks: Sequence[RolloutTask], config: GrpoConfig, log_history: list[Any], seconds: float
 ) -> TrainingRecord:
-    history = steps_of(log_history)
+    history = select_steps(log_history)
     return TrainingRecord(
         num_rows=len(tasks),
         num_dropped=len(questions.prompts) - len(tasks),
         num_epochs=config.epochs,
         losses=[entry["loss"] for entry in history],
         seconds=seconds,
-        curves=curves(history),
+        curves=compute_curves(history),
         stopped=without_signal(history, config),
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
 
 
-def _tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
+def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
     """Return the rows that can be learnt from."""
     prompts = questions.prompts
     if not prompts:
@@ -213,7 +221,7 @@ def _tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: st
     return tasks
 
 
-def _order(num_rows: int, num_places: int, seed: int) -> list[int]:
+def _shuffle_rows(num_rows: int, num_places: int, seed: int) -> list[int]:
     """Return the row at each place of the training: shuffled anew for each epoch, one epoch after the other."""
     epochs = -(-num_places // num_rows)
     rows = np.concatenate([np.random.default_rng([seed, epoch]).permutation(num_rows) for epoch in range(epochs)])
@@ -221,11 +229,11 @@ def _order(num_rows: int, num_places: int, seed: int) -> list[int]:
     return order
 
 
-def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:
+def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:
     """Return everything that TRL is told. Its own defaults differ from the paper and change with its versions."""
-    accumulation = accumulation_steps(config, num_workers())
+    accumulation = count_accumulation_steps(config, count_workers())
     return GRPOConfig(
-        **arguments(config, accumulation=accumulation, seed=seed, work=work),
+        **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
         # the objective
         loss_type="dapo",  # the mean over all tokens of the batch
         num_generations=config.group_size,
@@ -251,10 +259,10 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         shuffle_dataset=False,
         max_steps=num_steps,
         lr_scheduler_type="constant_with_warmup" if config.schedule == "constant" else config.schedule,
-        warmup_steps=warm_up(config.warmup_steps, num_steps),
+        warmup_steps=count_warm_up_steps(config.warmup_steps, num_steps),
         # the reference of KL is loaded anew from the files of the base, as a whole by each worker: FSDP divides it
         model_init_kwargs={
-            "revision": hub_revision(base),
+            "revision": get_hub_revision(base),
             "use_safetensors": True,
             "device_map": None,
             "dtype": config.compute_dtype,
@@ -267,7 +275,7 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
     )
 
 
-def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
+def _prepare_policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
     """Return the model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
 
     TRL loads the reference of KL from the path of the model's files, so a merged base is written first.
@@ -278,21 +286,23 @@ def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
             load_base(base, config).save_pretrained(merged)
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
-        base = saved_from(base, merged)
-    return trainable(load_base(here(base), config), None)
+        base = make_saved_ref(base, merged)
+    return make_trainable(load_base(fetch_model(base), config), None)
 
 
-def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[RolloutTask]) -> Rollouts:
+def _make_rollouts(
+    tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[RolloutTask]
+) -> Rollouts:
     own = model.generation_config.eos_token_id
     ends = sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
-    if not uses_vllm(config, type(model).__name__):
+    if not is_vllm_backend(config, type(model).__name__):
         return TransformersRollouts(tokenizer, config.rollouts, ends)
     path = model.config.name_or_path  # of the files of the base here, or of the merged ones
     return VllmRollouts(
         tokenizer,
         config,
         ends,
-        model=saved_from(base, Path(path)) if base.adapter else replace(base, base=path),
+        model=make_saved_ref(base, Path(path)) if base.adapter else replace(base, base=path),
         dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
     )

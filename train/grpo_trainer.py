@@ -13,7 +13,7 @@ from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
 from curation.json_types import JsonView
 from train.rewards import RolloutTask, grade
-from train.rollouts import Rollout, Rollouts, Wanted, seeds
+from train.rollouts import Rollout, Rollouts, Wanted, make_seeds
 from train.trainer import Guarded
 
 NUM_POINTS = 200
@@ -35,7 +35,7 @@ CURVES = {
 """Curves of the record, and the measures of TRL and of :class:`train.grpo_trainer.Game` that they are."""
 
 
-def steps_of(log_history: Sequence[Mapping[str, object]]) -> list[JsonView]:
+def select_steps(log_history: Sequence[Mapping[str, object]]) -> list[JsonView]:
     """Return the entries of a ``transformers.TrainerState`` that stand for a step each."""
     return [entry for entry in log_history if "reward" in entry]
 
@@ -53,7 +53,7 @@ def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -
     )
 
 
-def curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+def compute_curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
     """Return the measures at each step, or the means of equal blocks of steps where there are many."""
     size = max(1, -(-len(history) // NUM_POINTS))
     blocks = [history[start : start + size] for start in range(0, len(history), size)]
@@ -107,7 +107,7 @@ class Game:
         places = [int(place) for place in prompts]
         tasks = [self._tasks[self._order[place]] for place in places]
         start = trainer.accelerator.process_index * len(prompts)
-        drawn = seeds(self._seed, places, self._config.group_size, start)
+        drawn = make_seeds(self._seed, places, self._config.group_size, start)
         wanted = [Wanted(task.prompt, seed) for task, seed in zip(tasks, drawn, strict=True)]
         found = self._rollouts.draw(wanted, trainer)
         self._played = list(zip(tasks, found, strict=True))
@@ -182,5 +182,5 @@ class Watch(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Look at the rewards."""
-        if without_signal(steps_of(state.log_history), self._config):
+        if without_signal(select_steps(state.log_history), self._config):
             control.should_training_stop = True

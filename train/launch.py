@@ -24,10 +24,10 @@ from curation.cluster import nodes
 from curation.config import TrainSection
 from curation.errors import CommitError, RunFailedError
 from curation.json_types import Json
-from curation.stopping import waited_for
+from curation.stopping import wait_for_call
 from curation.storage.lease import LeaseClaim
 from curation.storage.paths import Place, Remote
-from curation.tasks import root
+from curation.tasks import find_root_error
 
 HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
@@ -45,7 +45,8 @@ class TrainProcess:
     def __init__(self, config: TrainSection, *, hold_cpus: bool = True) -> None:
         """Take ``hold_cpus``: Ray keeps its CPUs from others as long as it lives."""
         self._make = ray.remote(_Worker).options(
-            **nodes.held(config.per_worker if hold_cpus else {**config.per_worker, "CPU": 0}), max_restarts=0
+            **nodes.make_ray_options(config.per_worker if hold_cpus else {**config.per_worker, "CPU": 0}),
+            max_restarts=0,
         )
         self._worker: Any = None
 
@@ -60,14 +61,14 @@ class TrainProcess:
             worker: Any = self._worker or self._make.remote()
             self._worker = worker
             try:
-                waited_for(partial(ray.get, worker.run.remote(loop, task, name)))
+                wait_for_call(partial(ray.get, worker.run.remote(loop, task, name)))
                 return
             except RayError as error:
                 self.close()
-                if isinstance(lost := root(error), CommitError):
+                if isinstance(lost := find_root_error(error), CommitError):
                     raise lost from None
                 if num_failures == config.max_failures:
-                    raise _failed(name, storage, error) from error
+                    raise _make_failure(name, storage, error) from error
 
     def close(self) -> None:
         """End the process."""
@@ -158,16 +159,16 @@ def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, st
         ),
     )
     try:
-        waited_for(trainer.fit)
+        wait_for_call(trainer.fit)
     except ray.train.TrainingFailedError as error:
         failures = error.worker_failures if isinstance(error, ray.train.WorkerGroupError) else {}
         for _, failure in sorted(failures.items()):  # the first worker's says to whom
-            if isinstance(lost := root(failure), CommitError):
+            if isinstance(lost := find_root_error(failure), CommitError):
                 raise lost from None
-        raise _failed(name, storage, error) from error
+        raise _make_failure(name, storage, error) from error
 
 
-def _failed(name: str, storage: Place, error: BaseException) -> RunFailedError:
+def _make_failure(name: str, storage: Place, error: BaseException) -> RunFailedError:
     cause = str(error).strip().splitlines()[-1]
     return RunFailedError(f"{name}: training failed: {cause}; run the same command to resume from {storage}")
 

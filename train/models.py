@@ -12,7 +12,7 @@ from torch import nn
 from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import ConfigError
 from curation.models import load_model, resolve
-from curation.models.loading import saved_from
+from curation.models.loading import make_saved_ref
 from curation.refs import ModelRef
 from curation.storage.paths import Place
 
@@ -54,7 +54,7 @@ class TrainingResult:
     record: TrainingRecord
 
 
-def warm_up(wanted: int, num_steps: int) -> int:
+def count_warm_up_steps(wanted: int, num_steps: int) -> int:
     """Return the steps in which the learning rate rises: always less than a third of all."""
     return max(0, min(wanted, (num_steps - 1) // 3))
 
@@ -73,21 +73,21 @@ def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
     return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
 
 
-def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """Return the model to train: unchanged, or with a new adapter (:func:`adapter`).
+def make_trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
+    """Return the model to train: unchanged, or with a new adapter (:func:`make_adapter_config`).
 
     Raises:
-        ConfigError: as :func:`adapter`.
+        ConfigError: as :func:`make_adapter_config`.
     """
     model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if lora is None:
         return model
     from peft import get_peft_model
 
-    return get_peft_model(model, adapter(model, lora))
+    return get_peft_model(model, make_adapter_config(model, lora))
 
 
-def adapter(model: "PreTrainedModel", lora: LoraConfig) -> "peft.LoraConfig":
+def make_adapter_config(model: "PreTrainedModel", lora: LoraConfig) -> "peft.LoraConfig":
     """Return an adapter on the modules that ``lora`` names, by default all linear layers but the output embedding.
 
     Raises:
@@ -151,12 +151,12 @@ def save(
     (path / TRAINING).write_text(json.dumps(asdict(record)))
 
 
-def saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:
+def read_saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:
     """Return the model that :func:`save` saved to ``output``, and its record."""
     if lora is None:
-        model = resolve(str(output), code=saved_from(base, output).code)
+        model = resolve(str(output), code=make_saved_ref(base, output).code)
     elif base.adapter is None:
         model = replace(base, adapter=str(output))
     else:
-        model = resolve(str(output / "base"), adapter=str(output), code=saved_from(base, output / "base").code)
+        model = resolve(str(output / "base"), adapter=str(output), code=make_saved_ref(base, output / "base").code)
     return TrainingResult(model=model, record=TrainingRecord(**json.loads((output / TRAINING).read_text())))

@@ -49,7 +49,7 @@ class Partial:
     @property
     def last_checkpoint(self) -> str | None:
         """The newest good checkpoint of ``transformers.Trainer``; ``None`` where there is none."""
-        return next((str(path) for path in self._newest_first() if _is_good(path)), None)
+        return next((str(path) for path in self._list_newest_first() if _is_good(path)), None)
 
     def resume(self, trainer: "transformers.Trainer") -> None:
         """Train from the newest good checkpoint on; torch's files in it are read without running code (weights_only).
@@ -73,15 +73,15 @@ class Partial:
             CommitError: another driver has the run directory; so does :meth:`finish`.
         """
         fence.require()
-        durable.sync(_files(checkpoint))
-        sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in sorted(_files(checkpoint))}
+        durable.sync(_list_files(checkpoint))
+        sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in sorted(_list_files(checkpoint))}
         write_atomically(checkpoint / SEAL, json.dumps(sizes))
         durable.sync_names(checkpoint)
 
     def keep_last(self) -> None:
         """Remove all checkpoints but the newest good one."""
         kept = self.last_checkpoint
-        for path in self._newest_first():
+        for path in self._list_newest_first():
             if str(path) != kept:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -96,11 +96,11 @@ class Partial:
         durable.sync_names(self._output.parent)
         shutil.rmtree(self.folder)
 
-    def _newest_first(self) -> list[Path]:
+    def _list_newest_first(self) -> list[Path]:
         return sorted(self.checkpoints.glob("checkpoint-*"), key=lambda path: -int(path.name.partition("-")[2]))
 
 
-def _files(checkpoint: Path) -> list[Path]:
+def _list_files(checkpoint: Path) -> list[Path]:
     return [path for path in checkpoint.rglob("*") if path.is_file() and not path.name.startswith(SEAL)]
 
 

@@ -31,7 +31,7 @@ def is_preempted() -> bool:
         return False
     if ray.train.get_context().get_world_size() > 1:
         return ray.train.get_preemption_info() is not None
-    return ray.get_runtime_context().get_node_id() in ray_private.draining_nodes()
+    return ray.get_runtime_context().get_node_id() in ray_private.find_draining_nodes()
 
 
 @contextmanager

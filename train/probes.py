@@ -20,7 +20,7 @@ from curation.arrays import Bools, Float64s, Floats, Int64s
 from curation.config.states import is_of_prompt
 from curation.refs import TableRef
 from curation.tables import io
-from curation.trust.class_probe import LABEL, ClassProbe, log_odds, places
+from curation.trust.class_probe import LABEL, ClassProbe, find_value_places, log_odds
 from train.trust_loop import LabelledRows
 
 STRENGTHS = tuple(10.0 ** np.arange(-1, 4.1, 0.5))
@@ -78,7 +78,7 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
     scaled_ND = (scaled_ND - mean_D) / scale_D
     wanted_NC = torch.from_numpy(target_NC)
     mean_C = wanted_NC.mean(0)
-    value_R, left_NR = _decomposed(scaled_ND)
+    value_R, left_NR = _decompose(scaled_ND)
     along_RC = left_NR.T @ (wanted_NC - mean_C)
     folds = [torch.from_numpy(np.flatnonzero(fold_N == fold)) for fold in np.unique(fold_N)]
     best_error, best_strength, best_NC = float("inf"), STRENGTHS[0], wanted_NC
@@ -89,7 +89,7 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
             constant_B1 = torch.full((len(rows_B), 1), num_rows**-0.5, dtype=torch.float64)
             part_BR = torch.cat([left_NR[rows_B] * share_R.sqrt(), constant_B1], dim=1)
             residual_BC = wanted_NC[rows_B] - mean_C - left_NR[rows_B] @ (share_R[:, None] * along_RC)
-            out_NC[rows_B] = wanted_NC[rows_B] - _left_out(part_BR, residual_BC)
+            out_NC[rows_B] = wanted_NC[rows_B] - _solve_left_out(part_BR, residual_BC)
         error = float((out_NC - wanted_NC).square().mean())
         if error < best_error:
             best_error, best_strength, best_NC = error, strength, out_NC
@@ -101,7 +101,7 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
     return Ridge(weight_DC.numpy(), (mean_C - mean_D @ weight_DC).numpy(), best_NC.numpy(), best_strength)
 
 
-def _decomposed(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
+def _decompose(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
     """Return squared singular values above rounding, and left singular vectors [N, R], by the smaller Gram matrix."""
     num_rows, width = scaled_ND.shape
     value_R, vector_RR = torch.linalg.eigh(scaled_ND @ scaled_ND.T if num_rows <= width else scaled_ND.T @ scaled_ND)
@@ -110,7 +110,7 @@ def _decomposed(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
     return value_R, vectors if num_rows <= width else scaled_ND @ vectors / value_R.sqrt()
 
 
-def _left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
+def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
     """Return (I - P P')^-1 r, by the smaller of the two systems that give it (Woodbury)."""
     num_rows, width = part_BR.shape
     if num_rows <= width:
@@ -145,7 +145,7 @@ class FittedClasses(NamedTuple):
 def with_classes(rows: LabelledRows, labels: TableRef, closed: ClosedLabels) -> LabelledRows:
     """Return the rows with their label's place among the classes, as a number ``LABEL``, and their gold classes."""
     label_N, gold_N = (
-        places(io.take(table, rows.row_ids_N, [name])[name].combine_chunks(), closed.classes)
+        find_value_places(io.take(table, rows.row_ids_N, [name])[name].combine_chunks(), closed.classes)
         for table, name in ((labels, LABEL), (closed.examples, "gold"))
     )
     return rows._replace(
@@ -169,12 +169,12 @@ def fit_class_probe(
         return None
     assert len(rows.gold_N) == len(rows.part_N), "gold classes are those of the rows"
     label_M = rows.numbers_NK[used_M, rows.numbers.index(LABEL)]
-    target_MC = targets(label_M, rows.correct_N[used_M], rows.gold_N[used_M], len(rows.classes))
+    target_MC = compute_targets(label_M, rows.correct_N[used_M], rows.gold_N[used_M], len(rows.classes))
     if (target_MC == 1).any(axis=0).sum() < 2:
         return None
     hidden_MD = np.concatenate([rows.hidden_ND[used_M][:, start:end] for start, end in spans], axis=1)
     found = fit_ridge(hidden_MD, target_MC, fold_M)
-    sharpness = _sharpness(found.out_of_fold_NC, target_MC)
+    sharpness = _fit_sharpness(found.out_of_fold_NC, target_MC)
     centre_D = hidden_MD.mean(axis=0, dtype=np.float64)
     weights = {
         "weight_CD": torch.from_numpy(np.ascontiguousarray(found.weight_DC.T)),
@@ -185,7 +185,7 @@ def fit_class_probe(
     return FittedClasses(probe, log_odds(found.out_of_fold_NC * sharpness, label_M))
 
 
-def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:
+def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:
     """Return the probability of each class of the rows, as far as it is known, float64 [M, C].
 
     A row without a known class has those of the others, each as likely as it is among the known rows, without the one
@@ -202,7 +202,7 @@ def targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: 
     return share_MC
 
 
-def _sharpness(score_MC: Float64s, target_MC: Float64s) -> float:
+def _fit_sharpness(score_MC: Float64s, target_MC: Float64s) -> float:
     """Return the factor under which the scores give the targets the greatest likelihood, as logits of a softmax."""
 
     def likelihood(factor: float) -> float:

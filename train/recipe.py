@@ -38,7 +38,7 @@ class Recipe:
         return config.model_copy(update={"class_weight": 0.0, **{name: getattr(self, name) for name in own}})
 
 
-def recipe_of(options: Mapping[str, Any]) -> Recipe:
+def parse_recipe(options: Mapping[str, Any]) -> Recipe:
     """Return the recipe of ``trust.options.stacked``.
 
     Raises:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from curation.domains import Domain, Example, attempt
-from curation.domains.grading import checked
+from curation.domains.grading import check_labels
 from curation.errors import RowError
-from curation.escaping import message
+from curation.escaping import format_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,14 @@ def grade(
         if not problem and task.label is not None
     ]
     labels, golds = [read[place][0] for place in asked], [str(tasks[place].label) for place in asked]
-    verdicts = dict(zip(asked, checked(domain, labels, golds, [tasks[place].example for place in asked]), strict=True))
+    verdicts = dict(
+        zip(asked, check_labels(domain, labels, golds, [tasks[place].example for place in asked]), strict=True)
+    )
     found = []
     for place, (label, problem) in enumerate(read):
         verdict, parsed = verdicts.get(place, False), label is not None
         if isinstance(verdict, RowError):
-            found.append(AnswerReward(0.0, False, False, message(verdict)))
+            found.append(AnswerReward(0.0, False, False, format_error(verdict)))
         elif problem:
             found.append(AnswerReward(0.0, False, False, problem))
         else:

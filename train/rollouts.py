@@ -20,7 +20,7 @@ from transformers import (
 
 from curation.config.grpo import RolloutsConfig
 from curation.hashing import hash64, hash_unit
-from curation.models import text_of
+from curation.models import decode_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,7 +63,7 @@ class Rollouts(Protocol):
         ...
 
 
-def seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) -> list[int]:
+def make_seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) -> list[int]:
     """Return the seeds of the answers to a worker's prompts.
 
     Args:
@@ -90,7 +90,7 @@ class TransformersRollouts:
         order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt))
         found: dict[int, Rollout] = {}
         with _generating(trainer) as model:
-            for batch in _batches(order, wanted, self._config.max_tokens):
+            for batch in _iter_batches(order, wanted, self._config.max_tokens):
                 answers = self._draw(model, [wanted[place] for place in batch])
                 found.update(zip(batch, answers, strict=True))
         return [found[place] for place in range(len(wanted))]
@@ -124,17 +124,17 @@ class TransformersRollouts:
         )
         logprob_BT = torch.stack(drawing.logprobs, dim=1).cpu().tolist()
         answers = out_BT[:, width:].cpu().tolist()
-        return [self._rollout(tokens, logprobs) for tokens, logprobs in zip(answers, logprob_BT, strict=True)]
+        return [self._make_rollout(tokens, logprobs) for tokens, logprobs in zip(answers, logprob_BT, strict=True)]
 
-    def _rollout(self, tokens: list[int], logprobs: list[float]) -> Rollout:
+    def _make_rollout(self, tokens: list[int], logprobs: list[float]) -> Rollout:
         """Return the answer in a row of the batch."""
-        return ended(tokens, logprobs, self._ends, self._config.stop, self._text)
+        return cut_rollout(tokens, logprobs, self._ends, self._config.stop, self._text)
 
     def _text(self, tokens: list[int]) -> str:
-        return text_of(self._tokenizer, tokens)
+        return decode_tokens(self._tokenizer, tokens)
 
 
-def ended(
+def cut_rollout(
     tokens: list[int],
     logprobs: list[float],
     ends: Sequence[int],
@@ -217,7 +217,7 @@ def _generating(trainer: Any) -> Iterator[Any]:
             model.train(was_training)
 
 
-def _batches(order: Sequence[int], wanted: Sequence[Wanted], max_tokens: int) -> Iterator[list[int]]:
+def _iter_batches(order: Sequence[int], wanted: Sequence[Wanted], max_tokens: int) -> Iterator[list[int]]:
     """Yield places of prompts of like length, ``BATCH_TOKENS`` at a time."""
     batch: list[int] = []
     for place in order:

@@ -17,18 +17,18 @@ from torch.distributed.tensor import DTensor
 
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
-from curation.escaping import logger_of
-from curation.models import configuration_of, text_of
+from curation.escaping import get_logger
+from curation.models import decode_tokens, load_configuration
 from curation.models.footprint import DecoderShape
-from curation.models.loading import engine_arguments, is_installed, set_environment
-from curation.models.rollout_engine import MAX_RUNNING, num_answers, rollout_engine
+from curation.models.loading import is_installed, make_engine_arguments, set_environment
+from curation.models.rollout_engine import MAX_RUNNING, count_answers, plan_rollout_engine
 from curation.refs import ModelRef
-from train.rollouts import Rollout, Wanted, ended
+from train.rollouts import Rollout, Wanted, cut_rollout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-log = logger_of(__name__)
+log = get_logger(__name__)
 
 CPU_CACHE_BYTES = 1 << 30
 
@@ -36,7 +36,7 @@ _asleep: list[Any] = []
 """Engines of ended trainings."""
 
 
-def uses_vllm(config: GrpoConfig, architecture: str) -> bool:
+def is_vllm_backend(config: GrpoConfig, architecture: str) -> bool:
     """Return whether ``rollouts.backend`` is vLLM here: ``auto`` is with a GPU, if vLLM can draw for the training.
 
     Args:
@@ -49,7 +49,7 @@ def uses_vllm(config: GrpoConfig, architecture: str) -> bool:
     backend = config.rollouts.backend
     if backend == "transformers" or (backend == "auto" and not config.gpus_per_worker):
         return False
-    lacks = _lacks(architecture, on_gpu=config.gpus_per_worker > 0)
+    lacks = _find_vllm_problem(architecture, on_gpu=config.gpus_per_worker > 0)
     if lacks and backend == "vllm":
         raise ConfigError(f"rollouts.backend: vllm, but {lacks}; set rollouts.backend: transformers")
     if lacks:
@@ -57,7 +57,7 @@ def uses_vllm(config: GrpoConfig, architecture: str) -> bool:
     return not lacks
 
 
-def _lacks(architecture: str, *, on_gpu: bool) -> str | None:
+def _find_vllm_problem(architecture: str, *, on_gpu: bool) -> str | None:
     """Return why vLLM cannot draw."""
     if not is_installed():
         return "vLLM is not installed"
@@ -126,10 +126,10 @@ class VllmRollouts:
         self._tokenizer, self._config, self._ends = tokenizer, config.rollouts, list(ends)
         self._sleeps = config.gpus_per_worker > 0  # a CPU has no sleep mode
         self._owns_group = not torch.distributed.is_initialized()
-        shape = DecoderShape.of(configuration_of(model).to_dict())
+        shape = DecoderShape.of(load_configuration(model).to_dict())
         gpu_bytes = torch.cuda.mem_get_info()[1] if self._sleeps else None
-        division = rollout_engine(shape, config, dtype=dtype, gpu_bytes=gpu_bytes)
-        self._group = _group_of(division.tensor_parallel)
+        division = plan_rollout_engine(shape, config, dtype=dtype, gpu_bytes=gpu_bytes)
+        self._group = _make_group(division.tensor_parallel)
         set_num_threads = torch.set_num_threads
         try:
             with _ranks():
@@ -139,7 +139,7 @@ class VllmRollouts:
                     model,
                     dtype=dtype,
                     max_model_len=longest_prompt + config.rollouts.max_tokens,
-                    max_num_seqs=min(num_answers(config, division.tensor_parallel), MAX_RUNNING),
+                    max_num_seqs=min(count_answers(config, division.tensor_parallel), MAX_RUNNING),
                     tensor_parallel_size=division.tensor_parallel,
                     gpu_memory_utilization=division.gpu_memory,
                     distributed_executor_backend="uni" if self._owns_group else "external_launcher",
@@ -155,14 +155,14 @@ class VllmRollouts:
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
         """Return draws like :meth:`train.rollouts.Rollouts.draw`."""
         self._push(trainer.accelerator.unwrap_model(trainer.model))
-        together, mine = self._together(wanted)
-        params = [self._params(item.seed) for item in together]
+        together, mine = self._gather_wanted(wanted)
+        params = [self._make_params(item.seed) for item in together]
         prompts = [{"prompt_token_ids": item.prompt} for item in together]
         found = self._llm.generate(prompts, params, use_tqdm=False)
         self._sleep()
-        return [self._rollout(output.outputs[0]) for output in found[mine]]
+        return [self._make_rollout(output.outputs[0]) for output in found[mine]]
 
-    def _together(self, wanted: Sequence[Wanted]) -> tuple[list[Wanted], slice]:
+    def _gather_wanted(self, wanted: Sequence[Wanted]) -> tuple[list[Wanted], slice]:
         """Gather what all workers of this engine want, which each of them asks it for, and the place of this one's."""
         if self._group is None:
             return list(wanted), slice(None)
@@ -189,7 +189,7 @@ class VllmRollouts:
             torch.cuda.empty_cache()
             self._llm.wake_up(tags=["weights"])
         with torch.no_grad():
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": whole_weights(model)})
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter_whole_weights(model)})
             self._llm.collective_rpc(_renew_head)
         if self._sleeps:
             self._llm.wake_up(tags=["kv_cache"])
@@ -200,7 +200,7 @@ class VllmRollouts:
         if self._sleeps:
             self._llm.sleep(level=2)
 
-    def _params(self, seed: int) -> Any:
+    def _make_params(self, seed: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -217,17 +217,17 @@ class VllmRollouts:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _rollout(self, output: Any) -> Rollout:
+    def _make_rollout(self, output: Any) -> Rollout:
         flat = output.logprobs
         logprobs = [flat.logprobs[start] for start in flat.start_indices]
-        found = ended(list(output.token_ids), logprobs, self._ends, self._config.stop, self._text)
+        found = cut_rollout(list(output.token_ids), logprobs, self._ends, self._config.stop, self._decode)
         return found._replace(truncated=found.truncated and output.finish_reason == "length")
 
-    def _text(self, tokens: list[int]) -> str:
-        return text_of(self._tokenizer, tokens)
+    def _decode(self, tokens: list[int]) -> str:
+        return decode_tokens(self._tokenizer, tokens)
 
 
-def _group_of(size: int) -> Any:
+def _make_group(size: int) -> Any:
     """Return the group of this worker and the others of its engine, side by side; ``None`` where it has its own.
 
     All workers must ask for theirs together.
@@ -261,7 +261,7 @@ def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -
             skip_tokenizer_init=not config.rollouts.stop,
             logprobs_mode="processed_logprobs",  # at the temperature
             disable_log_stats=True,
-            **engine_arguments(model) | engine,
+            **make_engine_arguments(model) | engine,
         )
 
 
@@ -274,7 +274,7 @@ def _renew_head(worker: Any) -> None:
             layer.quant_method.process_weights_after_loading(layer)
 
 
-def whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def iter_whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each weight under its name in the base, with what an adapter adds to it; shards are gathered.
 
     Every worker must take all of them, in turn. What is trained is read and never written.
@@ -290,22 +290,22 @@ def whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             continue
         if weight.requires_grad and is_adapted:
             raise ModelError(f"{name} is trained beside the adapter; rollouts by vLLM know adapters of LoRA alone")
-        value = _whole(weight)
+        value = _gather_weight(weight)
         if is_adapted and kind == "weight" and owner.endswith(".base_layer"):
-            value = _adapted(value, modules[owner.removesuffix(".base_layer")])
+            value = _add_adapters(value, modules[owner.removesuffix(".base_layer")])
         yield name.removeprefix("base_model.model.").replace(".base_layer.", ".") if is_adapted else name, value
 
 
-def _adapted(base: torch.Tensor, layer: Any) -> torch.Tensor:
+def _add_adapters(base: torch.Tensor, layer: Any) -> torch.Tensor:
     """Return a copy of the weight of a layer with LoRA, with its adapters added; rounded once."""
     value = base.to(torch.float32)
     for name in layer.active_adapters:
-        down, up = (_whole(each[name].weight).to(torch.float32) for each in (layer.lora_A, layer.lora_B))
+        down, up = (_gather_weight(each[name].weight).to(torch.float32) for each in (layer.lora_A, layer.lora_B))
         added = up @ down * layer.scaling[name]
         value = value + (added.T if layer.fan_in_fan_out else added)
     return value.to(base.dtype)
 
 
-def _whole(weight: torch.Tensor) -> torch.Tensor:
+def _gather_weight(weight: torch.Tensor) -> torch.Tensor:
     weight = weight.detach()
     return weight.full_tensor() if isinstance(weight, DTensor) else weight

@@ -23,7 +23,7 @@ from curation.refs import ModelRef, TableRef
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
 from train.callbacks import Kept
-from train.epochs import accumulation_steps, train_epochs
+from train.epochs import count_accumulation_steps, train_epochs
 from train.models import TrainingRecord, TrainingResult
 from train.stream import Loader, TokenSource
 from train.student import train_student
@@ -46,7 +46,7 @@ def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[s
     to FlashAttention; :func:`check` tries whether a row's logits change with the row before it.
 
     ``logits_to_keep`` int64 [K]: the positions whose next token is a label, and one more. ``labels`` int64 [1, K]:
-    these tokens, after one that is ignored, as :func:`train.sft.completion_loss` shifts them. With ``mean_trust`` also
+    these tokens, after one that is ignored, as :func:`train.sft.compute_completion_loss` shifts them. With ``mean_trust`` also
     ``weights`` float32 [1, K - 1]: the trust of each label's row over it.
     """
     positions: list[int] = []
@@ -111,7 +111,7 @@ def train_sft(
         ConfigError: the batch sizes do not divide.
         SourceError, RunFailedError: as :func:`train.student.train_student`.
     """
-    accumulation_steps(config, config.num_workers)
+    count_accumulation_steps(config, config.num_workers)
     return train_student(fine_tune, base, rows, config, seed=seed, output=output, name=name, update=update)
 
 
@@ -147,7 +147,7 @@ def collate(rows: Sequence[TrainingRow], pad: int, mean_trust: float | None = No
     } | weights
 
 
-def completion_loss(
+def compute_completion_loss(
     logits_BTV: torch.Tensor,
     labels_BK: torch.Tensor,
     num_tokens: torch.Tensor | int | None = None,
@@ -228,4 +228,4 @@ class Supervised:
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> SftTrainer:
         """Return the trainer by the mean loss of the completions' tokens."""
         first_step = FirstStep(name, tokenizer, IGNORED) if self._config.check_first_step else None
-        return SftTrainer(loader, loss=completion_loss, first_step=first_step, **settings)
+        return SftTrainer(loader, loss=compute_completion_loss, first_step=first_step, **settings)

@@ -21,7 +21,7 @@ from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import auc_value
+from curation.metrics import compute_auc_value
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io
@@ -30,14 +30,22 @@ from curation.trust.components import PrincipalComponents
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.neural import NeuralTrust
 from curation.trust.parts import FIT, UNUSED, VALIDATION
-from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, stored_numbers
+from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, list_stored_numbers
 from train import course
-from train.combining import NUM_LEADS, Candidate, Folded, chosen, folds_of, varies
+from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
 from train.launch import remove
 from train.probes import ClosedLabels, fit_class_probe, fit_probe, with_classes
-from train.recipe import Recipe, recipe_of
-from train.rounding import decided, raw_at
-from train.trust import components_of, fit_member, labelled_rows, logits_at, neural_of, origin_of, projected
+from train.recipe import Recipe, parse_recipe
+from train.rounding import compute_raw_at, decide_dtype
+from train.trust import (
+    compute_components,
+    compute_logits_at,
+    describe_origin,
+    fit_member,
+    fit_neural_on,
+    project_rows,
+    read_labelled_rows,
+)
 from train.trust_loop import LabelledRows, Shard
 
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
@@ -79,9 +87,9 @@ def fit_stacked(
             shared.append(ray.put(tuple(folded)))
         place = kept / fingerprint([origin, options]) / str(fold)
         of_network = {**origin, "config": settings.model_dump(mode="json")}
-        return fit_member(partial(network_of, fold=fold), shared[0], settings, of_network, own, place)
+        return fit_member(partial(fit_network_on, fold=fold), shared[0], settings, of_network, own, place)
 
-    found = stacked_of(rows, config, seed=seed, origin=origin, fit_network=by_ray, **options).save(output)
+    found = fit_stacked_on(rows, config, seed=seed, origin=origin, fit_network=by_ray, **options).save(output)
     if shared:
         remove(kept)
     return found
@@ -95,18 +103,18 @@ def fit_confidence(labels: TableRef, grades: TableRef, config: TrustConfig, *, s
         SourceError: the labels hold no number that differs between rows.
     """
     rows, origin = _read(labels, grades, config, seed, output)
-    return confidence_of(rows, config, seed=seed, origin=origin).save(output.resolve())
+    return fit_confidence_on(rows, config, seed=seed, origin=origin).save(output.resolve())
 
 
 def _read(
     labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place
 ) -> tuple[LabelledRows, Json]:
-    numbers = stored_numbers(io.open_table(labels).schema)
-    rows = labelled_rows(labels, grades, config, seed=seed, numbers=numbers)
-    return rows, origin_of(labels, grades, config, seed, output)
+    numbers = list_stored_numbers(io.open_table(labels).schema)
+    rows = read_labelled_rows(labels, grades, config, seed=seed, numbers=numbers)
+    return rows, describe_origin(labels, grades, config, seed, output)
 
 
-def stacked_of(
+def fit_stacked_on(
     rows: LabelledRows,
     config: TrustConfig,
     *,
@@ -116,7 +124,7 @@ def stacked_of(
     **options: object,
 ) -> StackedTrust:
     """Return a stack of these rows; see :func:`fit_stacked`. Unless told, networks are fitted in this process."""
-    recipe = recipe_of(options)
+    recipe = parse_recipe(options)
     stack = _Stack(rows, config, recipe, seed)
     free = stack.free
     if stack.rarer < 2 * recipe.folds:
@@ -129,18 +137,20 @@ def stacked_of(
             stack.fit_networks(fit_network)
         stacked = stack.all_columns()
     simpler = [*free, *([] if stacked is numbers else [numbers])]
-    taken, choice = chosen(simpler, stacked, stack.correct_M, recipe.proof)
+    taken, choice = choose_candidate(simpler, stacked, stack.correct_M, recipe.proof)
     return stack.made(taken, origin, choice)
 
 
-def confidence_of(rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object]) -> StackedTrust:
+def fit_confidence_on(
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object]
+) -> StackedTrust:
     """Return the numbers of the answers of these rows in one logistic regression; see :func:`fit_confidence`."""
     stack = _Stack(rows, config, Recipe(), seed)
     few = stack.rarer < 2 * stack.recipe.folds
     return stack.made(stack.free[0] if few else stack.numbers_alone(), origin, None)
 
 
-def network_of(
+def fit_network_on(
     rows: LabelledRows,
     config: TrustConfig,
     *,
@@ -154,7 +164,7 @@ def network_of(
     stops_N = hash_unit(unit_N, derive(seed, "stopping")) < STOPPING
     part_N = np.where(stops_N, np.int8(VALIDATION), np.int8(FIT))
     part_N[(rows.part_N == fold) | (rows.part_N < 0)] = UNUSED
-    return neural_of(rows._replace(part_N=part_N), config, seed=seed, origin=origin, shard=shard)
+    return fit_neural_on(rows._replace(part_N=part_N), config, seed=seed, origin=origin, shard=shard)
 
 
 class _Stack:
@@ -175,10 +185,10 @@ class _Stack:
                 "right and wrong ones are needed; give more source rows or another teacher"
             )
         cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
-        fold_M = folds_of(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed, cluster_M=cluster_M)
+        fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed, cluster_M=cluster_M)
         self._folded = Folded(self.correct_M, fold_M)
         known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
-        kept = [name in known and varies(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
+        kept = [name in known and has_spread(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
         self._numbers_MK = rows.numbers_NK[self._used_M][:, np.array(kept, dtype=np.bool_)]
         if not self._numbers:
@@ -199,29 +209,29 @@ class _Stack:
         """The free signals that differ between rows, each alone, the best by AUC first; else the first number."""
         names = free_of(self._numbers)
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
-        found = [self._alone(name, column) for name, column in columns.items() if column in self._numbers]
-        found = found or [self._alone(self._numbers[0], self._numbers[0])]
-        return sorted(found, key=lambda candidate: -auc_value(candidate.raw_M, self.correct_M))
+        found = [self._fit_alone(name, column) for name, column in columns.items() if column in self._numbers]
+        found = found or [self._fit_alone(self._numbers[0], self._numbers[0])]
+        return sorted(found, key=lambda candidate: -compute_auc_value(candidate.raw_M, self.correct_M))
 
-    def _alone(self, name: str, column: str) -> Candidate:
+    def _fit_alone(self, name: str, column: str) -> Candidate:
         return self._folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
 
     def numbers_alone(self) -> Candidate:
         """Return the numbers of the answers in a logistic regression."""
-        return self._logistic(CONFIDENCE, [])
+        return self._fit_logistic(CONFIDENCE, [])
 
     def all_columns(self) -> Candidate:
         """Numbers and members in a logistic regression, of many rows in boosted trees where those rank better."""
-        found = self._logistic(STACKED, self._members)
+        found = self._fit_logistic(STACKED, self._members)
         if self.num_rows >= self.recipe.tree_rows:
-            trees = self._folded.trees(STACKED, *self._columns(self._members), self._config)
-            found = max(found, trees, key=lambda candidate: auc_value(candidate.raw_M, self.correct_M))
+            trees = self._folded.trees(STACKED, *self._join_columns(self._members), self._config)
+            found = max(found, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, self.correct_M))
         return found
 
-    def _logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
+    def _fit_logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         rising = [candidate.combination.names[0] for candidate in self.free if is_free(candidate.name)]
-        names, columns_MK = self._columns(members)
+        names, columns_MK = self._join_columns(members)
         return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
     def too_few(self, name: str) -> Json:
@@ -234,8 +244,8 @@ class _Stack:
 
     def fit_probes(self) -> None:
         """Fit a linear probe of each state, and of all inputs side by side where there are several."""
-        pca = self._components()
-        rows = self._rows if pca is None else projected(self._rows, pca)
+        pca = self._compute_components()
+        rows = self._rows if pca is None else project_rows(self._rows, pca)
         hidden_MD, sizes = rows.hidden_ND[self._used_M], rows.sizes
         ends = np.cumsum(sizes).tolist()
         parts = {"all": slice(0, ends[-1])}
@@ -261,24 +271,28 @@ class _Stack:
         """Fit a network a fold; a new row's logit is that of their mean probability."""
         fold_N = np.full(len(self._rows.part_N), UNUSED, dtype=np.int8)
         fold_N[self._used_M] = self._folded.fold_M
-        rows, settings, pca = self._rows._replace(part_N=fold_N), self.recipe.network(self._config), self._components()
+        rows, settings, pca = (
+            self._rows._replace(part_N=fold_N),
+            self.recipe.network(self._config),
+            self._compute_components(),
+        )
         if pca is not None:
-            rows, settings = projected(rows, pca), settings.model_copy(update={"pca": None})
+            rows, settings = project_rows(rows, pca), settings.model_copy(update={"pca": None})
         out_M, rounded_M, nets = np.empty(self.num_rows), np.empty(self.num_rows), []
         asked = self._config.score_dtype
         for fold in range(self.recipe.folds):
             own = derive(self._seed, f"fold {fold}")
             with course.part(fold, self.recipe.folds):
                 network = (
-                    network_of(rows, settings, fold=fold, seed=own, origin={})
+                    fit_network_on(rows, settings, fold=fold, seed=own, origin={})
                     if fit_network is None
                     else fit_network(rows, settings, fold, own)
                 )
             held_M = self._folded.fold_M == fold
-            out_M[held_M] = logits_at(network, rows, self._used_M[held_M])
+            out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
             if asked != "float32":
                 as_asked = network.behind(pca).scoring_in(asked)
-                rounded_M[held_M] = raw_at(as_asked, self._rows, self._used_M[held_M])
+                rounded_M[held_M] = compute_raw_at(as_asked, self._rows, self._used_M[held_M])
             nets.append(network.net)
         self._rounded_M = None if asked == "float32" else rounded_M
         self._networks = DeepEnsemble(nets, self._config.inputs, {}).behind(pca)
@@ -287,16 +301,16 @@ class _Stack:
     def fit_class_probe(self) -> None:
         """Fit a probe of the prompt's states for the log-odds of each row's label, where labels are a closed set."""
         found = fit_class_probe(self._rows, self._used_M, self._folded.fold_M, self._config.states)
-        if found is not None and varies(found.out_of_fold_M):
+        if found is not None and has_spread(found.out_of_fold_M):
             self._class_probe = found.probe
             odds_M = found.out_of_fold_M
             self._members.append((CLASS_PROBE, np.where(np.isnan(odds_M), np.nanmean(odds_M), odds_M)))
 
-    def _components(self) -> PrincipalComponents | None:
+    def _compute_components(self) -> PrincipalComponents | None:
         used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
-        return components_of(self._rows._replace(part_N=used_N), self._config)
+        return compute_components(self._rows._replace(part_N=used_N), self._config)
 
-    def _columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
+    def _join_columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
         """Return names and values [M, K] of what a combination reads: the numbers and the logits of members."""
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
@@ -313,7 +327,7 @@ class _Stack:
         }
         networks = self._networks if taken.name == STACKED else None
         if networks is not None and self._rounded_M is not None:
-            record["rounding"] = rounding = self._rounding(taken, self._rounded_M)
+            record["rounding"] = rounding = self._decide_dtype(taken, self._rounded_M)
             networks = networks.scoring_in(rounding["taken"])
         trust = StackedTrust(
             taken.combination,
@@ -326,9 +340,9 @@ class _Stack:
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust
 
-    def _rounding(self, taken: Candidate, rounded_M: Float64s) -> Json:
+    def _decide_dtype(self, taken: Candidate, rounded_M: Float64s) -> Json:
         """Return the type in which the networks score, by what it changes in the whole stack's out-of-fold logits."""
-        _, exact_MK = self._columns(self._members)
-        _, rounded_MK = self._columns([*self._members[:-1], (NETWORKS, rounded_M)])
+        _, exact_MK = self._join_columns(self._members)
+        _, rounded_MK = self._join_columns([*self._members[:-1], (NETWORKS, rounded_M)])
         exact, rounded = (taken.combination.logits(columns).astype(np.float32) for columns in (exact_MK, rounded_MK))
-        return decided(exact, rounded, self.correct_M, self._config.score_dtype)
+        return decide_dtype(exact, rounded, self.correct_M, self._config.score_dtype)

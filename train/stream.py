@@ -19,11 +19,11 @@ import pyarrow as pa
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from curation.arrays import Float64s, Int64s
-from curation.domains.pair import continuation
+from curation.domains.pair import format_continuation
 from curation.refs import TableRef
 from curation.tables import io
-from train.agreement import gathered
-from train.tokens import Pair, TrainingRow, num_tokens, tokenize
+from train.agreement import gather_values
+from train.tokens import Pair, TrainingRow, count_tokens, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,10 +52,10 @@ class Order:
 
     def step(self, epoch: int, number: int) -> Int64s:
         """Return the rows of a step, the longest first."""
-        return self._epoch(epoch)[number * self.global_batch_size : (number + 1) * self.global_batch_size]
+        return self._order_epoch(epoch)[number * self.global_batch_size : (number + 1) * self.global_batch_size]
 
     @lru_cache(maxsize=1)  # noqa: B019 - an order lives as long as its training
-    def _epoch(self, epoch: int) -> Int64s:
+    def _order_epoch(self, epoch: int) -> Int64s:
         """Return all rows of an epoch, step after step.
 
         Rows that do not fill a step are drawn at random and come last. The others are grouped: rows of similar length
@@ -66,13 +66,13 @@ class Order:
         num_grouped = len(shuffled_N) - len(shuffled_N) % self.global_batch_size
         for first in range(0, num_grouped, GROUPED_BATCHES * self.global_batch_size):
             group = shuffled_N[first : min(first + GROUPED_BATCHES * self.global_batch_size, num_grouped)]
-            group[:] = self._longest_first(group)
+            group[:] = self._sort_longest_first(group)
         steps = shuffled_N[:num_grouped].reshape(-1, self.global_batch_size)
         shuffled_N[:num_grouped] = steps[rng.permutation(len(steps))].ravel()
-        shuffled_N[num_grouped:] = self._longest_first(shuffled_N[num_grouped:])
+        shuffled_N[num_grouped:] = self._sort_longest_first(shuffled_N[num_grouped:])
         return shuffled_N
 
-    def _longest_first(self, rows: Int64s) -> Int64s:
+    def _sort_longest_first(self, rows: Int64s) -> Int64s:
         ordered: Int64s = rows[np.argsort(-self.lengths_N[rows], kind="stable")]
         return ordered
 
@@ -171,7 +171,7 @@ class TokenSource:
     def survey(self, rank: int = 0, num_workers: int = 1) -> Survey:
         """Measure all rows; the workers of a training share the work, so all of them call it."""
         first, last = (self.num_rows * worker // num_workers for worker in (rank, rank + 1))
-        shares = gathered(self._share(first, last - first))
+        shares = gather_values(self._measure_share(first, last - first))
         row_ids_N = np.concatenate([share.row_ids_N for share in shares])
         lengths_N = np.concatenate([share.lengths_N for share in shares])
         by_id_N = np.argsort(row_ids_N, kind="stable")
@@ -186,14 +186,14 @@ class TokenSource:
             mean_trust=float(trusts_N[positions_N].mean()) if "trust" in self._columns and len(positions_N) else None,
         )
 
-    def _share(self, first: int, num: int) -> _Share:
+    def _measure_share(self, first: int, num: int) -> _Share:
         """Measure ``num`` rows of the table from ``first`` on."""
         row_ids, lengths, trusts, digest = [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0)], 0
         scanner = self._table.scanner(self._columns, offset=first, limit=num, batch_size=SCAN_ROWS)
         for batch in scanner.to_batches() if num else ():
-            rows = self._tokens(batch, limit=None)
+            rows = self._tokenize_columns(batch, limit=None)
             row_ids.append(batch["row_id"].to_numpy())
-            lengths.append(np.array([num_tokens(row) for row in rows], np.int32))
+            lengths.append(np.array([count_tokens(row) for row in rows], np.int32))
             if "trust" in self._columns:
                 trusts.append(batch["trust"].to_numpy(zero_copy_only=False).astype(np.float64))
             columns = [batch[name].to_pylist() for name in self._columns]
@@ -209,7 +209,7 @@ class TokenSource:
     def take(self, positions: Sequence[int]) -> list[TrainingRow]:
         """Return the rows at these positions of the table."""
         table = self._table.take(list(positions), columns=self._columns)
-        rows = self._tokens(table, limit=self._max_length)
+        rows = self._tokenize_columns(table, limit=self._max_length)
         for row, row_id in zip(rows, table["row_id"].to_pylist(), strict=True):
             row["row_id"] = row_id
         if "trust" in self._columns:
@@ -217,10 +217,10 @@ class TokenSource:
                 row["trust"] = trust
         return rows
 
-    def _tokens(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
-        return self._continued(columns["prompt"].to_pylist(), columns["completion"].to_pylist(), limit)
+    def _tokenize_columns(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
+        return self._tokenize_pairs(columns["prompt"].to_pylist(), columns["completion"].to_pylist(), limit)
 
-    def _continued(self, prompts: list[str], completions: list[str], limit: int | None) -> list[TrainingRow]:
+    def _tokenize_pairs(self, prompts: list[str], completions: list[str], limit: int | None) -> list[TrainingRow]:
         """Return each prompt with its completion."""
         pairs = [Pair(*pair) for pair in zip(prompts, completions, strict=True)]
         return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template)
@@ -231,15 +231,17 @@ class PreferenceSource(TokenSource):
 
     text = ("row_id", "prompt", "chosen", "rejected")
 
-    def _tokens(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
+    def _tokenize_columns(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
         prompts = columns["prompt"].to_pylist()
         chosen, rejected = (
-            [continuation(*pair) for pair in zip(prompts, columns[name].to_pylist(), strict=True)]
+            [format_continuation(*pair) for pair in zip(prompts, columns[name].to_pylist(), strict=True)]
             for name in ("chosen", "rejected")
         )
-        pairs = zip(self._continued(prompts, chosen, None), self._continued(prompts, rejected, None), strict=True)
+        pairs = zip(
+            self._tokenize_pairs(prompts, chosen, None), self._tokenize_pairs(prompts, rejected, None), strict=True
+        )
         rows: list[TrainingRow] = [{**better, "rejected": worse["input_ids"]} for better, worse in pairs]
-        return [row for row in rows if limit is None or num_tokens(row) <= limit]
+        return [row for row in rows if limit is None or count_tokens(row) <= limit]
 
 
 class Loader(DataLoader[Any]):
@@ -285,7 +287,7 @@ class _Blocks(Dataset[TrainingRow]):
 
     def __getitems__(self, numbers: list[int]) -> list[TrainingRow]:
         epoch, block = self._numbers.epoch, numbers[0] // self._num
-        wanted = [key for key in ((epoch, block), (epoch, block + 1)) if self._first(key[1]) is not None]
+        wanted = [key for key in ((epoch, block), (epoch, block + 1)) if self._find_first(key[1]) is not None]
         self._blocks = {key: self._blocks.get(key) or self._reader.submit(self._read, *key) for key in wanted}
         return self._blocks[wanted[0]].result()[numbers[0] % self._num]
 
@@ -295,7 +297,7 @@ class _Blocks(Dataset[TrainingRow]):
     def __len__(self) -> int:
         return len(self._positions_N)
 
-    def _first(self, block: int) -> int | None:
+    def _find_first(self, block: int) -> int | None:
         """Return the first micro-batch of a block; None past the end of the epoch."""
         return first if (first := block * self._num) < self._division.num_per_epoch else None
 

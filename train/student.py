@@ -17,12 +17,12 @@ from curation.errors import ConfigError, SourceError, TrainingError
 from curation.json_types import Json
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
-from curation.storage.paths import Place, Remote, place, write_atomically
+from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
 from train import fence, preemption
 from train.launch import CLAIM, launch
-from train.models import TrainingRecord, TrainingResult, saved
+from train.models import TrainingRecord, TrainingResult, read_saved
 
 FINAL = (ConfigError, SourceError, TrainingError)
 """Errors that all workers meet together, and would meet again: no further try is made."""
@@ -81,14 +81,14 @@ def train_student(
         kind, message = json.loads(failure.read_text())
         failure.unlink()
         raise next(error for error in FINAL if error.__name__ == kind)(f"student {name}: {message}")
-    return saved(base, config.lora, output)
+    return read_saved(base, config.lora, output)
 
 
 def _train(task: Json) -> None:
     """Train the student in each worker."""
     config: LmStudentConfig = task["config"]
     torch.set_num_threads(config.cpus_per_worker)
-    output, note = place(task["output"]), place(task["note"])
+    output, note = to_place(task["output"]), to_place(task["note"])
     is_first = ray.train.get_context().get_world_rank() == 0
     local_output = staged(output) if is_first else scratch(output)
     with fence.around(task[CLAIM] if is_first else None):
@@ -109,7 +109,7 @@ def _train(task: Json) -> None:
         except FINAL as error:
             if is_first:
                 fence.require()
-                write_atomically(place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
+                write_atomically(to_place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
 
 
 class _Checkpoints:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 from curation.errors import ModelError
-from curation.models import as_user_turns, text_ids, token_ids
+from curation.models import as_user_turns, encode_prefixes, encode_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ class TrainingRow(TypedDict):
     """The ids of the prompt and the rejected answer, where ``input_ids`` are those of the chosen one."""
 
 
-def num_tokens(row: TrainingRow) -> int:
+def count_tokens(row: TrainingRow) -> int:
     """Return the tokens of a row; of a pair of answers those of the longer one, with its prompt."""
     return max(len(row["input_ids"]), len(row.get("rejected", ())))
 
@@ -43,10 +43,10 @@ def tokenize(
     """Return token ids of each pair with at most ``max_length`` of them; longer pairs are left out. None: no limit.
 
     Raises:
-        ModelError: as :func:`prompt_ids` and :func:`completion_ids`.
+        ModelError: as :func:`prompt_ids` and :func:`encode_completions`.
     """
     prompts = prompt_ids(tokenizer, [pair.prompt for pair in pairs], chat_template=chat_template)
-    completions = completion_ids(tokenizer, [pair.completion for pair in pairs])
+    completions = encode_completions(tokenizer, [pair.completion for pair in pairs])
     return [
         {"input_ids": [*prompt, *completion], "num_prompt": len(prompt)}
         for prompt, completion in zip(prompts, completions, strict=True)
@@ -59,17 +59,17 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Return token ids of prompts, up to where the completion begins.
 
-    They are those that teachers feed (``models.text_ids``). With ``chat_template`` a prompt is one user turn
+    They are those that teachers feed (``models.encode_prefixes``). With ``chat_template`` a prompt is one user turn
     (``models.as_user_turns``).
 
     Raises:
         ModelError: the tokenizer lacks the requested chat template.
     """
     texts = as_user_turns(tokenizer, prompts) if chat_template else prompts
-    return text_ids(tokenizer, texts, special=not chat_template)
+    return encode_prefixes(tokenizer, texts, special=not chat_template)
 
 
-def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[str]) -> list[list[int]]:
+def encode_completions(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[str]) -> list[list[int]]:
     """Return token ids of completions, each followed by the end token.
 
     Raises:
@@ -78,7 +78,7 @@ def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[s
     end = _end(tokenizer)
     if not completions:
         return []
-    return [[*completion, end] for completion in token_ids(tokenizer, completions, special=False)]
+    return [[*completion, end] for completion in encode_texts(tokenizer, completions, special=False)]
 
 
 def _end(tokenizer: "PreTrainedTokenizerBase") -> int:

@@ -18,7 +18,7 @@ from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig
 from curation.errors import TrainingError
-from train.agreement import gathered
+from train.agreement import gather_values
 from train.partial import Partial
 
 MOST_POSITIONS = 256
@@ -58,13 +58,13 @@ class FirstStep:
 
     @torch.no_grad()
     def add(self, logits_BTV: torch.Tensor, labels_BK: torch.Tensor) -> None:
-        """Look at a micro-batch, with logits and labels as :func:`train.sft.completion_loss` takes them."""
+        """Look at a micro-batch, with logits and labels as :func:`train.sft.compute_completion_loss` takes them."""
         targets_BK, logits_BKV = labels_BK[:, 1:], logits_BTV[:, -labels_BK.shape[1] : -1]
         end = self._tokenizer.eos_token_id
         labelled_BK, ends_BK = targets_BK != self._ignored, targets_BK == end
-        logprobs_TV = _first(logits_BKV, labelled_BK).float().log_softmax(-1)
+        logprobs_TV = _take_first(logits_BKV, labelled_BK).float().log_softmax(-1)
         targets_T1 = targets_BK[labelled_BK][:MOST_POSITIONS, None]
-        at_end_WV = _first(logits_BKV, ends_BK).float().log_softmax(-1)
+        at_end_WV = _take_first(logits_BKV, ends_BK).float().log_softmax(-1)
         sums = self._sums
         sums.num_words = logits_BTV.shape[-1]
         sums.labels += len(targets_T1)
@@ -83,7 +83,7 @@ class FirstStep:
         Raises:
             TrainingError: the end token is one that the base does not write, or its loss is above a uniform draw's.
         """
-        found = gathered((self._sums, self._instead))
+        found = gather_values((self._sums, self._instead))
         num_words = max(sums.num_words for sums, _ in found)
         ends, labels = sum(sums.ends for sums, _ in found), sum(sums.labels for sums, _ in found)
         end_logprob = sum(sums.end_logprob for sums, _ in found) / max(ends, 1)
@@ -106,7 +106,7 @@ class FirstStep:
             )
 
 
-def _first(logits_BKV: torch.Tensor, taken_BK: torch.Tensor) -> torch.Tensor:
+def _take_first(logits_BKV: torch.Tensor, taken_BK: torch.Tensor) -> torch.Tensor:
     """Return the logits of the first places that are taken, [T, V]."""
     rows_T, places_T = taken_BK.nonzero(as_tuple=True)
     return logits_BKV[rows_T[:MOST_POSITIONS], places_T[:MOST_POSITIONS]]
@@ -123,19 +123,19 @@ READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "t
 """Variables by which ``transformers`` leaves the weights of a model to the first worker."""
 
 
-def num_workers() -> int:
+def count_workers() -> int:
     """Return the workers of this training."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
-def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Path) -> dict[str, Any]:
+def make_arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Path) -> dict[str, Any]:
     """Return the fields of ``TrainingArguments`` that are the same for every method; ``work`` gets the checkpoints."""
     use_gpu = config.gpus_per_worker > 0
     return {
         "output_dir": str(work),
         "use_cpu": not use_gpu,
         "bf16": config.compute_dtype == "bfloat16",
-        "fsdp": config.sharding == "fsdp" and num_workers() > 1,
+        "fsdp": config.sharding == "fsdp" and count_workers() > 1,
         "fsdp_config": {
             "version": 2,
             "state_dict_type": "SHARDED_STATE_DICT",
@@ -168,7 +168,7 @@ def is_read_once(config: LmStudentConfig) -> bool:
 
     Where students learn by GRPO, each worker needs them for the engine that draws answers.
     """
-    return config.sharding == "fsdp" and num_workers() > 1 and config.method != "grpo"
+    return config.sharding == "fsdp" and count_workers() > 1 and config.method != "grpo"
 
 
 @contextlib.contextmanager
@@ -189,7 +189,7 @@ def read_once(config: LmStudentConfig) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def rising_from_first_step(scheduler: object, warm_up: int) -> Any:
+def shift_warm_up(scheduler: object, warm_up: int) -> Any:
     """Return the same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
 
     Schedules of ``transformers`` have s / warm_up there, so that the first step, of rate 0, would teach nothing.
@@ -229,9 +229,9 @@ class Guarded(Trainer):
         state.distributed_type, state.fsdp_plugin, self.is_fsdp_enabled = DistributedType.FSDP, plugin, True
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Return the schedule of the arguments, without a first step at rate 0 (:func:`rising_from_first_step`)."""
+        """Return the schedule of the arguments, without a first step at rate 0 (:func:`shift_warm_up`)."""
         usual = super().create_scheduler(num_training_steps, optimizer)
-        found = rising_from_first_step(usual, self.args.get_warmup_steps(num_training_steps))
+        found = shift_warm_up(usual, self.args.get_warmup_steps(num_training_steps))
         self.lr_scheduler = found
         return found
 
@@ -281,7 +281,7 @@ class Guarded(Trainer):
             "broken": [row for rows, loss in step if not torch.isfinite(loss) for row in rows],
             "all": [row for rows, _ in step for row in rows],
         }
-        found = gathered(own)
+        found = gather_values(own)
         broken, rows = (sorted({row for each in found for row in each[kind]}) for kind in ("broken", "all"))
         named = broken or rows
         more = f" and {len(named) - SHOWN_ROWS} more" if len(named) > SHOWN_ROWS else ""
@@ -297,10 +297,10 @@ class Guarded(Trainer):
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError) as error:
-            problem = _cause(error)
+            problem = _find_os_error(error)
             if problem is None:
                 raise
-        problems = [text for text in gathered(str(problem) if problem else "") if text]
+        problems = [text for text in gather_values(str(problem) if problem else "") if text]
         if problems:
             folder = Path(str(self.args.output_dir))
             shutil.rmtree(folder / f"checkpoint-{self.state.global_step}", ignore_errors=True)
@@ -310,7 +310,7 @@ class Guarded(Trainer):
             )
 
 
-def _cause(error: BaseException | None) -> OSError | None:
+def _find_os_error(error: BaseException | None) -> OSError | None:
     """Return the file system's error behind an error; torch's writer of archives hides it in a ``RuntimeError``."""
     while error is not None:
         if isinstance(error, OSError):
@@ -331,7 +331,7 @@ class SftTrainer(Guarded):
 
         ``first_step`` looks at the first step's logits before any weight changes; None looks at nothing.
         """
-        super().__init__(train_dataset=loader.dataset, compute_loss_func=self._loss, **settings)
+        super().__init__(train_dataset=loader.dataset, compute_loss_func=self._compute_batch_loss, **settings)
         self._loader, self._loss_of, self._first_step = loader, loss, first_step
         self._weights: torch.Tensor | None = None
 
@@ -348,7 +348,7 @@ class SftTrainer(Guarded):
         self.remember(row_ids, found[0] if return_outputs else found)
         return found
 
-    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    def _compute_batch_loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         if self._first_step is not None and self.state.global_step == 0:
             self._first_step.add(outputs.logits, labels)
         return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)

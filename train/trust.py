@@ -14,7 +14,7 @@ import numpy as np
 import ray
 import torch
 
-from curation.arms import fitted_of
+from curation.arms import find_fitted
 from curation.arrays import Floats, Int64s
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
@@ -22,24 +22,24 @@ from curation.errors import ConfigError, DegenerateSourceError, ModelError
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef, TrustRef, fingerprint
-from curation.registry import check_options, code
+from curation.registry import check_options, load_code
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import Place
 from curation.tables import io
-from curation.tables.schemas import input_column
+from curation.tables.schemas import get_input_column
 from curation.trust import Scores, load_fitted, saved
 from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust, check_heads
 from curation.trust.calibration import fit_calibration
-from curation.trust.components import PrincipalComponents, check_size, principal_components
+from curation.trust.components import PrincipalComponents, check_size, compute_principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
-from curation.trust.parts import FIT, NAMES, VALIDATION, candidates, part_of
+from curation.trust.parts import FIT, NAMES, VALIDATION, assign_parts, make_candidates_filter
 from curation.trust.stacked import read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train import course
 from train.launch import remove
-from train.rounding import rounded
-from train.trust_loop import Ends, LabelledRows, Shard, fit_arrays, never
+from train.rounding import round_trust
+from train.trust_loop import Ends, LabelledRows, Shard, end_never, fit_arrays
 from train.trust_workers import fit_net
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
-    origin = origin_of(labels, grades, config, seed, output)
-    return fit_net(neural_of, rows, config, origin, seed=seed, output=output.resolve())
+    origin = describe_origin(labels, grades, config, seed, output)
+    return fit_net(fit_neural_on, rows, config, origin, seed=seed, output=output.resolve())
 
 
 def fit_deep_ensemble(
@@ -70,36 +70,36 @@ def fit_deep_ensemble(
         ConfigError: fewer than two members.
         RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    seeds = _member_seeds(seed, members)
+    seeds = _derive_member_seeds(seed, members)
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
-    origin = origin_of(labels, grades, config, seed, output)
+    origin = describe_origin(labels, grades, config, seed, output)
     shared = ray.put(tuple(rows))
     kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
     fits = []
     for m, own in enumerate(seeds):
         with course.part(m, members):
-            fits.append(fit_member(neural_of, shared, config, origin, own, kept / str(m)))
-    ref = _averaged(fits, rows, config, origin).save(output)
+            fits.append(fit_member(fit_neural_on, shared, config, origin, own, kept / str(m)))
+    ref = _average_members(fits, rows, config, origin).save(output)
     remove(kept.parent)
     return ref
 
 
-def _member_seeds(seed: int, members: int) -> list[int]:
+def _derive_member_seeds(seed: int, members: int) -> list[int]:
     """Return the seed of each member of an ensemble; fewer than two members are refused."""
     if members < 2:
         raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
     return [derive(seed, f"member {m}") for m in range(members)]
 
 
-def _averaged(
+def _average_members(
     fits: Sequence[NeuralTrust], rows: LabelledRows, config: TrustConfig, origin: Mapping[str, object]
 ) -> StateTrust:
     """Return the average of members that were fitted on these rows, calibrated."""
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
-    return rounded(_calibrated(trust.behind(fits[0].pca), rows, config), rows, config)
+    return round_trust(_calibrate(trust.behind(fits[0].pca), rows, config), rows, config)
 
 
 def fit_member(
@@ -130,8 +130,8 @@ def fit_attention(
     """
     check_heads(num_heads, config.width)
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
-    origin = origin_of(labels, grades, config, seed, output)
-    return fit_net(attention_of, rows, config, origin, seed=seed, output=output.resolve(), num_heads=num_heads)
+    origin = describe_origin(labels, grades, config, seed, output)
+    return fit_net(fit_attention_on, rows, config, origin, seed=seed, output=output.resolve(), num_heads=num_heads)
 
 
 def fit_here(
@@ -157,11 +157,19 @@ def fit_here(
     """
     check_options("trust.options", made_by.fitted, None, None, config, None, **options)
     rows = read_rows(labels, grades, config, seed=seed)
-    return _fitted(made_by, rows, config, origin_of(labels, grades, config, seed, output), **options).save(output)
+    return _fit_calibrated(
+        made_by, rows, config, describe_origin(labels, grades, config, seed, output), **options
+    ).save(output)
 
 
 def fit_rows(
-    kind: str, rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], ends: Ends = never
+    kind: str,
+    rows: LabelledRows,
+    config: TrustConfig,
+    *,
+    seed: int,
+    origin: Mapping[str, object],
+    ends: Ends = end_never,
 ) -> StateTrust:
     """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
 
@@ -180,44 +188,44 @@ def fit_rows(
         DegenerateSourceError: all labels are right, or all are wrong, in a part.
         ConfigError: options that it does not take or refuses, or a function of one's own that says no ``fit_rows``.
     """
-    fitted, options = fitted_of([kind])[kind], config.options.get(kind, {})
+    fitted, options = find_fitted([kind])[kind], config.options.get(kind, {})
     if fitted.fit_rows is not None:
-        of_rows = code(fitted.fit_rows)
+        of_rows = load_code(fitted.fit_rows)
         how = {"seed": seed, "origin": origin, **({"ends": ends} if "ends" in signature(of_rows).parameters else {})}
         check_options("trust.options", of_rows, rows, config, **how, **options)
         return cast(StateTrust, of_rows(rows, config, **how, **options))
     if fitted.fit is not None:
         raise ConfigError(f"{kind}: its line in TRUST says what fits it from tables (fit), but no fit_rows")
-    return _fitted(code(fitted.made_by), rows, config, {**origin, "seed": seed}, **options)
+    return _fit_calibrated(load_code(fitted.made_by), rows, config, {**origin, "seed": seed}, **options)
 
 
-def neural_of(
+def fit_neural_on(
     rows: LabelledRows,
     config: TrustConfig,
     *,
     seed: int,
     origin: Mapping[str, object],
     shard: Shard | None = None,
-    ends: Ends = never,
+    ends: Ends = end_never,
 ) -> NeuralTrust:
     """Return a neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
-    pca, given = components_of(rows, config), rows
-    rows = rows if pca is None else projected(rows, pca)
+    pca, given = compute_components(rows, config), rows
+    rows = rows if pca is None else project_rows(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
     trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}).behind(pca)
     trust.calibration, trust.held_out = calibration, held_out
-    return rounded(trust, given, config)
+    return round_trust(trust, given, config)
 
 
-def attention_of(
+def fit_attention_on(
     rows: LabelledRows,
     config: TrustConfig,
     *,
     seed: int,
     origin: Mapping[str, object],
     shard: Shard | None = None,
-    ends: Ends = never,
+    ends: Ends = end_never,
     num_heads: int = 4,
 ) -> AttentionTrust:
     """Return a network that attends over the inputs of these rows; see :func:`fit_attention`."""
@@ -228,32 +236,34 @@ def attention_of(
     return trust
 
 
-def deep_ensemble_of(
+def fit_deep_ensemble_on(
     rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], members: int = 5
 ) -> StateTrust:
     """Return the average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
-    fits = [neural_of(rows, config, seed=own, origin=origin) for own in _member_seeds(seed, members)]
-    return _averaged(fits, rows, config, {**origin, "seed": seed})
+    fits = [fit_neural_on(rows, config, seed=own, origin=origin) for own in _derive_member_seeds(seed, members)]
+    return _average_members(fits, rows, config, {**origin, "seed": seed})
 
 
-def _fitted(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json, **options: Any) -> StateTrust:
+def _fit_calibrated(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json, **options: Any) -> StateTrust:
     """Return a trust function of the fit rows, calibrated."""
     fit_F = rows.places(FIT)
     hidden_FD = rows.hidden_ND[fit_F]
-    pca = components_of(rows, config, made_by.default_pca)
+    pca = compute_components(rows, config, made_by.default_pca)
     if pca is not None:
         hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
     trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
-    return _calibrated(trust.behind(pca), rows, config)
+    return _calibrate(trust.behind(pca), rows, config)
 
 
-def components_of(rows: LabelledRows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
+def compute_components(
+    rows: LabelledRows, config: TrustConfig, default: int | None = None
+) -> PrincipalComponents | None:
     """Return the principal components of the states of the fit rows that ``config`` asks for.
 
     Raises:
         ConfigError: there are not so many.
     """
-    fit_F, width = rows.places(FIT), _width(rows, config)
+    fit_F, width = rows.places(FIT), _get_state_width(rows, config)
     size = config.pca
     if size is None:
         size = min(default or 0, width, len(fit_F) - 1)
@@ -261,15 +271,15 @@ def components_of(rows: LabelledRows, config: TrustConfig, default: int | None =
         return None
     chunks = (fit_F[start : start + SCORE_ROWS] for start in range(0, len(fit_F), SCORE_ROWS))
     batches = (torch.from_numpy(rows.hidden_ND[chunk])[:, :width] for chunk in chunks)
-    return principal_components(batches, size=size, key="trust.pca")
+    return compute_principal_components(batches, size=size, key="trust.pca")
 
 
-def _width(rows: LabelledRows, config: TrustConfig) -> int:
+def _get_state_width(rows: LabelledRows, config: TrustConfig) -> int:
     """Return numbers of a row's states, without the scalar columns."""
     return sum(rows.sizes[: len(config.states)])
 
 
-def projected(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
+def project_rows(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
     """Return the rows with the projection of their states in the states' place."""
     width, size = pca.shape
     projected_NK = np.empty((len(rows.hidden_ND), rows.hidden_ND.shape[1] - width + size), dtype=np.float32)
@@ -279,16 +289,16 @@ def projected(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
     return rows._replace(hidden_ND=projected_NK, sizes=(projected_NK.shape[1],))
 
 
-def _calibrated(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> StateTrust:
+def _calibrate(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> StateTrust:
     """Return a trust function with its held-out scores, on which it is calibrated."""
     validation_V = rows.places(VALIDATION)
-    raw_V = logits_at(trust, rows, validation_V)
+    raw_V = compute_logits_at(trust, rows, validation_V)
     trust.calibration = fit_calibration(raw_V, rows.correct_N[validation_V], config.calibration)
     trust.held_out = rows.held_out(validation_V, raw_V)
     return trust.noted(num_repeats=rows.num_repeats)
 
 
-def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores:
+def compute_logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores:
     """Return the logit of the rows at these places, float32 [M]."""
     batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
     parts = [
@@ -298,7 +308,7 @@ def logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
-def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place) -> Json:
+def describe_origin(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place) -> Json:
     """Return the inputs of a fit as JSON, with tables relative to the run directory that ``output`` lies in."""
     tables = {"labels": labels.to_json(), "grades": grades.to_json()}
     return {
@@ -315,26 +325,26 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         ConfigError: ``config.pca`` asks for more components than there are.
     """
-    rows = labelled_rows(labels, grades, config, seed=seed)
+    rows = read_labelled_rows(labels, grades, config, seed=seed)
     _refuse_degenerate(rows, config)
     if config.pca is not None:
-        check_size(config.pca, width=_width(rows, config), num_rows=len(rows.places(FIT)), key="trust.pca")
+        check_size(config.pca, width=_get_state_width(rows, config), num_rows=len(rows.places(FIT)), key="trust.pca")
     return rows
 
 
-def labelled_rows(
+def read_labelled_rows(
     labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] = ()
 ) -> LabelledRows:
     """Return the rows of :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
     graded = read_grades(grades)
-    columns = [input_column(name) for name in config.inputs]
+    columns = [get_input_column(name) for name in config.inputs]
     numbers_NK = np.full((len(graded.row_ids_N), len(numbers)), np.nan)
     hidden_ND: Floats | None = None
     sizes: tuple[int, ...] = ()
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
     dataset = io.open_table(labels)
     read = list(dict.fromkeys(["row_id", *columns, *numbers]))
-    for batch in dataset.scanner(columns=read, filter=candidates(config)).to_batches():
+    for batch in dataset.scanner(columns=read, filter=make_candidates_filter(config)).to_batches():
         states = read_states(batch, columns)
         row_ids_B = batch.column("row_id").to_numpy()
         places_B = np.searchsorted(graded.row_ids_N, row_ids_B)
@@ -352,7 +362,7 @@ def labelled_rows(
     return LabelledRows(
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
         correct_N=graded.correct_N[present_N],
-        part_N=part_of(graded.question_N[present_N], config, seed, unit_N=graded.unit_N[present_N]),
+        part_N=assign_parts(graded.question_N[present_N], config, seed, unit_N=graded.unit_N[present_N]),
         sizes=sizes,
         row_ids_N=graded.row_ids_N[present_N],
         cluster_N=None if graded.cluster_N is None else graded.cluster_N[present_N],

@@ -1,6 +1,6 @@
 """The loop that fits a network as trust function (paper, section "Neural Trust Functions"), or one shard of the fit.
 
-The paper leaves open, and we chose: what the class weight multiplies (:func:`class_weights`), one AdamW group for all
+The paper leaves open, and we chose: what the class weight multiplies (:func:`compute_class_weights`), one AdamW group for all
 parameters, a constant learning rate, batches reshuffled each epoch, and a bound on optimizer steps instead of epochs,
 so that a small source gets as many steps as a large one. Our additions, which can be switched off: early stopping on
 validation AUC, standardised inputs, calibration. Each shard takes its share of every batch, so that the number of
@@ -22,7 +22,7 @@ from curation.arrays import Bools, Floats, Int64s
 from curation.config import TrustConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
-from curation.metrics import auc_value
+from curation.metrics import compute_auc_value
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.neural import Net, TrustNet
 from curation.trust.parts import FIT, REPEAT, VALIDATION
@@ -141,7 +141,7 @@ Ends = Callable[[FitRecord], bool]
 """Says whether a fit ends early."""
 
 
-def never(record: FitRecord) -> bool:
+def end_never(record: FitRecord) -> bool:
     """No fit ends early."""
     return False
 
@@ -186,7 +186,7 @@ def fit_arrays(
     *,
     seed: int,
     shard: Shard | None = None,
-    ends: Ends = never,
+    ends: Ends = end_never,
 ) -> FittedNetwork[Net]:
     """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
 
@@ -204,7 +204,7 @@ def fit_arrays(
     torch.manual_seed(derive(seed, "trust weights"))
     net = new_net()
     if config.standardise:
-        net.mean_D, net.scale_D = moments(rows.hidden_ND, fit_F)
+        net.mean_D, net.scale_D = compute_moments(rows.hidden_ND, fit_F)
     model = shard.prepare(net)
     optimizer = torch.optim.AdamW(
         net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
@@ -212,7 +212,7 @@ def fit_arrays(
     progress = _FitProgress(net, optimizer, record)
     shard.restore(progress.read)
     start -= record.seconds
-    weights = class_weights(rows.correct_N[fit_F], config.class_weight)
+    weights = compute_class_weights(rows.correct_N[fit_F], config.class_weight)
     batches = _Batches(fit_F, config.batch_size, seed)
     interval = min(max(batches.an_epoch, LEAST_STEPS), -(-config.max_steps // MOST_EVALUATIONS))
     while not record.is_finished(config) and not ends(record):
@@ -220,23 +220,23 @@ def fit_arrays(
         stop = min(done + interval, config.max_steps)
         # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.
         torch.manual_seed(derive(seed, f"trust step {done} shard {shard.rank}"))
-        loss = _steps(model, optimizer, rows, batches.between(done, stop), weights, shard)
+        loss = _run_steps(model, optimizer, rows, batches.between(done, stop), weights, shard)
         if not np.isfinite(loss):
             raise RunFailedError(
                 f"steps {done + 1} to {stop}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
             )
-        auc = auc_value(_logits(net, rows.hidden_ND, validation_V, shard), rows.correct_N[validation_V])
+        auc = compute_auc_value(_compute_logits(net, rows.hidden_ND, validation_V, shard), rows.correct_N[validation_V])
         progress.add(stop, loss, auc, keep_best=config.patience is not None)
         record.seconds = time.monotonic() - start
         shard.evaluated(record, config)
         shard.keep(progress.write)
     net.load_state_dict(progress.best)
-    logit_V = _logits(net, rows.hidden_ND, validation_V, shard)
+    logit_V = _compute_logits(net, rows.hidden_ND, validation_V, shard)
     calibration = fit_calibration(logit_V, rows.correct_N[validation_V], config.calibration)
     return FittedNetwork(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
 
 
-def class_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
+def compute_class_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
     """Return the loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
 
     This is our reading of the paper's "class reweighting coefficient": 0 gives all rows the same weight, 1 both
@@ -247,7 +247,7 @@ def class_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
     return wrong, right
 
 
-def shard_loss(
+def compute_shard_loss(
     logit_N: Tensor, correct_N: Tensor, weights: tuple[float, float], *, batch_size: int, num_shards: int
 ) -> Tensor:
     """Return one shard's part of a batch's class-weighted cross-entropy: the mean over shards is the mean over rows."""
@@ -256,7 +256,7 @@ def shard_loss(
     return loss * num_shards / batch_size
 
 
-def moments(hidden_ND: Floats | SideBySide, rows_F: Int64s) -> tuple[Tensor, Tensor]:
+def compute_moments(hidden_ND: Floats | SideBySide, rows_F: Int64s) -> tuple[Tensor, Tensor]:
     """Mean and population standard deviation of the given rows, float32 [D] each; a constant feature gets scale 1."""
     chunks = [rows_F[start : start + MOMENT_ROWS] for start in range(0, len(rows_F), MOMENT_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
@@ -284,7 +284,7 @@ class _Batches:
             yield self._order_F[place * self._batch_size : (place + 1) * self._batch_size]
 
 
-def _steps(
+def _run_steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     rows: LabelledRows,
@@ -300,7 +300,7 @@ def _steps(
         own = batch_B[shard.rank :: shard.size]
         logit_N = model(torch.from_numpy(rows.hidden_ND[own]).to(device))
         correct_N = torch.from_numpy(rows.correct_N[own]).to(device, torch.float32)
-        loss = shard_loss(logit_N, correct_N, weights, batch_size=len(batch_B), num_shards=shard.size)
+        loss = compute_shard_loss(logit_N, correct_N, weights, batch_size=len(batch_B), num_shards=shard.size)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
@@ -310,7 +310,9 @@ def _steps(
 
 
 @torch.inference_mode()
-def _logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard: Shard) -> npt.NDArray[np.float32]:
+def _compute_logits(
+    net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard: Shard
+) -> npt.NDArray[np.float32]:
     """Return the logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.json_types import Json
 from curation.refs import TrustRef, fingerprint
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 from curation.trust import saved
 from curation.trust.states import StateTrust
 from train import course, fence
@@ -31,7 +31,7 @@ from train.trust_loop import CHECKPOINT, FitRecord, LabelledRows, Shard
 CHECKPOINT_SECONDS = 60.0
 """A longer fit writes a checkpoint at the end of the first epoch after each such period."""
 
-log = logger_of(__name__)
+log = get_logger(__name__)
 
 
 def fit_net(
@@ -57,7 +57,7 @@ def fit_net(
         "rows": [rows],
         "origin": {**origin, "seed": seed},
         "output": str(output),
-        "course": course.current(),
+        "course": course.get_course(),
     }
     launch(
         _train,
@@ -130,7 +130,7 @@ def _train(task: Json) -> None:
         trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
         if shard.rank == 0:
             fence.require()
-            trust.save(place(task["output"]))
+            trust.save(to_place(task["output"]))
     if shard.rank == 0:
         record = trust.fit
         log.info(

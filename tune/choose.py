@@ -71,15 +71,15 @@ def choose(
         ValueError: no finalist, fewer than two fits, unequal numbers of them, or a value that is not finite.
     """
     sign = 1.0 if larger_is_better else -1.0
-    base_R = _finite(default_R, "the default")
+    base_R = _require_finite(default_R, "the default")
     if not finalists:
         raise ValueError("no finalists; a search needs at least one trial that succeeded")
-    values = {name: _finite(given, name) for name, given in finalists.items()}
+    values = {name: _require_finite(given, name) for name, given in finalists.items()}
     for name, value_R in values.items():
         if len(value_R) != len(base_R):
             raise ValueError(f"{name}: {len(value_R)} fits, the default has {len(base_R)}")
     differences = {
-        name: corrected_difference(
+        name: compute_corrected_difference(
             sign * (value_R - base_R), share_held_out=share_held_out, level=LEVEL / len(finalists)
         )
         for name, value_R in values.items()
@@ -93,7 +93,7 @@ def choose(
     )
 
 
-def corrected_difference(difference_R: Float64s, *, share_held_out: float, level: float) -> Difference:
+def compute_corrected_difference(difference_R: Float64s, *, share_held_out: float, level: float) -> Difference:
     """Return the mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
 
     Its variance is (1 / R + n_test / n_train) times the sample's: R fits on overlapping rows tell less than R
@@ -106,7 +106,7 @@ def corrected_difference(difference_R: Float64s, *, share_held_out: float, level
     return Difference(value=mean, low=mean - half, high=mean + half, num_pairs=num)
 
 
-def _finite(values: npt.ArrayLike, name: str) -> Float64s:
+def _require_finite(values: npt.ArrayLike, name: str) -> Float64s:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1 or len(found) < 2:
         raise ValueError(f"{name}: {found.size} fits; an interval needs at least two")

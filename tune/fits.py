@@ -23,7 +23,7 @@ from ray.tune.search import Searcher
 from curation.config import TrustConfig, TuneConfig
 from curation.errors import CurationError
 from curation.json_types import Json, JsonView
-from curation.stopping import waited_for
+from curation.stopping import wait_for_call
 from curation.storage.paths import Place, write_atomically
 from train.launch import remove
 from tune.halving import Bar, Halving
@@ -150,7 +150,7 @@ class Fits:
             return journal.all
         try:
             with _quiet():
-                waited_for(tuner.fit)
+                wait_for_call(tuner.fit)
         finally:
             searcher.stopper.stopped.set()
         remove(scratch)
@@ -219,7 +219,7 @@ class _FitNumbers(Searcher):
             number, self._next = self._next, self._next + 1
             if self._journal.get(number) is None:
                 trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
-                if (same := self._ended.get(self._what(trial))) is not None:
+                if (same := self._ended.get(self._describe_fit(trial))) is not None:
                     self._record(replace(trial, outcome=replace(same, seconds=0.0)))
                     continue
                 self._running[trial_id] = trial
@@ -247,13 +247,13 @@ class _FitNumbers(Searcher):
             return
         self._tell(trial)
 
-    def _what(self, trial: Trial) -> str:
+    def _describe_fit(self, trial: Trial) -> str:
         """Return the fit as text: equal fits give equal outcomes, so that one of them is enough."""
         return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
 
     def _tell(self, trial: Trial) -> None:
         if trial.outcome is not None:
-            self._ended[self._what(trial)] = trial.outcome
+            self._ended[self._describe_fit(trial)] = trial.outcome
         self._proposals.tell(trial.number, None if trial.outcome is None else trial.outcome.value)
         if self._halving is not None:
             self._halving.tell(trial.number, None if trial.outcome is None else trial.outcome.fit)

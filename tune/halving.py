@@ -17,7 +17,7 @@ from train.trust_loop import FitRecord
 NUM_RUNGS = 3
 
 
-def rungs_of(steps: Sequence[int], validation_aucs: Sequence[float], max_steps: int, eta: int) -> list[float]:
+def compute_rung_aucs(steps: Sequence[int], validation_aucs: Sequence[float], max_steps: int, eta: int) -> list[float]:
     """Return the best validation AUC until each rung that a fit reached, the lowest rung first.
 
     The rungs are at ``max_steps`` / eta ** 3, / eta ** 2 and / eta steps; a fit reaches one at its first evaluation
@@ -42,7 +42,7 @@ class Bar:
 
     def ends(self, record: FitRecord, max_steps: int) -> bool:
         """Return whether a fit with this record is below it."""
-        reached = rungs_of(record.steps, record.validation_aucs, max_steps, self.eta)
+        reached = compute_rung_aucs(record.steps, record.validation_aucs, max_steps, self.eta)
         return any(bar is not None and auc < bar for auc, bar in zip(reached, self.aucs, strict=False))
 
 

@@ -21,18 +21,18 @@ from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import auc_value
+from curation.metrics import compute_auc_value
 from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io
-from curation.tables.schemas import input_column, mend_of
+from curation.tables.schemas import describe_mend, get_input_column
 from curation.trust.components import check_size
-from curation.trust.parts import FIT, NAMES, UNUSED, first_of_each, independent, part_of, used
-from curation.trust.stacked import read_numbers, stored_numbers
+from curation.trust.parts import FIT, NAMES, UNUSED, assign_parts, find_first_of_each, find_independent, find_used
+from curation.trust.stacked import list_stored_numbers, read_numbers
 from curation.trust.states import read_states
-from train.trust import fit_rows, logits_at
-from train.trust_loop import LabelledRows, SideBySide, never
-from tune.halving import Bar, rungs_of
+from train.trust import compute_logits_at, fit_rows
+from train.trust_loop import LabelledRows, SideBySide, end_never
+from tune.halving import Bar, compute_rung_aucs
 from tune.space import Point, Space
 
 
@@ -59,7 +59,7 @@ class TrialRows(NamedTuple):
 
     def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
         """Return the rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
-        taken_N = used(self.row_ids_N, trust, seed)
+        taken_N = find_used(self.row_ids_N, trust, seed)
         if taken_N.all():
             return self
         return self._replace(
@@ -74,7 +74,7 @@ class TrialRows(NamedTuple):
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """Return the rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
         all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
-        part_N = part_of(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
+        part_N = assign_parts(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
@@ -110,16 +110,16 @@ def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tup
         SourceError: an input is not stored, or no row has all of them.
     """
     graded = read_grades(grades)
-    first_M = graded.row_ids_N[first_of_each(graded.question_N)]
-    columns = [input_column(name) for name in names]
+    first_M = graded.row_ids_N[find_first_of_each(graded.question_N)]
+    columns = [get_input_column(name) for name in names]
     ids, parsed, parts, numbers_of = [], [], [], []
     dataset = io.open_table(labels)
     if missing := [name for name, column in zip(names, columns, strict=True) if column not in dataset.schema.names]:
         raise SourceError(
-            f"tune: the source's labels do not hold {', '.join(missing)}; {mend_of(input_column(missing[0]))}, and "
+            f"tune: the source's labels do not hold {', '.join(missing)}; {describe_mend(get_input_column(missing[0]))}, and "
             f"{len(graded.row_ids_N):,} source rows are labelled again"
         )
-    numbers = stored_numbers(dataset.schema)
+    numbers = list_stored_numbers(dataset.schema)
     read = list(dict.fromkeys(["row_id", "label", *columns, *numbers]))
     scanner = dataset.scanner(columns=read, filter="error IS NULL")
     for batch in scanner.to_batches():
@@ -219,7 +219,7 @@ class Objective:
         """
         raw_P, correct_P = raw_N[parsed_N], correct_N[parsed_N]
         if self.metric == "auc":
-            return auc_value(raw_P, correct_P)
+            return compute_auc_value(raw_P, correct_P)
         if self.metric == "brier":
             return float(np.mean((trust_N[parsed_N].astype(np.float64) - correct_P) ** 2))
         if self.metric == "purity":
@@ -229,7 +229,7 @@ class Objective:
             return float(correct_P[np.argsort(-raw_P, kind="stable")[:num]].sum() / num)
         assert self.risk is not None
         place_N = np.arange(len(raw_N))
-        draw_P = independent(place_N, place_N, cluster_N)[parsed_N]
+        draw_P = find_independent(place_N, place_N, cluster_N)[parsed_N]
         cut = risk.calibrate(raw_P[draw_P], correct_P[draw_P], raw_P, **self.risk.model_dump(exclude={"per"}))
         return 0.0 if cut.threshold is None else float((raw_P >= cut.threshold).sum() / len(raw_N))
 
@@ -281,16 +281,16 @@ def run_trial(
     rows = source.rows(point.trust, held_N, seed=seed)
     _refuse_one_class(rows, point.trust)
     max_steps = point.trust.max_steps
-    ends = never if bar is None else (lambda record: bar.ends(record, max_steps))
+    ends = end_never if bar is None else (lambda record: bar.ends(record, max_steps))
     trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed}, ends=ends)
-    raw_H = logits_at(trust, rows, np.flatnonzero(held_N))
+    raw_H = compute_logits_at(trust, rows, np.flatnonzero(held_N))
     cluster_H = None if source.cluster_N is None else source.cluster_N[held_N]
     value = objective.value(raw_H, trust.to_trust(raw_H), source.correct_N[held_N], source.parsed_N[held_N], cluster_H)
     if not np.isfinite(value):
         raise ValueError(f"{objective.metric} of the fold that was held out is {value}")
     rungs = {}
     if bar is not None and "steps" in trust.fit:
-        rungs["rungs"] = rungs_of(trust.fit["steps"], trust.fit["validation_aucs"], max_steps, bar.eta)
+        rungs["rungs"] = compute_rung_aucs(trust.fit["steps"], trust.fit["validation_aucs"], max_steps, bar.eta)
     return Outcome(
         value=value,
         num_held_out=int(held_N.sum()),

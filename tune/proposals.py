@@ -68,7 +68,7 @@ Proposals = Listed | Sampled
 """Asked for the points of trials 0, 1, 2, ... and told their results, in any order."""
 
 
-def proposals_of(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
+def make_proposals(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
     """Return the sampler that proposes the points of a search, and how many it will propose.
 
     Raises:

@@ -8,13 +8,13 @@ from curation.config import TuneConfig
 from curation.config.tune import LARGER_IS_BETTER
 from curation.errors import RunFailedError
 from curation.hashing import derive
-from curation.report import in_words
+from curation.report import describe_point
 from curation.telemetry.standing import Standing, Update
 from tune.choose import Choice, choose
 from tune.fits import Fits, Fold, Trial
 from tune.halving import Halving
 from tune.objective import Objective
-from tune.proposals import Listed, proposals_of
+from tune.proposals import Listed, make_proposals
 from tune.space import KIND, Point, Space
 
 
@@ -49,7 +49,7 @@ def search(
         ConfigError: a grid over a range.
     """
     larger = LARGER_IS_BETTER[objective.metric]
-    proposals, num = proposals_of(config, space, seed=seed, larger_is_better=larger)
+    proposals, num = make_proposals(config, space, seed=seed, larger_is_better=larger)
     num_finals = (1 + config.finalists) * config.folds * config.seeds
     best: Trial | None = None
 
@@ -58,16 +58,16 @@ def search(
         update(Standing(rows=num_done, total=num + num_finals, unit="fits"))
         if trial.outcome is None:
             say(f"trial {trial.number} failed: {trial.error}")
-        elif best is None or _ranked([best, trial], larger=larger)[0] is trial:
+        elif best is None or _rank_trials([best, trial], larger=larger)[0] is trial:
             best = trial
-            value = f"{objective.metric} {trial.outcome.value:.4f}: {in_words(trial.kind, trial.drawn)}"
+            value = f"{objective.metric} {trial.outcome.value:.4f}: {describe_point(trial.kind, trial.drawn)}"
             say(f"{num_done:,} of {num:,} trials, the best is trial {trial.number}, {value}")
 
-    one, every = folds_of(config, seed)
+    one, every = make_folds(config, seed)
     halving = None if config.halving is None else Halving(config.halving, config.ahead)
     trials = fits.run("trials", proposals, [one] * num, on_done=on_done, hours=config.hours, halving=halving)
     default = Point.default(space.base)
-    finalists = _finalists(trials, config.finalists, larger=larger)
+    finalists = _choose_finalists(trials, config.finalists, larger=larger)
     drawn = [{key: value for key, value in trial.drawn.items() if key != KIND} for trial in finalists]
     points = [default, *(space.point(trial.kind, values) for trial, values in zip(finalists, drawn, strict=True))]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
@@ -78,13 +78,13 @@ def search(
         every * len(points),
         on_done=lambda _, done: update(Standing(rows=num + done, total=num + len(points) * len(every), unit="fits")),
     )
-    choice = _compared(finals, finalists, len(every), share_held_out=1 / config.folds, larger=larger)
+    choice = _compare_finalists(finals, finalists, len(every), share_held_out=1 / config.folds, larger=larger)
     numbers = [trial.number for trial in finalists]
     winner = default if choice.winner is None else points[1 + numbers.index(int(choice.winner))]
     return SearchResult(trials, finals, numbers, choice, winner)
 
 
-def folds_of(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
+def make_folds(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
     """Return rows that every trial of a search holds out, and those that the fits of the choice hold out in turn."""
     one = Fold(0, derive(seed, "tune search"), derive(seed, "tune fit"))
     every = [
@@ -95,7 +95,7 @@ def folds_of(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
     return one, every
 
 
-def _compared(
+def _compare_finalists(
     finals: Sequence[Trial], finalists: Sequence[Trial], num: int, *, share_held_out: float, larger: bool
 ) -> Choice:
     """Return the choice among the default and finalists, by ``num`` fits of each; one of whose fits failed is out.
@@ -104,29 +104,29 @@ def _compared(
         RunFailedError: a fit of the default failed, or one of every finalist.
     """
     default, *others = (finals[k : k + num] for k in range(0, len(finals), num))
-    ended = {str(trial.number): fits for trial, fits in zip(finalists, others, strict=True) if _all_ended(fits)}
-    if not _all_ended(default):
+    ended = {str(trial.number): fits for trial, fits in zip(finalists, others, strict=True) if _has_ended(fits)}
+    if not _has_ended(default):
         raise _without_result("the default", default)
     if not ended:
         raise _without_result("every finalist", finals[num:])
     return choose(
-        _values(default),
-        {name: _values(fits) for name, fits in ended.items()},
-        dict(zip((str(trial.number) for trial in finalists), _values(finalists), strict=True)),
+        _get_values(default),
+        {name: _get_values(fits) for name, fits in ended.items()},
+        dict(zip((str(trial.number) for trial in finalists), _get_values(finalists), strict=True)),
         share_held_out=share_held_out,
         larger_is_better=larger,
     )
 
 
-def _all_ended(trials: Sequence[Trial]) -> bool:
+def _has_ended(trials: Sequence[Trial]) -> bool:
     return all(trial.outcome is not None for trial in trials)
 
 
-def _values(trials: Sequence[Trial]) -> list[float]:
+def _get_values(trials: Sequence[Trial]) -> list[float]:
     return [trial.outcome.value for trial in trials if trial.outcome is not None]
 
 
-def _ranked(trials: Sequence[Trial], *, larger: bool) -> list[Trial]:
+def _rank_trials(trials: Sequence[Trial], *, larger: bool) -> list[Trial]:
     def key(trial: Trial) -> tuple[float, int]:
         assert trial.outcome is not None
         return (-trial.outcome.value if larger else trial.outcome.value, trial.number)
@@ -134,14 +134,14 @@ def _ranked(trials: Sequence[Trial], *, larger: bool) -> list[Trial]:
     return sorted(trials, key=key)
 
 
-def _finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> list[Trial]:
+def _choose_finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> list[Trial]:
     """Return the best trials at different points.
 
     Raises:
         RunFailedError: none succeeded.
     """
     found: dict[str, Trial] = {}
-    for trial in _ranked([trial for trial in trials if trial.outcome is not None], larger=larger):
+    for trial in _rank_trials([trial for trial in trials if trial.outcome is not None], larger=larger):
         found.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)
     if not found:
         raise _without_result("every trial", trials)

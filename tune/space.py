@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from curation.arms import PAPER_TRUST, TRUST, Fitted, fitted_of
+from curation.arms import PAPER_TRUST, TRUST, Fitted, find_fitted
 from curation.config import TrustConfig
-from curation.config.trust import ROW_KEYS, keys_read, refuse_pca
+from curation.config.trust import ROW_KEYS, find_read_keys, refuse_pca
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
-from curation.registry import check_options, code
-from curation.tables.schemas import input_column, is_number, mend_of
+from curation.registry import check_options, load_code
+from curation.tables.schemas import describe_mend, get_input_column, is_number
 from curation.trust.parts import read_by
 
 if TYPE_CHECKING:
@@ -138,13 +138,13 @@ class Point:
     @classmethod
     def default(cls, base: TrustConfig) -> "Point":
         """Return the trust function of the section ``trust`` itself."""
-        return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], base))
+        return cls(kind=base.kind, trust=read_by(base.kind, find_fitted([base.kind])[base.kind], base))
 
     def section(self, base: TrustConfig) -> Json:
         """Return the section ``trust`` that gives this function, with the keys that its kind reads, as JSON."""
         mine, theirs = (config.model_dump(mode="json") for config in (self.trust, base))
         read = {key: mine[key] for key in _read(self.kind) | {OPTIONS}}
-        kept = keys_read(fitted_of([self.kind])[self.kind]) | TrustConfig.RESOURCES
+        kept = find_read_keys(find_fitted([self.kind])[self.kind]) | TrustConfig.RESOURCES
         return {key: theirs[key] for key in theirs if key in kept} | read | {KIND: self.kind, "search": False}
 
 
@@ -171,9 +171,9 @@ class Space:
             ConfigError: names the key and its value: an unknown key, a dimension without points, a value that ``trust``
                 or a kind's options refuse, an input that is not stored.
         """
-        given = spelled_out(raw)
-        kinds = _kinds(given.pop(KIND))
-        found = {key: _dimension(f"tune.space.{key}", value) for key, value in given.items()}
+        given = expand_preset(raw)
+        kinds = _parse_kinds(given.pop(KIND))
+        found = {key: _parse_dimension(f"tune.space.{key}", value) for key, value in given.items()}
         if not found and len(kinds) == 1:
             raise ConfigError("tune.space: no dimension; give a preset, or keys with the values to try")
         try:
@@ -208,7 +208,7 @@ class Space:
     def draw(self, trial: "optuna.Trial") -> Point:
         """Return the point that a trial of Optuna suggests, of what its kind reads."""
         kind = self.kinds[0] if len(self.kinds) == 1 else Values(self.kinds).draw(KIND, trial)
-        return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._of(kind)})
+        return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
 
     def grid(self) -> Iterator[Point]:
         """Yield all points, the last key's values in turn first.
@@ -217,16 +217,16 @@ class Space:
             ConfigError: a dimension is a range.
         """
         for kind in self.kinds:
-            listed = [self.dimensions[key] for key in self._of(kind)]
-            for key, dimension in zip(self._of(kind), listed, strict=True):
+            listed = [self.dimensions[key] for key in self._list_dimensions(kind)]
+            for key, dimension in zip(self._list_dimensions(kind), listed, strict=True):
                 if isinstance(dimension, Range):
                     raise ConfigError(f"tune.space.{key}: a grid needs a list of values; give one, or search: random")
             for values in itertools.product(*(dimension.ends for dimension in listed)):
-                yield self.point(kind, dict(zip(self._of(kind), values, strict=True)))
+                yield self.point(kind, dict(zip(self._list_dimensions(kind), values, strict=True)))
 
-    def _of(self, kind: str) -> list[str]:
+    def _list_dimensions(self, kind: str) -> list[str]:
         """Return the dimensions that a kind reads."""
-        return [key for key in self.dimensions if _reads([kind], key)]
+        return [key for key in self.dimensions if _is_read([kind], key)]
 
     def point(self, kind: str, values: Mapping[str, object]) -> Point:
         """Return the point at these values of a kind's dimensions."""
@@ -234,7 +234,7 @@ class Space:
         own = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
         options = {**self.base.options.get(kind, {}), **own}
         raw = self.base.model_dump() | settings | {OPTIONS: {kind: options} if options else {}}
-        trust = read_by(kind, fitted_of([kind])[kind], TrustConfig.model_validate(raw))
+        trust = read_by(kind, find_fitted([kind])[kind], TrustConfig.model_validate(raw))
         return Point(kind=kind, trust=trust, drawn={KIND: kind, **values} if len(self.kinds) > 1 else dict(values))
 
     def _check(self, key: str, dimension: Dimension, stored: Sequence[str]) -> None:
@@ -259,9 +259,9 @@ class Space:
             if missing := [name for name in read if name not in stored and not is_number(name)]:
                 raise ConfigError(
                     f"{where}: {', '.join(missing)} is not stored (stored: {', '.join(stored)}); "
-                    f"{mend_of(input_column(missing[0]))}, and the source split is labelled again"
+                    f"{describe_mend(get_input_column(missing[0]))}, and the source split is labelled again"
                 )
-        if not _reads(self.kinds, key):
+        if not _is_read(self.kinds, key):
             raise ConfigError(f"{where}: none of the kinds {', '.join(self.kinds)} reads it; leave it out")
 
     def _check_option(self, key: str, dimension: Dimension) -> None:
@@ -269,15 +269,17 @@ class Space:
         where = f"tune.space.{key}"
         if kind not in self.kinds or not name:
             raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")
-        fitted = fitted_of([kind])[kind]
+        fitted = find_fitted([kind])[kind]
         if fitted.fit is None:
-            check_options(where, code(fitted.made_by).fitted, None, None, self.base, None, **{name: dimension.ends[0]})
+            check_options(
+                where, load_code(fitted.made_by).fitted, None, None, self.base, None, **{name: dimension.ends[0]}
+            )
         else:
             how: Json = {"seed": 0, "output": None, name: dimension.ends[0]}
-            check_options(where, code(fitted.fit), None, None, self.base, **how)
+            check_options(where, load_code(fitted.fit), None, None, self.base, **how)
 
 
-def spelled_out(raw: JsonView) -> Json:
+def expand_preset(raw: JsonView) -> Json:
     """Return a space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
 
     Raises:
@@ -289,16 +291,16 @@ def spelled_out(raw: JsonView) -> Json:
         raise ConfigError(f"tune.space.preset: {preset!r} is not one of {', '.join(PRESETS)}")
     of_preset = dict(PRESETS[preset]) if preset else {}
     named = given.pop(KIND, of_preset.pop(KIND, ["neural"]))
-    kinds = _kinds(named)
-    return {KIND: named, **{key: value for key, value in of_preset.items() if _reads(kinds, key)}, **given}
+    kinds = _parse_kinds(named)
+    return {KIND: named, **{key: value for key, value in of_preset.items() if _is_read(kinds, key)}, **given}
 
 
-def _kinds(value: object) -> tuple[str, ...]:
-    values = _dimension(f"tune.space.{KIND}", value).ends
+def _parse_kinds(value: object) -> tuple[str, ...]:
+    values = _parse_dimension(f"tune.space.{KIND}", value).ends
     for kind in values:
         if kind not in TRUST or not isinstance(TRUST[kind], Fitted):
             raise ConfigError(
-                f"tune.space.{KIND}: {kind!r} is no trust function that is fitted; known: {', '.join(fitted_of(TRUST))}"
+                f"tune.space.{KIND}: {kind!r} is no trust function that is fitted; known: {', '.join(find_fitted(TRUST))}"
             )
         if kind == PAPER_TRUST:
             raise ConfigError(f"tune.space.{KIND}: {kind} has the paper's settings and none to try; take neural")
@@ -307,15 +309,15 @@ def _kinds(value: object) -> tuple[str, ...]:
 
 def _read(kind: str) -> set[str]:
     """Return the keys of ``trust`` that change what a kind is."""
-    return set(keys_read(fitted_of([kind])[kind]) - NOT_SEARCHED)
+    return set(find_read_keys(find_fitted([kind])[kind]) - NOT_SEARCHED)
 
 
-def _reads(kinds: Iterable[str], key: str) -> bool:
+def _is_read(kinds: Iterable[str], key: str) -> bool:
     """Return whether one of the kinds reads a dimension."""
     return any(key in _read(kind) or key.startswith(f"{OPTIONS}.{kind}.") for kind in kinds)
 
 
-def _dimension(where: str, value: object) -> Dimension:
+def _parse_dimension(where: str, value: object) -> Dimension:
     if isinstance(value, list | tuple):
         if not value:
             raise ConfigError(f"{where}: a list without values; give at least one, or leave the key out")

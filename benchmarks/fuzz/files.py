@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from benchmarks.fuzz.oracle import attempt as tried
 from curation.config import DomainConfig, SourceConfig
 from curation.domains import Domain, attempt, get_domain
-from curation.sources import check_unique, discover, raw_rows, read_rows
-from curation.stages.deal import schema_problem
+from curation.sources import check_unique, discover, read_rows, to_raw_rows
+from curation.stages.deal import find_schema_problem
 
 Rows = list[dict[str, Any]]
 
@@ -130,10 +130,10 @@ def check_file(folder: Path, form: str, content: bytes | pa.Table) -> None:
 
 def _read(path: Path) -> Rows:
     (file,) = discover(SourceConfig(path=str(path)))
-    rows = [row for batch in read_rows(file) for row in raw_rows(batch)]
+    rows = [row for batch in read_rows(file) for row in to_raw_rows(batch)]
     middle = file.num_rows // 2
     parts = [
-        row for span in ((0, middle), (middle, None)) for batch in read_rows(file, *span) for row in raw_rows(batch)
+        row for span in ((0, middle), (middle, None)) for batch in read_rows(file, *span) for row in to_raw_rows(batch)
     ]
     assert all(
         same(row[name], part[name]) or same(part[name], row[name])
@@ -148,7 +148,7 @@ def _read(path: Path) -> Rows:
 def _check_row(domain: Domain, row: dict[str, Any]) -> None:
     example, problem = attempt(domain.read, row)
     assert example is not None or not problem.startswith("domain_failed") or not _has_form(domain, row), problem
-    if example is None or schema_problem(example, domain.columns):
+    if example is None or find_schema_problem(example, domain.columns):
         return
     gold, problem = attempt(domain.gold, row)
     assert not problem.startswith("domain_failed"), problem

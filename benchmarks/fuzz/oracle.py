@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from curation.errors import UserError
-from curation.escaping import escaped
+from curation.escaping import escape_text
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def attempt(kind: str, function: Callable[[], T]) -> T | None:
     try:
         found = function()
     except UserError as error:
-        line = escaped(" ".join(str(error).split()))
+        line = escape_text(" ".join(str(error).split()))
         assert line and len(line) < 10_000, f"a refusal of {len(line)} characters"
         assert "Traceback" not in line and ".rs:" not in line, line
         COUNTS[f"{kind}: refused"] += 1

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from curation.refs import TableRef, leaves, table_refs
+from curation.refs import TableRef, iter_leaves, iter_table_refs
 from curation.rundir.manifest import Manifest
 from curation.tables import io
 
@@ -64,9 +64,9 @@ def _content(home: Path) -> Content:
     if (report := home / "report.json").is_file():
         found["report"] = _rounded(json.loads(report.read_text())["arms"])
     for stage, record in Manifest.load(home).stages.items():
-        for ref in table_refs(record.outputs):
+        for ref in iter_table_refs(record.outputs):
             found[f"{stage}: {Path(ref.uri).name}"] = _rows(ref)
-        for text in leaves(record.outputs, str):
+        for text in iter_leaves(record.outputs, str):
             path = Path(text)
             if path.suffix in readers and path.is_absolute():
                 found[f"{stage}: {path.name}"] = [_rounded(row) for row in readers[path.suffix](path)]

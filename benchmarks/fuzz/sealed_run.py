@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
 from curation.refs import TableRef, TrustRef
-from curation.rundir.graph import Done, In, Stage, ordered
+from curation.rundir.graph import Done, In, Stage, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
 from curation.storage.cache import staged
 from curation.storage.paths import Place
 from curation.tables import commits, compaction, io, schemas
-from curation.tables.row_ids import missing
+from curation.tables.row_ids import find_missing_ids
 
 SCHEMA = pa.schema([schemas.ROW_ID, pa.field("completion", pa.string()), pa.field("state", pa.list_(pa.float16(), 8))])
 NUM_ROWS, NUM_FRAGMENTS = 960, 32
@@ -51,11 +51,11 @@ class Label(Stage):
         task.manifest.event("asked", stage=task.name)
         uri = str(task.directory / "labels.lance")
         fill(uri, PARTS)
-        ref = io.latest(uri)
+        ref = io.find_latest(uri)
         if tasks := compaction.plan(ref, 16 << 10):
             ref = compaction.commit(ref, [compaction.rewrite(ref, task) for task in tasks])
         lance.dataset(uri).delete("row_id = 7")
-        return Done(outputs=self.Made(io.latest(uri)), rows=NUM_LEFT)
+        return Done(outputs=self.Made(io.find_latest(uri)), rows=NUM_LEFT)
 
 
 def fill(uri: str, parts: Sequence[np.ndarray]) -> None:
@@ -63,7 +63,7 @@ def fill(uri: str, parts: Sequence[np.ndarray]) -> None:
     io.create(uri, SCHEMA)
     committer = commits.Committer(uri)
     for ids_N in parts:
-        left_N = ids_N[missing(ids_N, committer.done)]
+        left_N = ids_N[find_missing_ids(ids_N, committer.done)]
         if len(left_N):
             (row,) = commits.write_fragment(rows(left_N), uri, SCHEMA).to_pylist()
             committer.add(row["fragments"], row["row_ids"])
@@ -126,7 +126,7 @@ def stages(seed: int = 0) -> list[Stage]:
     """The graph."""
     labels = Label(name="gen-0/label", seed=seed).out("labels")
     trust = Fit(name="gen-0/trust", labels=labels).out("trust")
-    return ordered([Select(name="gen-0/select", labels=labels, trust=trust).out("table")])
+    return order_stages([Select(name="gen-0/select", labels=labels, trust=trust).out("table")])
 
 
 def run(directory: Place) -> Any:

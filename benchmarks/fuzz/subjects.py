@@ -16,7 +16,7 @@ from benchmarks.fuzz import sealed_run
 from benchmarks.fuzz.rundirs import CURATE, Subject
 from benchmarks.fuzz.worker import Worker
 from curation.cli import main
-from curation.rundir.graph import dependents
+from curation.rundir.graph import find_dependents
 from curation.rundir.manifest import Manifest
 from curation.tables import commits
 
@@ -34,7 +34,7 @@ def sealed() -> None:
 def run_sealed(directory: Path, redo: tuple[str, ...]) -> None:
     """Do what is missing."""
     if redo:
-        Manifest.load(directory).redo(dependents(redo, sealed_run.stages()))
+        Manifest.load(directory).redo(find_dependents(redo, sealed_run.stages()))
     sealed_run.run(directory)
 
 

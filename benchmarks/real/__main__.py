@@ -27,12 +27,12 @@ from benchmarks.real.tasks import TASKS, configuration
 from benchmarks.recorded import recorded
 from curation.arms import FREE, PAPER_TRUST
 from curation.config import TrustConfig
-from curation.metrics import auc_value
+from curation.metrics import compute_auc_value
 from curation.refs import TableRef
 from curation.tables import io, schemas
-from curation.trust.stacked import stored_numbers
+from curation.trust.stacked import list_stored_numbers
 from train.probes import ClosedLabels, with_classes
-from train.trust import labelled_rows
+from train.trust import read_labelled_rows
 from train.trust_loop import LabelledRows
 
 SIZES, DRAWS, NTF_DRAWS = (100, 300, 1_000), 5, 2
@@ -62,11 +62,11 @@ def rows_of(directory: Path, split: str) -> tuple[LabelledRows, tuple[str, ...]]
     """The graded, parsed rows of a split of a finished run, one a question, and the states that they have."""
     stages = recorded(directory)
     uri = stages[f"gen-0/label-{split}"]["outputs"]["labels"]["uri"]
-    labels = io.latest(uri)
+    labels = io.find_latest(uri)
     grades = TableRef.from_json(stages[f"gen-0/grade-{split}"]["outputs"]["grades"])
     schema = io.open_table(labels).schema
-    states = tuple(name.removeprefix(schemas.state_column("")) for name in schema.names if schemas.is_state(name))
-    rows = labelled_rows(labels, grades, TrustConfig(states=states), seed=0, numbers=stored_numbers(schema))
+    states = tuple(name.removeprefix(schemas.get_state_column("")) for name in schema.names if schemas.is_state(name))
+    rows = read_labelled_rows(labels, grades, TrustConfig(states=states), seed=0, numbers=list_stored_numbers(schema))
     domain = yaml.safe_load((directory / "config.yaml").read_text())["domain"]
     classes = tuple(domain.get("labels") or domain.get("classes") or ())
     if not classes:
@@ -80,7 +80,7 @@ def measured(scored: Scored, pool: LabelledRows, constant: float) -> dict[str, f
     """The numbers of one score of the pool."""
     right_N = pool.correct_N
     order = np.argsort(-scored.raw_N, kind="stable")
-    found = {"auc": auc_value(scored.raw_N, right_N)}
+    found = {"auc": compute_auc_value(scored.raw_N, right_N)}
     for share in (10, 25):
         found[f"purity_{share}"] = float(right_N[order[: len(order) * share // 100]].mean())
     if scored.trust_N is not None:

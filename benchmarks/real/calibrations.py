@@ -36,8 +36,8 @@ from benchmarks.real.tasks import TASKS
 from curation.arrays import Bools, Float64s
 from curation.config import TrustConfig
 from curation.trust.stacked import Bent, StackedTrust
-from train.combining import averaged_lines, line_of
-from train.stack import stacked_of
+from train.combining import average_lines, fit_line
+from train.stack import fit_stacked_on
 from train.trust_loop import LabelledRows
 
 Map = Callable[[Float64s], Float64s]
@@ -66,7 +66,7 @@ def bent_at(*quantiles: float) -> Callable[[Dealt], Map]:
 
     def fit(found: Dealt) -> Map:
         knees = np.quantile(found.out_of_fold_M, quantiles).tolist()
-        return line_of(found.out_of_fold_M, found.labelled_M, *knees) or Bent()
+        return fit_line(found.out_of_fold_M, found.labelled_M, *knees) or Bent()
 
     return fit
 
@@ -95,7 +95,7 @@ def isotonic(found: Dealt) -> Map:
 
 def average(found: Dealt) -> Map:
     """The product's, with bends however few the rows, and where it takes a free signal alone."""
-    return averaged_lines(found.out_of_fold_M, found.labelled_M) or Bent()
+    return average_lines(found.out_of_fold_M, found.labelled_M) or Bent()
 
 
 WAYS: Mapping[str, Callable[[Dealt], Map]] = {
@@ -112,7 +112,7 @@ WAYS: Mapping[str, Callable[[Dealt], Map]] = {
 
 def stacked(given: LabelledRows, rest: LabelledRows, states: tuple[str, ...], seed: int) -> Dealt:
     """A stack of the labelled rows, with the logits that its calibration was fitted on."""
-    trust = stacked_of(given, TrustConfig(states=states), seed=seed, origin={})
+    trust = fit_stacked_on(given, TrustConfig(states=states), seed=seed, origin={})
     assert trust.held_out is not None, "a fit keeps its out-of-fold scores"
     raw_N = trust.raw_with(torch.from_numpy(np.asarray(rest.hidden_ND)), rest.numbers_NK, rest.numbers)
     straight, known_M = straightened(trust), ~np.isnan(trust.held_out.raw_N)

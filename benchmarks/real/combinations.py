@@ -41,7 +41,7 @@ from benchmarks.real.tasks import TASKS
 from curation.arms import FREE, TRUST, Column
 from curation.arrays import Bools, Float64s
 from curation.config import TrustConfig
-from curation.metrics import auc_difference, auc_value
+from curation.metrics import compute_auc_difference, compute_auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.class_probe import LABEL
 from curation.trust.stacked import Combination, Logistic
@@ -51,11 +51,11 @@ from train.combining import (
     STRENGTHS,
     Candidate,
     Folded,
-    _deviations,
-    _filled,
-    _scales,
-    calibrated,
-    chosen,
+    _compute_deviations,
+    _fill_missing,
+    _list_scales,
+    choose_candidate,
+    fit_rising_line,
 )
 from train.recipe import Recipe
 from train.stack import STACKED, _Stack
@@ -118,14 +118,14 @@ def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...]
     stack = _Stack(source, TrustConfig(states=states), Recipe(), seed)
     stack.fit_probes()
     stack.fit_class_probe()
-    names, columns_MK = stack._columns(stack._members)
+    names, columns_MK = stack._join_columns(stack._members)
     nothing = Combination(names, np.zeros(len(names)), Logistic(np.zeros(len(names)), 0.0))
     trust = stack.made(Candidate(STACKED, nothing, np.zeros(len(columns_MK))), {}, None)
     places = [pool.numbers.index(name) for name in trust.numbers]
     class_N = np.full(len(pool.part_N), np.nan)
     if LABEL in pool.numbers:
         class_N = pool.numbers_NK[:, pool.numbers.index(LABEL)]
-    pool_NK = trust._columns([torch.from_numpy(np.asarray(pool.hidden_ND))], pool.numbers_NK[:, places], class_N)
+    pool_NK = trust._join_columns([torch.from_numpy(np.asarray(pool.hidden_ND))], pool.numbers_NK[:, places], class_N)
     members = len(stack._members)
     return Drawn(names, columns_MK, members, stack.correct_M, stack._folded.fold_M, list(stack.free), pool_NK)
 
@@ -135,7 +135,7 @@ def combined(found: Drawn, way: Way, seed: int) -> Float64s:
     num_numbers = len(found.names) - found.num_members
     numbers = _candidate("fitted_confidence", found, num_numbers, way, seed)
     stacked = _candidate(STACKED, found, len(found.names), way, seed)
-    taken, _ = chosen([*found.free, numbers], stacked, found.correct_M, Recipe().proof)
+    taken, _ = choose_candidate([*found.free, numbers], stacked, found.correct_M, Recipe().proof)
     if not way.towards:
         return _pool_logits(taken, found)
     own_M, own_N = stacked.raw_M, _pool_logits(stacked, found)
@@ -152,7 +152,7 @@ def combined(found: Drawn, way: Way, seed: int) -> Float64s:
         return np.stack([own_N, other_N], axis=1) @ weight_2 + bias
     share = 0.5
     if way.weighed == "evidence":
-        ahead = auc_difference(own_M, other_M, found.correct_M)
+        ahead = compute_auc_difference(own_M, other_M, found.correct_M)
         error = (ahead.high - ahead.low) / (2 * NORMAL_QUANTILE)
         share = float(norm.cdf(ahead.value / max(error, 1e-9)))
     logit_N: Float64s = share * own_N + (1 - share) * other_N
@@ -169,7 +169,7 @@ def _average(columns_NK: Float64s, found: Drawn) -> Float64s:
     places = np.flatnonzero(found.is_free_K)
     total_N = np.zeros(len(columns_NK))
     for place in places:
-        known_M = np.sort(_filled(found.columns_MK[:, [place]])[:, 0])
+        known_M = np.sort(_fill_missing(found.columns_MK[:, [place]])[:, 0])
         value_N = np.where(np.isnan(columns_NK[:, place]), known_M.mean(), columns_NK[:, place])
         rank_N = (np.searchsorted(known_M, value_N, "left") + np.searchsorted(known_M, value_N, "right")) / 2
         total_N += norm.ppf((rank_N + 0.5) / (len(known_M) + 1))
@@ -186,16 +186,21 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
     is_free_K = found.is_free_K[:width]
 
     def fitted(taken_M: Bools) -> Logistic:
-        return averaged(_filled(columns_MK, taken_M)[taken_M], correct_M[taken_M], scale_K, leads, is_free_K, way)
+        return averaged(_fill_missing(columns_MK, taken_M)[taken_M], correct_M[taken_M], scale_K, leads, is_free_K, way)
 
-    raw_M, filled_MK = Folded(correct_M, found.fold_M)._out_of_fold(columns_MK, fitted), _filled(columns_MK)
-    bent, model = calibrated(raw_M, correct_M), fitted(np.ones(len(correct_M), dtype=np.bool_))
+    raw_M, filled_MK = (
+        Folded(correct_M, found.fold_M)._compute_out_of_fold(columns_MK, fitted),
+        _fill_missing(columns_MK),
+    )
+    bent, model = fit_rising_line(raw_M, correct_M), fitted(np.ones(len(correct_M), dtype=np.bool_))
     rng, bags = np.random.default_rng(seed), []
     for _ in range(way.bags):
         taken_M = rng.integers(0, len(correct_M), len(correct_M))
         bag_MK, right_M = filled_MK[taken_M], correct_M[taken_M]
         if right_M.min() < right_M.max():
-            of_bag = sorted(np.flatnonzero(is_free_K), key=lambda place: -auc_value(bag_MK[:, place], right_M))[:2]
+            of_bag = sorted(np.flatnonzero(is_free_K), key=lambda place: -compute_auc_value(bag_MK[:, place], right_M))[
+                :2
+            ]
             bags.append(averaged(bag_MK, right_M, scale_K, of_bag, is_free_K, way))
     if bags:
         model = Logistic(np.mean([bag.weight_K for bag in bags], axis=0), float(np.mean([bag.bias for bag in bags])))
@@ -206,7 +211,7 @@ def averaged(
     columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int], is_free_K: Bools, way: Way
 ) -> Logistic:
     """The mean of logistic regressions under all priors, each weighed by its evidence (``train.combining``)."""
-    mean_K, deviation_K = columns_MK.mean(axis=0), _deviations(columns_MK)
+    mean_K, deviation_K = columns_MK.mean(axis=0), _compute_deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK, free = (columns_MK - mean_K) * inverse_K, np.flatnonzero(is_free_K)
     width = len(mean_K)
@@ -215,7 +220,7 @@ def averaged(
         lead_M1 = scaled_MK[:, free].mean(axis=1, keepdims=True) / deviation
         scaled_MK, scale_K = np.concatenate([scaled_MK, lead_M1], axis=1), np.append(scale_K, 1.0)
         leads = [*leads, width]
-    scales, bounded_K = _scales(scale_K, leads), np.zeros(len(scale_K), dtype=np.bool_)
+    scales, bounded_K = _list_scales(scale_K, leads), np.zeros(len(scale_K), dtype=np.bool_)
     bounded_K[free] = way.signs
     none_K, equal_K = np.zeros(len(scale_K)), np.zeros(len(scale_K))
     equal_K[free] = 1 / (deviation * len(free))
@@ -290,7 +295,7 @@ def of_draw(found: Drawn, pool: LabelledRows, seed: int, ways: Sequence[str]) ->
     for name in ways:
         raw_N = combined(found, WAYS[name], seed)
         lines[name] = measured(Scored(raw_N, 1 / (1 + np.exp(-raw_N))), pool, constant)
-    best = max(auc_value(_pool_logits(signal, found), pool.correct_N) for signal in found.free)
+    best = max(compute_auc_value(_pool_logits(signal, found), pool.correct_N) for signal in found.free)
     return {"best_free": best, "ways": lines}
 
 

@@ -39,7 +39,7 @@ class Need:
     resources: Mapping[str, float]
 
 
-def address_of(settings: RayConfig) -> str:
+def find_address(settings: RayConfig) -> str:
     """Return the address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``."""
     return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
 
@@ -57,7 +57,7 @@ def check_answers(address: str) -> None:
             "`ray job submit -- curate run ...`, which sets the address itself"
         )
     try:
-        found = ray_private.head_address(address)
+        found = ray_private.find_head_address(address)
     except ConnectionError:
         raise ClusterError(
             f"ray.address: {address!r} finds no Ray on this machine; start it (`ray start`), name its HOST:PORT, "
@@ -121,7 +121,7 @@ def ask(address: str) -> None:
         )
 
 
-def needs(config: RunConfig) -> list[Need]:
+def list_needs(config: RunConfig) -> list[Need]:
     """Return the resources that the stages of a run need from the cluster."""
     actors = config.teacher.actors
     asked = [Need(key="teacher.actors", count=1, resources=actors.each)]
@@ -141,7 +141,7 @@ def needs(config: RunConfig) -> list[Need]:
     return asked
 
 
-def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
+def describe_idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
     """Sentences on the cores and GPUs that every pass of the teacher would leave idle on nodes with these resources."""
     actors = config.teacher.actors
     cpus = actors.cpus(config.teacher.ask.backend, [node.get("CPU", 0) for node in nodes])
@@ -157,35 +157,35 @@ def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
     return words
 
 
-def this_machine(settings: RayConfig) -> dict[str, float]:
+def get_local_resources(settings: RayConfig) -> dict[str, float]:
     """Return the resources of a Ray that is started on this machine."""
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return {"CPU": settings.num_cpus or os.cpu_count() or 1, "GPU": gpus}
 
 
-def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
+def describe_lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
     """Sentences on the needs that nodes with these resources can never meet, assuming that nothing else runs there."""
     words = []
     for need in asked:
-        places = sum(_places(need.resources, node) for node in nodes)
+        places = sum(_count_places(need.resources, node) for node in nodes)
         if places < need.count:
-            has = "; ".join(sorted({_worded(_compared(node, need.resources)) for node in nodes}))
+            has = "; ".join(sorted({_describe_resources(_select_resources(node, need.resources)) for node in nodes}))
             workers = f"{need.count} workers" if need.count > 1 else "a worker"
             words.append(
-                f"{need.key} asks for {workers} of {_worded(need.resources)}, and there is room for {places} "
+                f"{need.key} asks for {workers} of {_describe_resources(need.resources)}, and there is room for {places} "
                 f"(nodes: {has or 'none'})"
             )
     return words
 
 
-def _compared(node: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
+def _select_resources(node: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
     """Return what a node has of the resources that are asked for, with its own type of accelerator if one is."""
     has = {name: node.get(name, 0) for name in asked if not name.startswith(ACCELERATOR)}
     types = {name: 1.0 for name in node if name.startswith(ACCELERATOR)} or {f"{ACCELERATOR}none": 1.0}
     return has | (types if len(has) < len(asked) else {})
 
 
-def _worded(resources: Mapping[str, float]) -> str:
+def _describe_resources(resources: Mapping[str, float]) -> str:
     words = []
     for name, amount in resources.items():
         if name.startswith(ACCELERATOR):
@@ -237,10 +237,10 @@ def check_room(asked: Sequence[Need]) -> str | None:
         ClusterError: there is no room, and no autoscaler that could add nodes.
     """
     check_accelerators(asked)
-    words = lacking(asked, [node["Resources"] for node in nodes.living()])
+    words = describe_lacking(asked, [node["Resources"] for node in nodes.list_living()])
     if not words:
         return None
-    if autoscales():
+    if can_autoscale():
         return f"{'; '.join(words)}: waiting for the cluster's autoscaler"
     raise ClusterError(
         f"the cluster is too small: {'; '.join(words)}; ask for less there (num_cpus, num_gpus, memory_gib, "
@@ -256,9 +256,9 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
         ClusterError: it has not. Of a cluster that is joined nothing is known before.
     """
     check_accelerators(asked)
-    if address_of(settings) != LOCAL:
+    if find_address(settings) != LOCAL:
         return
-    machine = this_machine(settings)
+    machine = get_local_resources(settings)
     here = [
         Need(
             key=need.key,
@@ -267,28 +267,28 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
         )
         for need in asked
     ]
-    if words := lacking([need for need in here if any(need.resources.values())], [machine]):
+    if words := describe_lacking([need for need in here if any(need.resources.values())], [machine]):
         raise ClusterError(
             f"this machine is too small: {'; '.join(words)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
             "gpus_per_worker, num_workers), raise ray.num_cpus, or set ray.address to a cluster that has it"
         )
 
 
-def fitting(each: Mapping[str, float]) -> int:
+def count_fitting(each: Mapping[str, float]) -> int:
     """Return how many workers that need ``each`` fit on the nodes that are there, if nothing else runs on them."""
-    return sum(_places(each, node["Resources"]) for node in nodes.living())
+    return sum(_count_places(each, node["Resources"]) for node in nodes.list_living())
 
 
-def fitting_on_one(each: Mapping[str, float]) -> int:
+def count_fitting_on_one(each: Mapping[str, float]) -> int:
     """Return how many of them fit on the largest node; 1 if none is large enough."""
-    return max([1, *(_places(each, node["Resources"]) for node in nodes.living())])
+    return max([1, *(_count_places(each, node["Resources"]) for node in nodes.list_living())])
 
 
-def _places(each: Mapping[str, float], node: Mapping[str, float]) -> int:
+def _count_places(each: Mapping[str, float], node: Mapping[str, float]) -> int:
     return min(math.floor(node.get(name, 0) / amount) for name, amount in each.items() if amount)
 
 
-def resources() -> dict[str, float]:
+def get_total_resources() -> dict[str, float]:
     """Return the total resources of the cluster's nodes, by Ray's names."""
     found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return found
@@ -296,12 +296,12 @@ def resources() -> dict[str, float]:
 
 def is_one_machine(settings: RayConfig) -> bool:
     """Return whether Ray was started on this machine, and no other node is or will be there."""
-    return address_of(settings) == LOCAL and len(nodes.living()) == 1 and not autoscales()
+    return find_address(settings) == LOCAL and len(nodes.list_living()) == 1 and not can_autoscale()
 
 
-def autoscales() -> bool:
+def can_autoscale() -> bool:
     """Return whether nodes may come by themselves.
 
     An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id.
     """
-    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.node_types())
+    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.list_node_types())

@@ -5,21 +5,21 @@ import sys
 
 from curation.cluster import ray_private
 from curation.heavy import ray
-from curation.tasks import root
+from curation.tasks import find_root_error
 
 
-def words(error: BaseException | None) -> str | None:
+def get_advice(error: BaseException | None) -> str | None:
     """Return the advice for an error that came of a full object store; None for any other error.
 
     The cause of an error is looked at too, as ``raise ... from`` names it.
     """
     while error is not None and not isinstance(
-        root(error), ray.exceptions.ObjectStoreFullError | ray.exceptions.OutOfDiskError
+        find_root_error(error), ray.exceptions.ObjectStoreFullError | ray.exceptions.OutOfDiskError
     ):
         error = error.__cause__
     if error is None:
         return None
-    folder = ray_private.spill_folder()
+    folder = ray_private.find_spill_folder()
     return (
         "Ray's object store is full, and so is the disk that it spills to "
         f"({folder or 'the folder that --object-spilling-directory of ray start names, else --temp-dir'}); "
@@ -34,6 +34,6 @@ def hide(record: logging.LogRecord) -> bool:
 
     It prints its whole stack, and asks for an issue; the stage that fails says what to do.
     """
-    if words(sys.exc_info()[1]) is not None:
+    if get_advice(sys.exc_info()[1]) is not None:
         record.hide = True
     return True

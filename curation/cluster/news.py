@@ -22,7 +22,7 @@ def follow(hear: Callable[[str], None]) -> Iterator[None]:
 
     def hear_and_say(text: str) -> None:
         hear(text)
-        line = short(text)
+        line = find_main_line(text)
         if line[:SAME] not in said:
             said.add(line[:SAME])
             say(f"Ray: {line} (whole, and again: events.jsonl)")
@@ -41,10 +41,10 @@ def tell(text: str) -> None:
     for hear in list(_hearers):
         hear(text)
     if not _hearers:
-        say(f"Ray: {short(text)}")
+        say(f"Ray: {find_main_line(text)}")
 
 
-def short(text: str) -> str:
+def find_main_line(text: str) -> str:
     """Return the line that says what happened: of an object that could not be spilled the last one, else the first."""
     lines = [line.strip() for line in text.strip().splitlines()] or [""]
     line = lines[-1 if "spill_objects" in text else 0].partition(" Last 20 lines of the Raylet logs")[0]

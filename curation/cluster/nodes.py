@@ -13,12 +13,12 @@ from typing import Any
 
 from curation.cluster.versions import PROJECT, ask_versions
 from curation.errors import ClusterError
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.heavy import ray
 from curation.json_types import Json, JsonView
 from curation.periodic import every
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 ANSWER_SECONDS = 60
 """Time limit for an answer; a node has to start a worker process for it."""
@@ -45,7 +45,7 @@ class NodeAnswer:
     problem: str | None
 
 
-def living() -> list[Json]:
+def list_living() -> list[Json]:
     """Return Ray's records of the living nodes, sorted by address."""
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
@@ -53,8 +53,8 @@ def living() -> list[Json]:
 
 def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
     """Return the answers of all living nodes; each comes from a task on the node that takes no resources."""
-    nodes = living()
-    asked = [task(question, node["NodeID"]).remote(*arguments) for node in nodes]
+    nodes = list_living()
+    asked = [make_task(question, node["NodeID"]).remote(*arguments) for node in nodes]
     answers = collect(nodes, asked, seconds)
     for answer, reference in zip(answers, asked, strict=True):
         if answer.problem is not None:
@@ -79,7 +79,7 @@ def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> 
     return answers
 
 
-def held(resources: Mapping[str, float]) -> dict[str, Any]:
+def make_ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
     """Return the options of a task or an actor for which Ray holds these resources of a node."""
     others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
     return {
@@ -90,19 +90,19 @@ def held(resources: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
+def make_task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
     """Return a remote function that runs on one node and nowhere else, and holds these resources of it."""
     remote: Any = ray.remote(question)
-    return remote.options(**held(resources), max_retries=0, scheduling_strategy=_only(node_id))
+    return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=_make_affinity(node_id))
 
 
-def actor(cls: type, node_id: str) -> Any:
+def start_actor(cls: type, node_id: str) -> Any:
     """Start an actor on one node and nowhere else; it holds no resources of the node."""
     remote: Any = ray.remote(cls)
-    return remote.options(**held({}), scheduling_strategy=_only(node_id)).remote()
+    return remote.options(**make_ray_options({}), scheduling_strategy=_make_affinity(node_id)).remote()
 
 
-def _only(node_id: str) -> Any:
+def _make_affinity(node_id: str) -> Any:
     return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
@@ -111,13 +111,13 @@ def name(node: JsonView) -> str:
     return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
 
 
-def here() -> str:
+def describe_here() -> str:
     """Return the node of this process in words."""
     mine = ray.get_runtime_context().get_node_id()
-    return next(name(node) for node in living() if node["NodeID"] == mine)
+    return next(name(node) for node in list_living() if node["NodeID"] == mine)
 
 
-def installed() -> Callable[[], dict[str, str]]:
+def make_versions_question() -> Callable[[], dict[str, str]]:
     """Return the question for a process's versions: of packages, and a digest of this project's code."""
     packages, code = ask_versions(), CODE
 
@@ -138,7 +138,7 @@ def installed() -> Callable[[], dict[str, str]]:
     return versions
 
 
-def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+def describe_differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     """Return the differences between two sets of versions, as ``torch 2.12.0 (here 2.13.0)``.
 
     Builds of one version (``2.13.0+cpu``, ``2.13.0+cu130``) count as equal, because a head without a GPU may lead
@@ -147,20 +147,20 @@ def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     return [
         f"{package} {there.get(package, 'not installed')} (here {here.get(package, 'not installed')})"
         for package in sorted({*here, *there})
-        if _comparable(package, here.get(package)) != _comparable(package, there.get(package))
+        if _normalise_version(package, here.get(package)) != _normalise_version(package, there.get(package))
     ]
 
 
-def _comparable(package: str, version: str | None) -> str | None:
+def _normalise_version(package: str, version: str | None) -> str | None:
     if version is None:
         return "not installed"
     return ".".join(version.split(".")[:2]) if package == "python" else version.partition("+")[0]
 
 
-def others(here: Mapping[str, str], answers: Sequence[NodeAnswer]) -> Iterator[str]:
+def describe_differing_nodes(here: Mapping[str, str], answers: Sequence[NodeAnswer]) -> Iterator[str]:
     """Yield a line for each node that differs: its address and both versions of each package."""
     for answer in answers:
-        if answer.problem is None and (differing := differences(here, answer.value)):
+        if answer.problem is None and (differing := describe_differences(here, answer.value)):
             yield f"{answer.node} has {', '.join(differing)}"
 
 
@@ -170,8 +170,10 @@ def require_here(versions: Mapping[str, str]) -> None:
     Raises:
         ClusterError: they differ; the message has the node's address and both versions.
     """
-    if differing := differences(versions, installed()()):
-        raise ClusterError(f"{here()}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}")
+    if differing := describe_differences(versions, make_versions_question()()):
+        raise ClusterError(
+            f"{describe_here()}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}"
+        )
 
 
 def require_same_versions() -> None:
@@ -182,12 +184,12 @@ def require_same_versions() -> None:
     Raises:
         ClusterError: a node differs; the message has the nodes' addresses and both versions.
     """
-    question = installed()
+    question = make_versions_question()
     answers = ask(question)
     for answer in answers:
         if answer.problem is not None:
             logger.warning("%s does not report its versions: %s", answer.node, answer.problem)
-    if differing := list(others(question(), answers)):
+    if differing := list(describe_differing_nodes(question(), answers)):
         raise ClusterError(
             f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {FIX}"
         )
@@ -205,7 +207,7 @@ def follow(tell: Callable[..., None], *, seconds: float = FOLLOW_SECONDS) -> Ite
 
     def look() -> None:
         nonlocal known, reported
-        now = {node["NodeID"]: name(node) for node in living()}
+        now = {node["NodeID"]: name(node) for node in list_living()}
         came = [now[node] for node in now if node not in known]
         left = [known[node] for node in known if node not in now]
         if came or left or time.monotonic() - reported > AGAIN_SECONDS:
@@ -238,4 +240,4 @@ def end_process(node: str, pid: int, seconds: float) -> None:
                 words = f"ended process {pid}: it was silent for longer than teacher.actors.hang_seconds: {seconds:g}\n"
                 os.write(2, words.encode())
 
-    task(end, node).remote(pid, seconds)
+    make_task(end, node).remote(pid, seconds)

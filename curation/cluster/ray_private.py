@@ -76,7 +76,7 @@ def alone() -> Iterator[None]:
         yield
 
 
-def head_address(address: str) -> str | None:
+def find_head_address(address: str) -> str | None:
     """Return ``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
 
     Raises:
@@ -121,7 +121,7 @@ class Head:
         return [node.raylet_socket_name for node in self._client.get_all_node_info(timeout=timeout).values()]
 
 
-def node_types() -> set[str]:
+def list_node_types() -> set[str]:
     """Return the names of the cluster's node types, by either version of Ray's autoscaler; "" of a node without one."""
     import ray
     from ray.autoscaler.v2.sdk import get_cluster_status
@@ -134,7 +134,7 @@ def node_types() -> set[str]:
     return types
 
 
-def spill_folder() -> str | None:
+def find_spill_folder() -> str | None:
     """Return the folder to which this process's own Ray spills objects; None where it joined another Ray."""
     from ray._private import worker
 
@@ -145,7 +145,7 @@ def spill_folder() -> str | None:
     return folder
 
 
-def draining_nodes() -> set[str]:
+def find_draining_nodes() -> set[str]:
     """Return the ids of the nodes that are about to go, e.g. of a spot machine after its notice."""
     from ray.train.v2._internal.execution.preemption import _get_draining_nodes
 

@@ -41,7 +41,7 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
         try:
             if started:
                 _start_ray(settings)
-            if same_versions and (capacity.address_of(settings) != capacity.LOCAL or len(nodes.living()) > 1):
+            if same_versions and (capacity.find_address(settings) != capacity.LOCAL or len(nodes.list_living()) > 1):
                 nodes.require_same_versions()
             yield
         finally:
@@ -56,8 +56,8 @@ def _start_ray(settings: RayConfig) -> None:
         ClusterError: no Ray that can be joined answers at the address.
         RunFailedError: Ray did not start.
     """
-    address = capacity.address_of(settings)
-    hook, modules = namesakes.sender(), own_modules.sent()
+    address = capacity.find_address(settings)
+    hook, modules = namesakes.make_sender(), own_modules.list_sent_files()
     found = {"worker_process_setup_hook": hook, "py_modules": modules}
     capacity.check_answers(address)
     is_here = address == capacity.LOCAL
@@ -77,7 +77,7 @@ def _start_ray(settings: RayConfig) -> None:
                     include_dashboard=False,
                     configure_logging=False,
                     runtime_env={name: value for name, value in found.items() if value} or None,
-                    **(_memory() if is_here else {}),
+                    **(_make_memory_settings() if is_here else {}),
                 )
             return
         except Exception as error:  # Ray raises plain ones where its processes do not start, or not in time
@@ -101,7 +101,7 @@ def _pressure() -> str:
     """Return what may slow a start on this machine, in words: its load average, and its free memory."""
     words = f"a load average of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     with suppress(OSError):
-        usable = memory.usable()
+        usable = memory.read_usable_memory()
         words += f" and {usable.free / 2**30:.1f} of {usable.total / 2**30:.1f} GiB of memory free"
     return words
 
@@ -125,13 +125,13 @@ def _alone() -> Iterator[None]:
         token.chmod(0o600)
 
 
-def _memory() -> Json:
+def _make_memory_settings() -> Json:
     """Return settings of ``ray.init`` where a control group leaves this process less memory than the machine has.
 
     Of control groups Ray reads the topmost one alone. The object store has the share and limits that Ray documents.
     """
     with suppress(OSError):
-        usable = memory.usable()
+        usable = memory.read_usable_memory()
         if usable.total < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             most = max(10_000_000_000, int(0.95 * shutil.disk_usage("/dev/shm").free))
             store = min(int(0.3 * usable.free), most)

@@ -9,13 +9,13 @@ PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow
 
 
 @cache
-def versions() -> Mapping[str, str]:
+def find_versions() -> Mapping[str, str]:
     """Return the versions of Python and of the packages a result depends on, as this process found them first."""
     return MappingProxyType(ask_versions()())
 
 
 def ask_versions() -> Callable[[], dict[str, str]]:
-    """Return the function behind :func:`versions`, also for other processes: it pickles by value, without our code."""
+    """Return the function behind :func:`find_versions`, also for other processes: it pickles by value, without our code."""
     packages = PACKAGES
 
     def found() -> dict[str, str]:

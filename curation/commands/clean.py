@@ -22,9 +22,9 @@ from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest, record_in
 from curation.rundir.sealed import list_of
 from curation.storage import lease
-from curation.storage.inside import inside
-from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
-from curation.tables.versions import version_of
+from curation.storage.inside import resolve_inside
+from curation.storage.paths import Place, Remote, remove, require_reachable, to_place, walk
+from curation.tables.versions import parse_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +63,16 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
         manifest.require_current()
         manifest.require_own_tables()
         pinned = manifest.pinned
-        superseded = list(_superseded(manifest, before))
+        superseded = list(_iter_superseded(manifest, before))
         for folder in superseded:
-            files = _files(folder)
+            files = _list_files(folder)
             if not dry:
                 remove(folder)
                 list_of(folder).unlink(missing_ok=True)
             yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
-        for table in _tables(directory):
+        for table in _iter_tables(directory):
             if not any(table.startswith(f"{folder}/") for folder in superseded):
-                removed = clean_table(table, pinned[str(place(table).resolve())], before, dry=dry)
+                removed = clean_table(table, pinned[str(to_place(table).resolve())], before, dry=dry)
                 if removed.versions or removed.files:
                     yield removed
 
@@ -95,21 +95,21 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
         for file in fragment.metadata.files
     }
     unnamed, manifests = [], []
-    for file in _files(place(uri)):
+    for file in _list_files(to_place(uri)):
         if file.name.startswith("data/") and file.name not in named and file.modified < before:
             unnamed.append(file)
-        elif version_of(file.name) in old:
+        elif parse_version(file.name) in old:
             manifests.append(file)
     if not dry:
         if old:
             dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
         for file in unnamed:  # Lance keeps files that no version ever named for a week
-            (place(uri) / file.name).unlink(missing_ok=True)
+            (to_place(uri) / file.name).unlink(missing_ok=True)
     gone = [*unnamed, *manifests]
     return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
 
 
-def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
+def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:
     """Yield directories that the run made for stages, if nothing names them and the stage was recorded later.
 
     A directory written later belongs to a running stage with changed settings. One that the manifest does not list as
@@ -120,7 +120,7 @@ def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
     for name in sorted(manifest.made):
         stage = re.fullmatch(r"(.+)-[0-9a-f]{8}(\.\d+)?", name)
         record = manifest.stages.get(stage[1]) if stage is not None else None
-        folder = inside(manifest.directory, name, "manifest.json")
+        folder = resolve_inside(manifest.directory, name, "manifest.json")
         if record is None or not folder.is_dir():
             continue
         if folder == manifest.directory_of(record.name, record.inputs):
@@ -129,21 +129,21 @@ def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
             continue
         done = datetime.fromisoformat(record.started).timestamp() + record.seconds
         is_named = f'/{name}"' in named or f"/{name}/" in named
-        if not is_named and all(file.modified < min(done, before) for file in _files(folder)):
+        if not is_named and all(file.modified < min(done, before) for file in _list_files(folder)):
             yield folder
 
 
-def _tables(directory: Place) -> Iterator[str]:
+def _iter_tables(directory: Place) -> Iterator[str]:
     """Yield the Lance tables in a directory; tables without any version are skipped."""
     for root, folders, _ in walk(directory):
         folders.sort()
         if "_versions" in folders:
             folders.clear()
-            if any(path.name.endswith(".manifest") for path in (place(root) / "_versions").iterdir()):
+            if any(path.name.endswith(".manifest") for path in (to_place(root) / "_versions").iterdir()):
                 yield root
 
 
-def _files(folder: Place) -> list[_ListedFile]:
+def _list_files(folder: Place) -> list[_ListedFile]:
     """Return all files in a folder, however deep."""
     if isinstance(folder, Remote):
         return [_ListedFile(entry.path, entry.size, entry.modified) for entry in folder.entries()]

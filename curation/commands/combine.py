@@ -6,10 +6,10 @@ from curation import report
 from curation.config.load import load_config
 from curation.errors import CombineError
 from curation.json_types import Json
-from curation.pipeline.running import Unfinished, finished
+from curation.pipeline.running import Unfinished, get_finished_record
 from curation.report import Member
-from curation.report.comparable import way
-from curation.storage.paths import Place, place
+from curation.report.comparable import describe_asking
+from curation.storage.paths import Place, to_place
 
 
 def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
@@ -23,7 +23,7 @@ def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
     for other in members[1:]:
         require_alike(members[0], other)
     content = report.combine(members)
-    page, _ = report.write_combined(content, _folder(output, "combined"))
+    page, _ = report.write_combined(content, _check_output(output, "combined"))
     return content, page
 
 
@@ -35,12 +35,12 @@ def compare(directories: Sequence[str], output: str) -> tuple[Json, Place]:
     """
     members = read(directories, "--compare")
     content = report.compare(members)
-    page, _ = report.write_compared(content, _folder(output, "compared"))
+    page, _ = report.write_compared(content, _check_output(output, "compared"))
     return content, page
 
 
-def _folder(output: str, name: str) -> Place:
-    folder = place(output)
+def _check_output(output: str, name: str) -> Place:
+    folder = to_place(output)
     if folder.is_file():
         raise CombineError(f"--output: {output} is a file; name a folder for {name}.html and {name}.json")
     return folder
@@ -56,11 +56,11 @@ def read(directories: Sequence[str], option: str) -> list[Member]:
         raise CombineError(f"{option}: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}
     for directory in directories:
-        resolved = str(_place(directory).resolve())
+        resolved = str(_check_run_directory(directory).resolve())
         if resolved in seen:
             raise CombineError(f"{option}: {seen[resolved]} and {directory} are one directory; name each run once")
         seen[resolved] = directory
-    return [member(directory) for directory in directories]
+    return [load_member(directory) for directory in directories]
 
 
 def require_alike(one: Member, other: Member) -> None:
@@ -77,7 +77,7 @@ def require_alike(one: Member, other: Member) -> None:
     if numbers[0] != numbers[1]:
         raise CombineError(f"{where}: they have {numbers[0]} and {numbers[1]} generations; combine runs of as many")
     for section, done in (("teacher", "labels"), ("evaluation", "tests")):
-        asked = [way(member.run.config, section) for member in (one, other)]
+        asked = [describe_asking(member.run.config, section) for member in (one, other)]
         if asked[0] != asked[1]:
             raise CombineError(
                 f"{where}: answers are asked for {asked[0]} in the first's {done}, and {asked[1]} in the second's; "
@@ -99,16 +99,16 @@ def require_alike(one: Member, other: Member) -> None:
             )
 
 
-def member(directory: str) -> Member:
+def load_member(directory: str) -> Member:
     """Return a finished run, by its directory.
 
     Raises:
         CombineError: it is no run, or unfinished.
     """
-    config = load_config(_place(directory) / "config.yaml")
+    config = load_config(_check_run_directory(directory) / "config.yaml")
     config = config.model_copy(update={"run_dir": directory})
     try:
-        return Member(directory=directory, run=finished(config))
+        return Member(directory=directory, run=get_finished_record(config))
     except Unfinished as unfinished:
         raise CombineError(
             f"{directory}: is unfinished, stage {unfinished.stage} is missing ({unfinished.why}); "
@@ -116,8 +116,8 @@ def member(directory: str) -> Member:
         ) from None
 
 
-def _place(directory: str) -> Place:
-    found = place(directory)
+def _check_run_directory(directory: str) -> Place:
+    found = to_place(directory)
     if not all((found / name).is_file() for name in ("manifest.json", "config.yaml")):
         raise CombineError(
             f"{directory}: is not a run directory (manifest.json or config.yaml is missing); "

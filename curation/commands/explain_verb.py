@@ -5,8 +5,8 @@ import json
 import click
 
 from curation.errors import ConfigError
-from curation.escaping import echo, quoted
-from curation.storage.paths import place
+from curation.escaping import echo, quote_text
+from curation.storage.paths import to_place
 
 
 @click.command()
@@ -31,23 +31,23 @@ def explain(
     Of a row: the file that it comes from, its prompt, each teacher's answer, trust and rank, and what every arm did
     with it. Row ids are in every table and export of a run.
     """
-    from curation.commands.explain import explain_row, explain_student, row_lines, student_lines
+    from curation.commands.explain import describe_row, describe_student, explain_row, explain_student
 
     if (row_id is None) == (student is None):
         raise ConfigError("explain: give a ROW_ID, or --student with an arm or a stage; not both")
     if student is not None:
         if split is not None:
             raise ConfigError("--split: is of a row; leave it out with --student")
-        content = explain_student(place(run_dir), student, generation, 5 if rows is None else rows)
-        lines = student_lines(content)
+        content = explain_student(to_place(run_dir), student, generation, 5 if rows is None else rows)
+        lines = describe_student(content)
     else:
         if generation is not None or rows is not None:
             raise ConfigError("--generation, --rows: are of --student; a row is shown with all its generations")
         text = str(row_id)
         if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
-            raise ConfigError(f"ROW_ID: {quoted(text)} is no row id, a whole number from 0 to 2^63 - 1")
-        content = explain_row(place(run_dir), int(text), split)
-        lines = row_lines(content)
+            raise ConfigError(f"ROW_ID: {quote_text(text)} is no row id, a whole number from 0 to 2^63 - 1")
+        content = explain_row(to_place(run_dir), int(text), split)
+        lines = describe_row(content)
     if as_json:
         echo(json.dumps(content, indent=1, default=str))
         return

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from curation.escaping import echo
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 
 
 @click.command("export")
@@ -26,7 +26,7 @@ def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
     given = [(name, asked[name]) for name in ("arm", "generation", "push")]
     options = [f"--{name} {value}" for name, value in given if value is not None]
     command = " ".join([f"curate export {run_dir} --format {form}", *options, f"-o {output}"])
-    for line in export_rows(place(run_dir), place(output), command=command, **asked):
+    for line in export_rows(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))
 
 
@@ -46,7 +46,7 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
     options = [f"--{name} {value}" for name, value in given if value is not None]
     options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
     command = " ".join([f"curate export-student {run_dir}", *options])
-    for line in export_student(place(run_dir), place(output), command=command, **asked):
+    for line in export_student(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))
 
 
@@ -67,5 +67,5 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     given = [("trust", asked["trust"]), ("generation", asked["generation"])]
     options = [f"--{name} {value}" for name, value in given if value is not None]
     command = " ".join([f"curate export-trust {run_dir}", *options, f"-o {output}"])
-    for line in export_trust(place(run_dir), place(output), command=command, **asked):
+    for line in export_trust(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))

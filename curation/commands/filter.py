@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from curation.commands.tables import costs_table
+from curation.commands.tables import format_costs
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
 from curation.errors import ConfigError
@@ -21,10 +21,10 @@ _KEYS = {
 """The key that each option of ``curate filter`` sets."""
 
 
-def config_of(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
+def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
     """Return the configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
 
-    ``options`` are those of ``filter_verb.rule_options``, by the names of their parameters.
+    ``options`` are those of ``filter_verb.add_rule_options``, by the names of their parameters.
 
     Raises:
         ConfigError: a value breaks a rule, several rules are given, or a part is missing.
@@ -37,7 +37,7 @@ def config_of(inputs: Sequence[str], overrides: Sequence[str], options: JsonView
     given |= {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
     if "cascade" in given:
         given["cascade"] = {}
-    if (rule := _rule(options["keep"], options["threshold"], options["certified"])) is not None:
+    if (rule := _parse_rule(options["keep"], options["threshold"], options["certified"])) is not None:
         given["keep"] = rule
     if len(inputs) == 2:
         if "output.path" not in given:
@@ -47,7 +47,7 @@ def config_of(inputs: Sequence[str], overrides: Sequence[str], options: JsonView
     return load_filter(inputs[0] if len(inputs) == 1 else None, overrides, given)
 
 
-def _rule(keep: str | None, threshold: float | None, certified: float | None) -> JsonView | None:
+def _parse_rule(keep: str | None, threshold: float | None, certified: float | None) -> JsonView | None:
     options = {"--keep": keep, "--threshold": threshold, "--certified": certified}
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
@@ -62,7 +62,7 @@ def _rule(keep: str | None, threshold: float | None, certified: float | None) ->
     return None if certified is None else {"certified": {"alpha": certified}}
 
 
-def summary(filtered: Filtered, home: str) -> Iterator[str]:
+def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
     """Yield lines on what was read, labelled, kept and written, and what it took."""
     content = filtered.content
     cut, rounds = content["cut"], content["rounds"]
@@ -82,16 +82,16 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
         + (f" ({words})" if words else "")
     )
     if "first_cut" in content:
-        yield from _saved(content["first_cut"], cut["num_short"])
+        yield from _describe_saved(content["first_cut"], cut["num_short"])
         labelled += content["first_cut"]["dropped"]
-    rule = f"cut {cut['id']} {rule_words(cut['rule'])}"
+    rule = f"cut {cut['id']} {describe_rule(cut['rule'])}"
     of = "the labelled and dropped" if content.get("first_cut", {}).get("dropped") else "the labelled"
     share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
     yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; {rule}"
     if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):
         kept, rows = (sum(item[key] for item in later) for key in ("kept", "rows"))
         yield f"of these {kept:,} of {rows:,} rows came after the cut was made, in {len(later)} rounds"
-    if words := shift_words(rounds[-1]):
+    if words := describe_shift(rounds[-1]):
         yield f"shift: {words}"
     if (risk := cut["risk"]) is not None:
         yield f"guarantee: {risk['guarantee']}"
@@ -102,13 +102,13 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
     times = ", ".join(f"{name} {value:,.1f} s" for name, value in seconds.items())
     yield f"teacher: {tokens[0]:,} prompt tokens, {tokens[1]:,} output tokens; {times}"
     if content["costs"] is not None:
-        yield costs_table(content["costs"])
+        yield format_costs(content["costs"])
     size = sum(file.get("bytes", 0) for file in content["files"])
     yield f"files: {len(content['files']):,} {content['data']}" + (f", {size / 1e6:,.1f} MB" if size else "")
     yield f"manifest: {home}/filter.json"
 
 
-def _saved(cut: JsonView, short: int) -> Iterator[str]:
+def _describe_saved(cut: JsonView, short: int) -> Iterator[str]:
     """Yield the first cut, and what it saved."""
     yield str(cut["words"])
     if cut["unasked"]:
@@ -129,7 +129,7 @@ def _saved(cut: JsonView, short: int) -> Iterator[str]:
     )
 
 
-def shift_words(item: JsonView) -> str:
+def describe_shift(item: JsonView) -> str:
     """Return in words how far a round's rows, and the kept ones, differ from the labelled ones; empty if untested."""
     shift, foreign = item["shift"], item["foreign"]
     words = [] if shift is None or not shift["in_words"] else [str(shift["in_words"])]
@@ -142,7 +142,7 @@ def shift_words(item: JsonView) -> str:
     return "; ".join(words)
 
 
-def rule_words(rule: Mapping[str, object]) -> str:
+def describe_rule(rule: Mapping[str, object]) -> str:
     """Return a cut's rule in words, in brackets."""
     ((name, value),) = rule.items()
     if isinstance(value, Mapping):

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from curation.commands.filter import rule_words, shift_words
-from curation.commands.status import Shown, spent_lines, spent_on
+from curation.commands.filter import describe_rule, describe_shift
+from curation.commands.status import Shown, compute_spent, describe_spent
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
 from curation.filter import opened
@@ -29,7 +29,7 @@ def look(config: FilterConfig) -> Shown:
     words = (
         f"waiting: {rows:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more}); `curate filter` adds them"
     )
-    spent = spent_on(config)
+    spent = compute_spent(config)
     written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
     return Shown(
         home=home,
@@ -38,15 +38,15 @@ def look(config: FilterConfig) -> Shown:
         unknown=unknown,
         nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
         further=[
-            *(() if content is None else _written(content)),
+            *(() if content is None else _describe_rounds(content)),
             *([words] if files else []),
-            *spent_lines(spent),
+            *describe_spent(spent),
         ],
         parts={"written": written, "waiting": {"files": paths, "rows": rows} if files else None, "endpoint": spent},
     )
 
 
-def _written(content: Content) -> Iterator[str]:
+def _describe_rounds(content: Content) -> Iterator[str]:
     cut = content["cut"]
     for item in content["rounds"]:
         errors = sum(item["errors"].values())
@@ -56,6 +56,6 @@ def _written(content: Content) -> Iterator[str]:
             f"labelled, {errors:,} error rows; {item['kept']:,} let in by cut {item['cut']}{later}"
         )
         alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
-        if alarms or (words := shift_words(item)):
+        if alarms or (words := describe_shift(item)):
             yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
-    yield f"cut {cut['id']} {rule_words(cut['rule'])}: trust {cut['lowest_trust']:.4f} and more"
+    yield f"cut {cut['id']} {describe_rule(cut['rule'])}: trust {cut['lowest_trust']:.4f} and more"

@@ -8,7 +8,7 @@ import click
 
 from curation.activity import doing
 from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
-from curation.commands.plan_verb import plan_options, show_plan
+from curation.commands.plan_verb import add_plan_options, show_plan
 from curation.errors import ConfigError
 from curation.escaping import echo
 
@@ -39,7 +39,7 @@ _RULE_OPTIONS = (
 )
 
 
-def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the options of a filter in place of a configuration file: what is written where, and by which cut."""
     for option in reversed(_RULE_OPTIONS):
         command = option(command)
@@ -49,11 +49,11 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("filter")
 @INPUTS
 @SET
-@rule_options
+@add_rule_options
 @ADDRESS
 @click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
 @click.option("--plan", is_flag=True, help="Filter nothing: show the stages and forecast, as `curate plan` does.")
-@plan_options
+@add_plan_options
 def filter_pool(
     inputs: tuple[str, ...],
     overrides: tuple[str, ...],
@@ -72,7 +72,7 @@ def filter_pool(
     With --plan it labels only a sample; --probe, --no-probe, --save, --graph and --json are those of `curate plan`.
     """
     with doing("importing curation.filter.run"):
-        from curation.commands.filter import config_of, summary
+        from curation.commands.filter import describe_filtered, make_filter_config
         from curation.filter.run import run_filter
 
     how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "graph", "gpu", "as_json")}
@@ -80,12 +80,12 @@ def filter_pool(
         raise ConfigError("--probe, --no-probe, --save, --graph, --gpu and --json: belong to --plan; add it")
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
-    config = config_of(inputs, overrides, options)
+    config = make_filter_config(inputs, overrides, options)
     if plan:
         show_plan(config, recut=recut, **how)
         return
     filtered = run_filter(config, recut=recut, wait=wait)
-    for line in summary(filtered, str(config.output_directory)):
+    for line in describe_filtered(filtered, str(config.output_directory)):
         echo(line)
     if filtered.alarm is not None:
         echo(f"curate: shift: {filtered.alarm}", err=True)

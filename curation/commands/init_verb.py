@@ -55,26 +55,26 @@ def init(
         return
     path = Path(output or "curation.yaml")
     _require_new(path)
-    from curation.commands.init import Wishes, check_readable, draft, look, task_of
+    from curation.commands.init import Wishes, check_readable, detect_task, draft_config, look
     from curation.config.load import load_config
 
     tables = []
     for name in paths:
         tables.append(look(name))
         echo(f"{name}: {tables[-1].num_rows:,} rows, columns {tables[-1].listed}")
-    wishes = Wishes(domain=domain, answer=answer, text=_names(text), choices=_names(choices))
-    task = task_of(tables, wishes, _ask if sys.stdin.isatty() else None)
+    wishes = Wishes(domain=domain, answer=answer, text=_split_names(text), choices=_split_names(choices))
+    task = detect_task(tables, wishes, _ask if sys.stdin.isatty() else None)
     for reason in task.why:
         echo(reason)
     check_readable(task)
-    _write(path, draft(task, path, model or MODEL, guessed_model=model is None))
+    _write(path, draft_config(task, path, model or MODEL, guessed_model=model is None))
     load_config(str(path))
     is_guess = model is None and task.given is None
     teacher = f"; the teacher is {MODEL}, a guess: --model names another" if is_guess else ""
     echo(f"wrote {path}{teacher}; next: look at it, then `curate validate {path}`")
 
 
-def _names(listed: str | None) -> tuple[str, ...]:
+def _split_names(listed: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
 
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 import click
 
 from curation import own_modules
-from curation.redaction import redacted
-from curation.storage.paths import place
+from curation.redaction import redact_text
+from curation.storage.paths import to_place
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ def with_own_modules(ctx: click.Context, parameter: click.Parameter, value: T) -
     """Let a configuration file name modules that lie beside it; a run directory or a package brings no code."""
     given = value[0] if isinstance(value, tuple) and len(value) == 1 else value
     if isinstance(given, str) and Path(given).is_file():
-        own_modules.beside(given)
+        own_modules.search_beside(given)
     return value
 
 
@@ -37,18 +37,18 @@ WAIT = click.option("--wait", is_flag=True, help="If another run is using the di
 Overrides = tuple[str, ...]
 
 
-def of_run(config: str, overrides: Overrides) -> tuple[str, Overrides]:
+def find_run_config(config: str, overrides: Overrides) -> tuple[str, Overrides]:
     """Return configuration and overrides; a run directory stands for the configuration of its last run."""
-    if not place(config).is_dir():
+    if not to_place(config).is_dir():
         return config, overrides
-    return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+    return str(to_place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
 
 
-def at(address: str | None, overrides: Overrides) -> Overrides:
+def add_address(address: str | None, overrides: Overrides) -> Overrides:
     """Return the overrides with that of ``--address``."""
     return overrides if address is None else (*overrides, f"ray.address={address}")
 
 
-def called(verb: str, config: str, overrides: Overrides) -> str:
+def format_command(verb: str, config: str, overrides: Overrides) -> str:
     """Return the command line, without credentials."""
-    return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
+    return redact_text(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))

@@ -10,15 +10,15 @@ from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.errors import ConfigError
 from curation.json_types import Json
-from curation.metrics.totals import exactly
-from curation.pipeline.footprints import memory_lines
+from curation.metrics.totals import make_exact
+from curation.pipeline.footprints import iter_memory_lines
 from curation.pipeline.opened import open_run
 from curation.pipeline.planning import forecast_run
-from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
+from curation.pipeline.stage_times import Basis, count_rows_left, estimate, estimate_run
 from curation.pipeline.work import Opened
 from curation.rundir import history
-from curation.rundir.graph import Known, Outputs, Skipped, Stage, steps, waited_for
-from curation.rundir.status import State, statuses
+from curation.rundir.graph import Known, Outputs, Skipped, Stage, count_steps, list_awaited
+from curation.rundir.status import State, iter_statuses
 from curation.stages.asking import AskModel
 from curation.stages.training import Training
 from curation.telemetry.console import say
@@ -172,19 +172,19 @@ def make_plan(
         forecaster = partial(forecast_filter, output)
     else:
         opened = run = open_run(config, save=False)
-        forecaster, memory = partial(forecast_run, run), tuple(memory_lines(config, gpu))
+        forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config, gpu))
     if not opened.is_settled():
         for line in opened.checks():
             say(line)
     ahead = partial(forecaster, num_rows=num_rows) if probe else None
     growth = opened.growth
-    return replace(_planned(opened, ahead), pool=growth.get("pool"), added=growth.get("added"), memory=memory)
+    return replace(_build_plan(opened, ahead), pool=growth.get("pool"), added=growth.get("added"), memory=memory)
 
 
-def _planned(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
+def _build_plan(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
     ordered, manifest, where = opened.stages, opened.manifest, opened.config.ray
     known: dict[str, Outputs | Skipped] = {}
-    found = list(statuses(ordered, manifest.records, known))
+    found = list(iter_statuses(ordered, manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
     ahead = {} if made is None else {stage.name: stage.seconds for stage in made.stages}
@@ -195,9 +195,10 @@ def _planned(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
             time = history.StageTime.of(status.stage, record.rows, record.seconds)
             times.append(time if status.state == "done" else replace(time, like=""))
     estimates = {
-        stage.name: estimate(stage, rows_left(stage, manifest, known), ahead.get(stage.name), times) for stage in left
+        stage.name: estimate(stage, count_rows_left(stage, manifest, known), ahead.get(stage.name), times)
+        for stage in left
     }
-    step_of, stages = steps(ordered), []
+    step_of, stages = count_steps(ordered), []
     for status in found:
         stage, name = status.stage, status.stage.name
         rows, seconds, between, basis = stage.num_rows, None, None, None
@@ -213,19 +214,19 @@ def _planned(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
             PlannedStage(
                 name=name,
                 step=step_of[name],
-                after=waited_for(stage),
+                after=list_awaited(stage),
                 state=status.state,
                 words=status.words,
                 rows=rows,
                 seconds=seconds,
                 range=between,
                 basis=basis,
-                tokens=None if made is None or status.is_settled else _tokens(stage, made),
+                tokens=None if made is None or status.is_settled else _compute_tokens(stage, made),
             )
         )
-    room = capacity.this_machine(where) if capacity.address_of(where) == capacity.LOCAL else {}
+    room = capacity.get_local_resources(where) if capacity.find_address(where) == capacity.LOCAL else {}
     seconds_of = {name: about for name, (about, _) in estimates.items()}
-    total = whole_run(ordered, seconds_of, room, where.max_stages) if left else exactly(0.0)
+    total = estimate_run(ordered, seconds_of, room, where.max_stages) if left else make_exact(0.0)
     return Plan(stages=stages, total=total, forecast=made, left_out=left_out)
 
 
@@ -234,7 +235,7 @@ def _has_model(stage: Stage) -> bool:
     return isinstance(stage, Training) or (isinstance(stage, AskModel) and stage.teacher.asks)
 
 
-def _tokens(stage: Stage, made: "Forecast") -> int | None:
+def _compute_tokens(stage: Stage, made: "Forecast") -> int | None:
     """Return tokens of a stage whose rows have prompts: by its own forecast, else by the mean row of the probe."""
     for item in made.stages:
         if item.name == stage.name:
@@ -242,4 +243,6 @@ def _tokens(stage: Stage, made: "Forecast") -> int | None:
     means = made.questions[0].measured
     if stage.num_rows is None or not _has_model(stage):
         return None
-    return round(history.amount_of(stage, stage.num_rows) * (means.prompt_tokens.value + means.output_tokens.value))
+    return round(
+        history.compute_amount(stage, stage.num_rows) * (means.prompt_tokens.value + means.output_tokens.value)
+    )

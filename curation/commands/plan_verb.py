@@ -10,7 +10,7 @@ import click
 
 from curation.activity import doing
 from curation.commands.options import CONFIG, SET
-from curation.commands.tables import forecast_table
+from curation.commands.tables import format_forecast
 from curation.errors import ConfigError
 from curation.escaping import echo
 
@@ -28,7 +28,7 @@ _PLAN_OPTIONS = (
 )
 
 
-def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def add_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the options of a plan: the keyword arguments of :func:`show_plan`."""
     for option in reversed(_PLAN_OPTIONS):
         command = option(command)
@@ -38,7 +38,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @CONFIG
 @SET
-@plan_options
+@add_plan_options
 def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
     """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
 
@@ -84,7 +84,7 @@ def show_plan(
         return
     echo(planned.graph if graph else planned.table)
     if made is not None:
-        echo(forecast_table(made.to_json()))
+        echo(format_forecast(made.to_json()))
     else:
         for stage, why in planned.left_out:
             echo(f"not in a forecast: {stage} ({why})")

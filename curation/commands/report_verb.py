@@ -5,8 +5,8 @@ import json
 import click
 
 from curation.activity import doing
-from curation.commands.options import SET, Overrides, called, of_run, with_own_modules
-from curation.commands.tables import arms_table, verdict_lines
+from curation.commands.options import SET, Overrides, find_run_config, format_command, with_own_modules
+from curation.commands.tables import describe_verdict, format_arms
 from curation.errors import ConfigError
 from curation.escaping import echo
 
@@ -52,24 +52,24 @@ def report(
             f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
         )
     if ways:
-        _several(ways[0], configs, output, as_json=as_json)
+        _report_several(ways[0], configs, output, as_json=as_json)
     else:
-        _one(*of_run(configs[0], overrides), as_json=as_json)
+        _report_one(*find_run_config(configs[0], overrides), as_json=as_json)
 
 
-def _several(way: str, directories: tuple[str, ...], output: str | None, *, as_json: bool) -> None:
+def _report_several(way: str, directories: tuple[str, ...], output: str | None, *, as_json: bool) -> None:
     from curation.commands import combine, tables
 
     work, table, folder = {
-        "combine": (combine.combine, tables.combined_table, "combined-report"),
-        "compare": (combine.compare, tables.compared_table, "compared-report"),
+        "combine": (combine.combine, tables.format_combined, "combined-report"),
+        "compare": (combine.compare, tables.format_compared, "compared-report"),
     }[way]
     content, page = work(directories, output or folder)
     echo(json.dumps(content, indent=1) if as_json else table(content))
     echo(f"report: {page}", err=as_json)
 
 
-def _one(config: str, overrides: Overrides, *, as_json: bool) -> None:
+def _report_one(config: str, overrides: Overrides, *, as_json: bool) -> None:
     with doing("importing curation.pipeline.running"):
         from curation.config.load import load_config
         from curation.pipeline.running import rewrite_report
@@ -77,11 +77,11 @@ def _one(config: str, overrides: Overrides, *, as_json: bool) -> None:
 
     settings = load_config(config, overrides)
     if Manifest.load(settings.directory).is_current:
-        page = rewrite_report(settings, config_path=config, command=called("run", config, overrides))
+        page = rewrite_report(settings, config_path=config, command=format_command("run", config, overrides))
     else:  # its stages are not known; its report stays as it is
         page = settings.directory / "report.html"
     content = json.loads(page.with_name("report.json").read_text())
-    echo(json.dumps(content, indent=1) if as_json else arms_table(content))
+    echo(json.dumps(content, indent=1) if as_json else format_arms(content))
     echo(f"report: {page}", err=as_json)
-    for line in verdict_lines(content):
+    for line in describe_verdict(content):
         echo(line, err=as_json)

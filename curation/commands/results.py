@@ -12,19 +12,19 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 
 from curation.commands.explain.recorded import RecordedRun
-from curation.commands.export.fit import labels_stage
-from curation.commands.export.run import chosen_generation
+from curation.commands.export.fit import get_labels_stage
+from curation.commands.export.run import choose_generation
 from curation.commands.export.selection import find_selection
-from curation.errors import REFUSALS, TableError, of_lance
+from curation.errors import REFUSALS, TableError, describe_lance_error
 from curation.json_types import Json
-from curation.pipeline.grading import grading_stage
-from curation.pipeline.numbers import verdict_of
+from curation.pipeline.grading import choose_grading_stage
+from curation.pipeline.numbers import find_verdict
 from curation.refs import TableRef
 from curation.rundir.graph import Stage
 from curation.stages.numbers import read_numbers
 from curation.stages.score import Score
 from curation.storage.json_files import read_json
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 from curation.tables import io, schemas
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ResultTable:
         try:
             return self.dataset.to_table(columns=names, filter=filter)
         except REFUSALS as error:
-            raise TableError(f"{self.name}: cannot be read ({of_lance(error) or error})") from error
+            raise TableError(f"{self.name}: cannot be read ({describe_lance_error(error) or error})") from error
 
     def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "pandas.DataFrame":
         """Return the rows as a pandas DataFrame (:meth:`to_arrow`)."""
@@ -126,8 +126,8 @@ class Results:
     @classmethod
     def of(cls, run: str | os.PathLike[str], generation: int | None = None) -> Self:
         """Return the results in a run directory or at a URL; of its last generation, unless another one is named."""
-        found = RecordedRun.of(place(os.fspath(run)))
-        return cls(found, chosen_generation(found.config, generation, "leave it out for the last one"))
+        found = RecordedRun.of(to_place(os.fspath(run)))
+        return cls(found, choose_generation(found.config, generation, "leave it out for the last one"))
 
     def __repr__(self) -> str:
         return f"{self.directory}, generation {self.generation}, with the tables {', '.join(self.tables)}"
@@ -151,7 +151,7 @@ class Results:
     @property
     def verdict(self) -> Json | None:
         """The verdict on the run, of all its generations; ``None`` where no arm ranks by trust."""
-        return verdict_of(self._run.manifest) if self.metrics else None
+        return find_verdict(self._run.manifest) if self.metrics else None
 
     def selected(self, arm: str) -> ResultTable:
         """Return the rows that an arm selected, by rank, in TRL's format (``schemas.SELECTION``).
@@ -163,11 +163,11 @@ class Results:
 
     def labels(self, split: str = "pool") -> ResultTable:
         """Return the teacher's labels of a split, with scores of trust and signals once these are computed."""
-        return self._made("labels", split, "label", Score, labels_stage(self._run.config))
+        return self._made("labels", split, "label", Score, get_labels_stage(self._run.config))
 
     def grades(self, split: str = "pool") -> ResultTable:
         """Return which labels of a split are right (``schemas.GRADES``); of the pool where ``splits.audit`` is set."""
-        return self._made("grades", split, "grade", grading_stage(self._run.config, split))
+        return self._made("grades", split, "grade", choose_grading_stage(self._run.config, split))
 
     def rows(self, split: str = "pool") -> ResultTable:
         """Return the prepared rows of a split, in the domain's columns; ``audit`` has the pool's gold labels."""
@@ -224,7 +224,7 @@ class Results:
             return ResultTable(name, io.open_table(ref))
         except REFUSALS as error:
             raise TableError(
-                f"{ref.uri}: cannot be read ({of_lance(error) or error}); "
+                f"{ref.uri}: cannot be read ({describe_lance_error(error) or error}); "
                 f"`curate verify {self.directory}` says what is damaged"
             ) from error
 

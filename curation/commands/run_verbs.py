@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curation.commands.options import ADDRESS, CONFIG, RUN, SET, WAIT, Overrides, at, called, of_run, with_own_modules
-from curation.commands.tables import arms_table, feature_lines, verdict_lines
+from curation.commands.options import (
+    ADDRESS,
+    CONFIG,
+    RUN,
+    SET,
+    WAIT,
+    Overrides,
+    add_address,
+    find_run_config,
+    format_command,
+    with_own_modules,
+)
+from curation.commands.tables import describe_features, describe_verdict, format_arms
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.heavy import Lazy
 from curation.json_types import JsonView
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
     from curation import report
@@ -60,23 +71,23 @@ def run(
         raise ConfigError("--until and --only: give one of them")
     if fail_on_verdict is not None and (until or only):
         raise ConfigError("--fail-on-verdict: a part of a run has no verdict; leave out --until and --only")
-    config, overrides = of_run(config, at(address, overrides))
+    config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)
     if part := until or only:
         running.run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
         return
     content = running.run_chain(
-        settings, config_path=config, command=called("run", config, overrides), wait=wait, redo=redo
+        settings, config_path=config, command=format_command("run", config, overrides), wait=wait, redo=redo
     )
-    echo(arms_table(content))
+    echo(format_arms(content))
     echo(f"report: {settings.directory / 'report.html'}")
-    for line in verdict_lines(content):
+    for line in describe_verdict(content):
         echo(line)
-    if fail_on_verdict is not None and fails(content, fail_on_verdict):
+    if fail_on_verdict is not None and is_grave(content, fail_on_verdict):
         sys.exit(FAILED_VERDICT)
 
 
-def fails(content: JsonView, least: str) -> bool:
+def is_grave(content: JsonView, least: str) -> bool:
     """Return whether the verdict is as grave as ``least`` (stop or care); so is none, as nothing speaks for the run."""
     found = content["verdict"]
     return found is None or found["level"] in GRAVE[least]
@@ -93,9 +104,9 @@ def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> 
     Stages that are missing before the search are run first. After a kill, the same command goes on: fits that have
     ended are not repeated. The result is best.yaml, a section `trust` for `curate run`.
     """
-    overrides = at(address, overrides)
+    overrides = add_address(address, overrides)
     settings = load.load_config(config, overrides)
-    command = called("tune", config, overrides)
+    command = format_command("tune", config, overrides)
     content = running.run_search(settings, config_path=config, command=command, wait=wait)
     echo("\n".join(content["lines"]))
     echo(f"best: {content['best_path']}")
@@ -114,9 +125,9 @@ def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None
     on. --set changes the base of all variants.
     """
     loaded = load.load_ablation(ablation, overrides)
-    command = called("ablate", ablation, overrides)
-    content = running.run_ablation(loaded, place(output), command=command, wait=wait)
-    echo(report.ablation_markdown(content))
+    command = format_command("ablate", ablation, overrides)
+    content = running.run_ablation(loaded, to_place(output), command=command, wait=wait)
+    echo(report.format_ablation(content))
 
 
 @click.command()
@@ -131,15 +142,15 @@ def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, 
     A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
     arm's rows are. The section analyze of CONFIG sets both. After a kill, the same command goes on.
     """
-    config, overrides = of_run(config, at(address, overrides))
+    config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too
         content = running.run_analysis(
-            settings, config_path=config, command=called("run", config, overrides), wait=wait
+            settings, config_path=config, command=format_command("run", config, overrides), wait=wait
         )
     if as_json:
         echo(json.dumps([generation["features"] for generation in content["generations"]], indent=1))
     else:
-        for line in feature_lines(content):
+        for line in describe_features(content):
             echo(line)
     echo(f"report: {settings.directory / 'report.html'}", err=as_json)

@@ -5,22 +5,22 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from curation.commands.tables import verdict_lines
+from curation.commands.tables import describe_verdict
 from curation.config import PricesConfig, RunConfig
 from curation.config.endpoint import PAID
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
 from curation.json_types import Json, JsonView
 from curation.pipeline.chain import describe
-from curation.pipeline.growth import deals_of
-from curation.pipeline.numbers import verdict_of
-from curation.rundir.events import parsed
+from curation.pipeline.growth import find_deals
+from curation.pipeline.numbers import find_verdict
+from curation.rundir.events import parse_events
 from curation.rundir.manifest import Manifest
-from curation.rundir.status import Status, statuses
+from curation.rundir.status import Status, iter_statuses
 from curation.storage import lease
 from curation.storage.paths import Place
-from curation.teachers.endpoint_paid import spending_in
-from curation.telemetry.standing import Standing, Work, speed
+from curation.teachers.endpoint_paid import read_spending
+from curation.telemetry.standing import Standing, Work, format_speed
 
 TAIL_BYTES = 64 * 1024
 OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
@@ -55,21 +55,21 @@ def look(config: RunConfig) -> Shown:
     """Return the state of a run, from its directory alone."""
     manifest = Manifest.load(config.directory)
     manifest.require_current()
-    states, unknown = _states(config, manifest)
+    states, unknown = _find_states(config, manifest)
     nothing = f"{config.directory}: no run here yet; `curate run` starts it"
-    spent = spent_on(config)
+    spent = compute_spent(config)
     return Shown(
         home=config.directory,
         manifest=manifest,
         states=states,
         unknown=unknown,
         nothing_yet=nothing,
-        further=spent_lines(spent),
+        further=describe_spent(spent),
         parts={"endpoint": spent},
     )
 
 
-def spent_lines(spent: JsonView | None) -> list[str]:
+def describe_spent(spent: JsonView | None) -> list[str]:
     """Return questions to a server and what they cost, in a line; none of no server."""
     if spent is None:
         return []
@@ -81,16 +81,16 @@ def spent_lines(spent: JsonView | None) -> list[str]:
     return [f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}", *odd]
 
 
-def status_lines(shown: Shown) -> Iterator[str]:
+def describe_status(shown: Shown) -> Iterator[str]:
     """Yield lines on what is done, what is running and whether a driver is alive."""
     manifest, found = shown.manifest, shown.states
     if not manifest.identity:
         yield shown.nothing_yet
         return
-    holder = lease.holder(manifest.directory)
+    holder = lease.find_holder(manifest.directory)
     yield f"{shown.home}: {'not running' if holder is None else f'running ({holder})'}"
-    yield from _standing(manifest, found, shown.unknown)
-    events = list(parsed(manifest.events.last(TAIL_BYTES)))
+    yield from _describe_standing(manifest, found, shown.unknown)
+    events = list(parse_events(manifest.events.last(TAIL_BYTES)))
     nodes = [event for event in events if event["event"] == "nodes"]
     events = [event for event in events if event["event"] != "nodes"]
     if nodes and holder is not None:
@@ -99,23 +99,23 @@ def status_lines(shown: Shown) -> Iterator[str]:
         ago = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
         yield f"{'nodes':<44}{event['num']:>12,}{ago}"
     if events and events[-1]["event"] != "finished":
-        for event in _under_way(events, is_alive=holder is not None):
-            yield from _progress(event, is_alive=holder is not None)
+        for event in _find_under_way(events, is_alive=holder is not None):
+            yield from _describe_progress(event, is_alive=holder is not None)
         last = events[-1]
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
         yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
     if shown.is_finished:
-        yield from verdict_lines({"verdict": verdict_of(manifest)})
+        yield from describe_verdict({"verdict": find_verdict(manifest)})
     yield from shown.further
 
 
-def status_json(shown: Shown) -> Json:
+def make_status_json(shown: Shown) -> Json:
     """Return the same as JSON: the driver, every stage with its state, and the newest events."""
     manifest, found = shown.manifest, shown.states
-    events = list(parsed(manifest.events.last(TAIL_BYTES)))
+    events = list(parse_events(manifest.events.last(TAIL_BYTES)))
     newest = {event["event"]: event for event in events}
-    holder = lease.holder(manifest.directory)
+    holder = lease.find_holder(manifest.directory)
     return {
         "directory": str(shown.home),
         "driver": None if holder is None else asdict(holder),
@@ -130,18 +130,18 @@ def status_json(shown: Shown) -> Json:
             for status in found
         ],
         "unknown": shown.unknown,
-        "verdict": verdict_of(manifest) if all(status.is_settled for status in found) else None,
-        "under_way": list(_under_way(events, is_alive=holder is not None)),
+        "verdict": find_verdict(manifest) if all(status.is_settled for status in found) else None,
+        "under_way": list(_find_under_way(events, is_alive=holder is not None)),
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
         **shown.parts,
     }
 
 
-def spent_on(config: RunConfig | FilterConfig) -> Json | None:
+def compute_spent(config: RunConfig | FilterConfig) -> Json | None:
     """Return the questions to a server and their cost, at most that of unanswered ones; ``None`` without a server."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
-    if endpoint is None or not folder.is_dir() or (spending := spending_in(str(folder))) is None:
+    if endpoint is None or not folder.is_dir() or (spending := read_spending(str(folder))) is None:
         return None
     tokens = spending.tokens
     return {
@@ -156,7 +156,7 @@ def spent_on(config: RunConfig | FilterConfig) -> Json | None:
     }
 
 
-def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
+def _describe_standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
     """Yield the recorded stages, and which of them have to run again because the configuration changed."""
     if unknown is not None:
         yield f"cannot tell which stages have to run again: {unknown}"
@@ -165,7 +165,7 @@ def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) 
         record = manifest.stages.get(name)
         if record is None:
             continue
-        rate = f"{speed(record.rows / record.seconds)} rows/s" if record.rows and record.seconds else ""
+        rate = f"{format_speed(record.rows / record.seconds)} rows/s" if record.rows and record.seconds else ""
         stands = states.get(name)
         stale = "" if stands is None or stands.state == "done" else f"  has to run again, {stands.words}"
         yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
@@ -176,19 +176,21 @@ def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) 
         yield f"{done} of {len(found)} stages are done; next is {left[0].stage.name} ({left[0].words})"
 
 
-def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | None]:
+def _find_states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | None]:
     """Return the states of the stages, or why they are unknown."""
     if not manifest.files.keys() >= config.sources.keys():
         return [], None
     try:
         return list(
-            statuses(describe(config, manifest.source_files, deals_of(config, manifest)).stages, manifest.records)
+            iter_statuses(
+                describe(config, manifest.source_files, find_deals(config, manifest)).stages, manifest.records
+            )
         ), None
     except UserError as error:  # e.g. a missing model: the finished stages can still be shown
         return [], str(error)
 
 
-def _under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
+def _find_under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
     """Return the newest progress event of each stage that has not ended; of a dead driver without speed and actors."""
     found: dict[str, Json] = {}
     for event in events:
@@ -201,7 +203,7 @@ def _under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
     return [{key: value for key, value in event.items() if key not in OF_THE_LIVING} for event in found.values()]
 
 
-def _progress(event: Json, *, is_alive: bool) -> Iterator[str]:
+def _describe_progress(event: Json, *, is_alive: bool) -> Iterator[str]:
     """Yield rows done, speed and time left of a running stage, and the state of its actors."""
     words = {key: event[key] for key in ("unit", "note") if key in event}
     standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)

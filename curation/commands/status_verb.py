@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from curation.activity import doing
-from curation.commands.options import RUN, SET, of_run
+from curation.commands.options import RUN, SET, find_run_config
 from curation.errors import ConfigError
 from curation.escaping import echo
-from curation.storage.lease import holder
-from curation.storage.paths import place
+from curation.storage.lease import find_holder
+from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
     from curation.commands.status import Shown
@@ -52,14 +52,14 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
 
     look_again: Callable[[], Shown]
     settings: RunConfig | FilterConfig
-    if record_in(place(config)) == place(config) / WORK:
-        from curation.filter.opened import config_at
+    if record_in(to_place(config)) == to_place(config) / WORK:
+        from curation.filter.opened import load_kept_config
 
-        settings = config_at(place(config), overrides)
+        settings = load_kept_config(to_place(config), overrides)
     else:
-        if (place(config) / WORK).is_dir():
+        if (to_place(config) / WORK).is_dir():
             raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
-        config, overrides = of_run(config, overrides)
+        config, overrides = find_run_config(config, overrides)
         settings = (load_filter if is_filter(config) else load_config)(config, overrides)
     if isinstance(settings, FilterConfig):
         from curation.commands import filter_status  # heavy, and a run needs none of it
@@ -68,24 +68,24 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     else:
         look_again = partial(run_status.look, settings)
     if as_json:
-        echo(json.dumps(run_status.status_json(look_again()), indent=1))
+        echo(json.dumps(run_status.make_status_json(look_again()), indent=1))
     elif watch is None:
-        echo("\n".join(run_status.status_lines(look_again())))
+        echo("\n".join(run_status.describe_status(look_again())))
     else:
         _watch(look_again, settings.directory, watch)
 
 
 def _watch(look: "Callable[[], Shown]", directory: "Place", seconds: float) -> None:
     """Show the status again and again until its driver, if one comes, has ended."""
-    from curation.commands.status import status_lines
+    from curation.commands.status import describe_status
 
     began, has_run = time.monotonic(), False
     try:
         while True:
-            runs = holder(directory) is not None  # before the look: what it then shows is the end's
+            runs = find_holder(directory) is not None  # before the look: what it then shows is the end's
             has_run = has_run or runs
             shown = look()
-            lines = list(status_lines(shown))
+            lines = list(describe_status(shown))
             waits = not has_run and not shown.is_finished and time.monotonic() - began < BEGIN_SECONDS
             if sys.stdout.isatty():
                 click.clear()

@@ -2,29 +2,29 @@
 
 from curation.features import features
 from curation.json_types import Json
-from curation.registry import code
-from curation.telemetry.standing import speed
+from curation.registry import load_code
+from curation.telemetry.standing import format_speed
 
 
-def arms_table(content: Json) -> str:
+def format_arms(content: Json) -> str:
     """Return one line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
-        if text := in_percent(accuracy.get("test", accuracy)):
+        if text := format_percent(accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':>8}  {'':<24}{text}")
     for arm in content["arms"]:
         recovery, p_value = arm.get("recovery"), arm.get("p_value_vs_ground_truth")
         lines.append(
-            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {in_percent(arm.get('purity')):<24}"
-            f"{in_percent(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
+            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {format_percent(arm.get('purity')):<24}"
+            f"{format_percent(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
             f"{'' if p_value is None else f'{p_value:.3g}':>13}"
         )
     lines += [f"{arm['name']:<26}dropped out: {arm['why']}" for arm in content.get("dropped") or []]
     return "\n".join(lines)
 
 
-def verdict_lines(content: Json) -> list[str]:
+def describe_verdict(content: Json) -> list[str]:
     """Return a run's verdict in a sentence, then each finding and what to do next; none where no arm ranks by trust."""
     found = content.get("verdict")
     if found is None:
@@ -35,30 +35,30 @@ def verdict_lines(content: Json) -> list[str]:
     return lines
 
 
-def feature_lines(content: Json) -> list[str]:
+def describe_features(content: Json) -> list[str]:
     """Return what features have found in each generation, as far as they have lines for it."""
     lines = []
     for generation in content["generations"]:
         for name, found in generation["features"].items():
             if (by := features()[name].lines) is not None:
-                lines += [f"generation {generation['index']}: {name}", *code(by)(found)]
+                lines += [f"generation {generation['index']}: {name}", *load_code(by)(found)]
     return lines
 
 
-def combined_table(content: Json) -> str:
+def format_combined(content: Json) -> str:
     """Return a line each for teacher, base and arms over all runs: per cent, 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
     lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
-        if text := in_percent(accuracy := accuracy.get("test", accuracy)):
-            lines.append(f"{name:<26}{'':<40}{text:<24}{_over_runs(accuracy)}")
+        if text := format_percent(accuracy := accuracy.get("test", accuracy)):
+            lines.append(f"{name:<26}{'':<40}{text:<24}{_format_over_runs(accuracy)}")
     for arm in content["arms"]:
         recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
         lines.append(
-            f"{arm['name']:<26}{in_percent(arm['purity']):<24}{_over_runs(arm['purity']):<16}"
-            f"{in_percent(arm['accuracy']):<24}{_over_runs(arm['accuracy']):<16}"
+            f"{arm['name']:<26}{format_percent(arm['purity']):<24}{_format_over_runs(arm['purity']):<16}"
+            f"{format_percent(arm['accuracy']):<24}{_format_over_runs(arm['accuracy']):<16}"
             f"{'' if recovery is None else format(recovery['value'], '.2f'):>9}  "
             f"{'' if p_value is None else format(p_value, '.3g'):>19}"
         )
@@ -67,7 +67,7 @@ def combined_table(content: Json) -> str:
     return "\n".join(lines)
 
 
-def compared_table(content: Json) -> str:
+def format_compared(content: Json) -> str:
     """Return the runs, how their configurations differ, and a line a measure: each run's value, minus the first's."""
     lines = []
     for number, run in enumerate(content["runs"], 1):
@@ -88,20 +88,20 @@ def compared_table(content: Json) -> str:
     return "\n".join(lines)
 
 
-def forecast_table(forecast: Json) -> str:
+def format_forecast(forecast: Json) -> str:
     """Return the forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
-    from curation.report.costs import UNITS, in_words
+    from curation.report.costs import UNITS, describe_amount
 
     stages, workforce = forecast["stages"], forecast["workforce"]
     lines = [f"{'forecast':<44}{'':>16}  95 % interval"]
     for name, estimate in forecast["total"].items():
         unit = f"{forecast['currency']} {UNITS[name]}" if name.startswith("money") else UNITS[name]
-        value, low, high = (in_words(name, estimate[bound]) for bound in ("value", "low", "high"))
+        value, low, high = (describe_amount(name, estimate[bound]) for bound in ("value", "low", "high"))
         lines.append(f"{unit:<44}{value:>16}  {low} to {high}")
     lines.append(f"for {', '.join(stage['name'] for stage in stages)}, by {workforce['actors']:,} actors at most")
     for probe in forecast["probes"]:
         seconds = probe["actor_seconds"]
-        rate = f"{speed(1 / seconds['value'])} rows/s of one actor" if seconds["value"] else "rate unknown"
+        rate = f"{format_speed(1 / seconds['value'])} rows/s of one actor" if seconds["value"] else "rate unknown"
         start = probe["start_seconds"]
         began = "" if start is None else f" after a start of {start:,.1f} s"
         errors, unparsed = (f"{100 * probe[name]['value']:.1f} %" for name in ("errors", "unparsed"))
@@ -114,16 +114,17 @@ def forecast_table(forecast: Json) -> str:
     return "\n".join(lines)
 
 
-def costs_table(costs: Json) -> str:
+def format_costs(costs: Json) -> str:
     """Return a saved forecast beside what its stages have used, a line an amount, and whether it is in the interval."""
-    from curation.report.costs import in_words
+    from curation.report.costs import describe_amount
 
     lines = [f"{'forecast of ' + costs['made']:<44}{'forecast':>16}{'actual':>16}  95 % interval"]
     for line in costs["lines"]:
         name, forecast, inside = line["name"], line["forecast"], line["inside"]
         unit = f"{costs['currency']} {line['words']}" if name.startswith("money") else line["words"]
         value, low, high, actual = (
-            in_words(name, number) for number in (forecast["value"], forecast["low"], forecast["high"], line["actual"])
+            describe_amount(name, number)
+            for number in (forecast["value"], forecast["low"], forecast["high"], line["actual"])
         )
         outside = "" if inside is not False else ", the actual number is outside"
         lines.append(f"{unit:<44}{value:>16}{actual:>16}  {low} to {high}{outside}")
@@ -133,12 +134,12 @@ def costs_table(costs: Json) -> str:
     return "\n".join(lines)
 
 
-def _over_runs(value: Json | None) -> str:
+def _format_over_runs(value: Json | None) -> str:
     runs = (value or {}).get("runs")
     return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
 
 
-def in_percent(value: Json | None) -> str:
+def format_percent(value: Json | None) -> str:
     """Return an estimate in per cent with its interval; nothing where there is none."""
     if value is None or value.get("value") is None:
         return ""

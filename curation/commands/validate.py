@@ -6,26 +6,26 @@ from typing import Literal, NamedTuple
 from curation import models
 from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig, TuneConfig
-from curation.config.resolved import resolved, warnings
-from curation.config.states import beyond, others_of
+from curation.config.resolved import describe_resolved, iter_warnings
+from curation.config.states import find_depth_problem, find_other_layers
 from curation.domains import get_domain
 from curation.errors import ModelError
 from curation.models.dtypes import settle_cpus
 from curation.pipeline import extending
-from curation.pipeline.footprints import memory_lines
+from curation.pipeline.footprints import iter_memory_lines
 from curation.pipeline.grading import require_checkers
-from curation.pipeline.growth import deals_of, described
+from curation.pipeline.growth import describe_growth, find_deals
 from curation.pipeline.opened import check_settings
-from curation.pipeline.outlook import long_prompts, student_steps, types_taken
+from curation.pipeline.outlook import iter_long_prompts, iter_student_steps, iter_type_lines
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
-from curation.sources import discover, left_out_words, split_sizes
-from curation.stages.class_quota import in_words
+from curation.sources import compute_split_sizes, describe_left_out, discover
+from curation.stages.class_quota import describe_quota
 from curation.stages.overlap_look import look
 from curation.stages.prepare import check_columns
-from curation.stages.preview import check_preview, possible_groups, preview, warnings_of
+from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
 from curation.stages.search import check as check_search
 from curation.storage.paths import require_reachable
 
@@ -52,19 +52,19 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     manifest = Manifest.load(config.directory)
     manifest.require_current()
     settle_cpus(manifest.bfloat16_on_cpus)
-    deals, known = deals_of(config, manifest), manifest.source_files
+    deals, known = find_deals(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, items in files.items():
         check_columns(config, name, items)
         rows = sum(file.num_rows for file in items)
-        left_out = "".join(f" ({words})" for words in left_out_words(items))
+        left_out = "".join(f" ({words})" for words in describe_left_out(items))
         yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows{left_out}")
     taken = deals.taken(files)
-    sizes = split_sizes(config, files, taken)
+    sizes = compute_split_sizes(config, files, taken)
     num_pool = config.pool_share(sizes)
     for name, num_rows in sizes.items():
         yield CheckedLine("split", f"split {name}: {num_rows:,} rows")
-    if (added := described(config, deals, files)) is not None:
+    if (added := describe_growth(config, deals, files)) is not None:
         yield CheckedLine("split", added)
     if (shares := config.num_shares) > 1:
         num = max(1, len(config.generations))
@@ -76,40 +76,40 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     yield from (CheckedLine("rows", line) for line in check_preview(seen, config))
     yield from (CheckedLine("rows", line) for line in look(config, files, taken))
     check_settings(config, files, num_pool)
-    if (places := in_words(config.selection, get_domain(config.domain_of("pool")))) is not None:
+    if (places := describe_quota(config.selection, get_domain(config.domain_of("pool")))) is not None:
         yield CheckedLine("setting", places)
     if config.trust.search or config.tune != TuneConfig():
         check_search(config, num_pool)
     teachers = {"teacher", "reader", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
-        yield CheckedLine("model", f"{role}: {_described(model, states)}")
-    yield from (CheckedLine("setting", line) for line in (*resolved(config), *types_taken(config)))
-    yield from (CheckedLine("memory", line) for line in memory_lines(config))
-    trained = [*student_steps(config, num_pool)]
+        yield CheckedLine("model", f"{role}: {_describe_model(model, states)}")
+    yield from (CheckedLine("setting", line) for line in (*describe_resolved(config), *iter_type_lines(config)))
+    yield from (CheckedLine("memory", line) for line in iter_memory_lines(config))
+    trained = [*iter_student_steps(config, num_pool)]
     yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
-    long = long_prompts(config, {split: looked.examples for split, looked in seen.items()})
+    long = iter_long_prompts(config, {split: looked.examples for split, looked in seen.items()})
     words = [
         *doubts,
-        *warnings(config),
-        *warnings_of(possible_groups(config, seen)),
+        *iter_warnings(config),
+        *iter_group_warnings(find_possible_groups(config, seen)),
         *long,
         *(found.warning for found in trained if found.warning is not None),
     ]
     here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
-    if here and capacity.address_of(config.ray) == capacity.LOCAL:
-        words += capacity.idle(config, [capacity.this_machine(config.ray)])
+    if here and capacity.find_address(config.ray) == capacity.LOCAL:
+        words += capacity.describe_idle(config, [capacity.get_local_resources(config.ray)])
     yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 
 
-def _described(model: ModelConfig, states: Sequence[str]) -> str:
+def _describe_model(model: ModelConfig, states: Sequence[str]) -> str:
     """Return a model in words; refuses a model without a layer that ``states`` names."""
     if model.init is not None:
-        if (problem := beyond(states, model.init.num_layers)) is not None:
+        if (problem := find_depth_problem(states, model.init.num_layers)) is not None:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")
         return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
-    ref = models.named(model)
-    if others_of(states):
-        models.state_size(ref, states)
+    ref = models.pin_model(model)
+    if find_other_layers(states):
+        models.get_state_size(ref, states)
     runs = "" if ref.code is None else f"; its own code runs, {ref.code}"
     return f"{ref.base} at {ref.revision}{runs}"

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from curation.json_types import Json, JsonView
-from curation.redaction import secrets_in
+from curation.redaction import iter_secrets
 from curation.registry import Registry
 from curation.storage.names import check_name
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -27,16 +27,16 @@ BESIDE = "beside the file"
 """Marks a key whose relative path is that of a file beside the configuration (``curation.config.load``)."""
 
 
-def _checked(path: str) -> str:
-    place(path)
+def _check_path(path: str) -> str:
+    to_place(path)
     return path
 
 
-Directory = Annotated[str, AfterValidator(_checked)]
+Directory = Annotated[str, AfterValidator(_check_path)]
 """A path or URL where tables are written (``curation.storage.paths``)."""
 
 
-def named_in(registry: Registry[Any]) -> AfterValidator:
+def make_name_check(registry: Registry[Any]) -> AfterValidator:
     """Return the check that a name is in a registry, or ``auto``."""
 
     def check(name: str) -> str:
@@ -47,7 +47,7 @@ def named_in(registry: Registry[Any]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def rows_in(share: float, num_rows: int) -> int:
+def count_share(share: float, num_rows: int) -> int:
     """Return a share of so many rows, rounded down; of the decimal as it was written: .29 of 100 is 29."""
     return int(Fraction(str(share)) * num_rows)
 
@@ -58,7 +58,9 @@ ACCELERATOR = "accelerator_type:"
 AcceleratorType = Annotated[str | None, Field(min_length=1)]
 
 
-def ray_resources(cpus: float, gpus: float, memory_gib: float, accelerator_type: str | None = None) -> dict[str, float]:
+def make_ray_resources(
+    cpus: float, gpus: float, memory_gib: float, accelerator_type: str | None = None
+) -> dict[str, float]:
     """Resources of a process on its node, under Ray's names: ``memory`` in bytes, and none of GPU and memory at 0."""
     accelerator = {} if accelerator_type is None else {f"{ACCELERATOR}{accelerator_type}": 0.001}  # as Ray itself asks
     memory = {"memory": memory_gib * 2**30} if memory_gib else {}
@@ -115,7 +117,7 @@ class Root(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_credentials(cls, value: object) -> object:
-        found = [key for key in secrets_in(value) if not key.endswith("tracking.mlflow.uri")]
+        found = [key for key in iter_secrets(value) if not key.endswith("tracking.mlflow.uri")]
         if found:
             raise ValueError(
                 f"{found[0]}: holds a credential, and a configuration is written into the run directory; give it by "
@@ -187,7 +189,7 @@ class TrainSection(PresetSection):
     @property
     def per_worker(self) -> dict[str, float]:
         """Resources of a worker on its node, under Ray's names."""
-        return ray_resources(
+        return make_ray_resources(
             self.cpus_per_worker, self.gpus_per_worker, self.memory_gib_per_worker, self.accelerator_type
         )
 

@@ -34,11 +34,11 @@ def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
     where, column = f"domain.classes: {path}", str(domain.options.get("label", "label"))
     found: dict[str, tuple[str, str]] = {}
     columns: dict[str, None] = {}
-    for number, row in _rows(path, where):
+    for number, row in _iter_rows(path, where):
         columns |= dict.fromkeys(row)
         if any(isinstance(row.get(name), list | dict) for name in (column, WORDS, DESCRIPTION)):
             raise ConfigError(f"{where}: line {number} has a list or an object for a text; write a line for each label")
-        label, words, description = (_text(row.get(name)) for name in (column, WORDS, DESCRIPTION))
+        label, words, description = (_to_text(row.get(name)) for name in (column, WORDS, DESCRIPTION))
         if not label and not words and not description:
             continue
         if not label:
@@ -69,9 +69,9 @@ def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
     return domain.with_options(classes=classes, **({"descriptions": described} if described else {}))
 
 
-def _rows(path: Place, where: str) -> Iterator[_Line]:
+def _iter_rows(path: Place, where: str) -> Iterator[_Line]:
     """Yield the rows of a file with the numbers of their lines."""
-    read = {".csv": _of_csv, ".jsonl": _of_json_lines}.get(suffix := PurePosixPath(path.name).suffix.lower())
+    read = {".csv": _iter_csv, ".jsonl": _iter_json_lines}.get(suffix := PurePosixPath(path.name).suffix.lower())
     if read is None:
         raise ConfigError(f"{where}: is neither .csv nor .jsonl; give the classes as one of them, or as a list")
     try:
@@ -85,7 +85,7 @@ def _rows(path: Place, where: str) -> Iterator[_Line]:
         raise ConfigError(f"{where}: cannot be read as {suffix[1:]} ({error}); mend the file") from error
 
 
-def _of_csv(text: str) -> Iterator[_Line]:
+def _iter_csv(text: str) -> Iterator[_Line]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     for row in reader:
         if any(row.pop(None, ())) or None in row.values():
@@ -93,7 +93,7 @@ def _of_csv(text: str) -> Iterator[_Line]:
         yield reader.line_num, row
 
 
-def _of_json_lines(text: str) -> Iterator[_Line]:
+def _iter_json_lines(text: str) -> Iterator[_Line]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             row = json.loads(line)
@@ -102,7 +102,7 @@ def _of_json_lines(text: str) -> Iterator[_Line]:
             yield number, row
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     """Return a cell on one line; whole numbers without a point, nothing for null."""
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     return "" if value is None else " ".join(str(number).split())

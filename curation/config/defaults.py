@@ -10,9 +10,9 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from curation.config.files import merged
+from curation.config.files import merge_mappings
 from curation.json_types import Json, JsonView
-from curation.registry import DOMAINS, code
+from curation.registry import DOMAINS, load_code
 
 ENTRY_POINTS = "curation.domains"
 """The group of entry points under which domains are found by name."""
@@ -53,7 +53,7 @@ class DomainTraits(NamedTuple):
         return self.answering in ("by_row", "scored", "listed")
 
 
-def greedy(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defaults:
+def make_greedy_defaults(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defaults:
     """Return defaults of a domain whose answers and tests are decoded greedily, once."""
     decoding = {"max_tokens": max_tokens, "temperature": 0.0, "stop": stop}
     return MappingProxyType(
@@ -65,14 +65,14 @@ def greedy(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defau
     )
 
 
-def traits_of(name: str, options: Mapping[str, object]) -> DomainTraits:
+def find_traits(name: str, options: Mapping[str, object]) -> DomainTraits:
     """Return the traits of a domain with these options; the general ones of a name that cannot be imported.
 
     Raises:
         ValueError: the ``defaults`` of a user's class have the wrong shape.
     """
     try:
-        made = class_named(name)
+        made = find_domain_class(name)
     except (ImportError, AttributeError, ValueError):
         return DomainTraits()  # constructing the domain reports the error
     if not hasattr(made, "traits"):
@@ -91,7 +91,7 @@ def traits_of(name: str, options: Mapping[str, object]) -> DomainTraits:
     return traits
 
 
-def filled(given: Mapping[str, object], domain: Defaults) -> Json:
+def fill_defaults(given: Mapping[str, object], domain: Defaults) -> Json:
     """Return the sections of a file, with the domain's defaults for keys that they leave out.
 
     A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop
@@ -112,12 +112,12 @@ def filled(given: Mapping[str, object], domain: Defaults) -> Json:
             values.pop("num_runs", None)
         if section == "trust" and "preset" in own:
             values = {}
-        if under := merged(values, own):
+        if under := merge_mappings(values, own):
             result[section] = under
     return result
 
 
-def class_named(name: str) -> Any:
+def find_domain_class(name: str) -> Any:
     """Return a domain's class: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of any module.
 
     Raises:
@@ -125,4 +125,4 @@ def class_named(name: str) -> Any:
     """
     if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
         return next(iter(found)).load()
-    return code(DOMAINS.get(name, name))
+    return load_code(DOMAINS.get(name, name))

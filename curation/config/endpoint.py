@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from curation.config.base import PositiveInt, Section
-from curation.config.given import labelled_elsewhere
+from curation.config.given import fill_labelled_elsewhere
 from curation.config.prices import Price
 from curation.json_types import Json
 
@@ -153,13 +153,13 @@ class EndpointConfig(ServedConfig):
 
 
 def with_endpoint(value: Mapping[str, Any], arms: Sequence[str]) -> Json:
-    """Return the sections of a run whose teacher is an endpoint (:func:`labelled_elsewhere`), and its prices."""
+    """Return the sections of a run whose teacher is an endpoint (:func:`fill_labelled_elsewhere`), and its prices."""
     teacher = value["teacher"]
     endpoint = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
     if misplaced := sorted((EndpointConfig.model_fields.keys() - ServedConfig.model_fields.keys()) & teacher.keys()):
         raise ValueError(f"teacher.{misplaced[0]}: is a key of teacher.endpoint; write it there")
     of_teacher = {"chat_template": True} if endpoint.get("kind", "openai") == "openai" else {}
-    filled = labelled_elsewhere(value, teacher=of_teacher, selection={"arms": arms})
+    filled = fill_labelled_elsewhere(value, teacher=of_teacher, selection={"arms": arms})
     price, prices = endpoint.get("price"), value.get("prices") or {}
     if isinstance(price, Mapping) and isinstance(prices, Mapping):
         of_tokens = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
@@ -172,7 +172,7 @@ def is_endpoint(teacher: object) -> bool:
     return isinstance(teacher, Mapping) and teacher.get("backend") == ENDPOINT
 
 
-def problem_of(teacher: Any) -> str | None:
+def find_endpoint_problem(teacher: Any) -> str | None:
     """Return the problem with a teacher section and its endpoint; ``None`` without one."""
     endpoint = teacher.endpoint
     if teacher.backend != ENDPOINT:
@@ -196,10 +196,10 @@ def problem_of(teacher: Any) -> str | None:
             "store_states: backend endpoint has no states to store; leave it out, or name a model that reads the "
             "answers here by reader: {model}"
         )
-    return undrawable(endpoint, teacher.decoding, "decoding")
+    return find_undrawable(endpoint, teacher.decoding, "decoding")
 
 
-def undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
+def find_undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
     """Return the first setting of a decoding that a kind of server does not take; ``None`` if it takes all."""
     if endpoint.kind == "openai":
         for name in ("top_k", "min_p"):
@@ -213,7 +213,7 @@ def undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
     return None
 
 
-def described(run: Any) -> str:
+def describe_endpoint(run: Any) -> str:
     """Return the server of a run in words."""
     endpoint: EndpointConfig = run.teacher.endpoint
     path = "chats" if run.teacher.chat_template else "completions"
@@ -235,7 +235,7 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def unready(endpoint: EndpointConfig | None) -> Iterator[str]:
+def iter_endpoint_warnings(endpoint: EndpointConfig | None) -> Iterator[str]:
     """Yield warnings about what this machine lacks to ask a server; other nodes may have it."""
     if endpoint is None:
         return
@@ -253,6 +253,6 @@ def unready(endpoint: EndpointConfig | None) -> Iterator[str]:
         yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"
 
 
-def compared(endpoint: ServedConfig) -> tuple[str, ...]:
+def get_compared_numbers(endpoint: ServedConfig) -> tuple[str, ...]:
     """Return the numbers by which splits are compared, in place of states."""
     return NUMBERS if endpoint.top_logprobs else COUNTS

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from curation.config.base import PositiveInt, PresetSection, Share
 from curation.config.teacher import DecodingConfig
 from curation.json_types import JsonView
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 
 MAIN = "main"
 """The name of ``evaluation.decoding`` among the decodings."""
@@ -68,7 +68,7 @@ class EvaluationConfig(PresetSection):
         if not isinstance(value, bool | str) or value == "":
             raise ValueError(f"takes a folder, a URL, true or false; found {value!r}")
         if isinstance(value, str):
-            place(value)
+            to_place(value)
         return value
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from curation.config import strict_yaml
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.storage.files import read_file
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, to_place
 
 BASE = "base"
 """The key that names one file, or a list of files, relative to the file."""
@@ -35,8 +35,8 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
     Raises:
         ConfigError: a file is missing or no YAML mapping, or ``base`` names no files, or leads back to its own file.
     """
-    path = place(path)
-    raw = mapping(path, mend)
+    path = to_place(path)
+    raw = read_mapping(path, mend)
     if BASE not in raw:
         return MergedFile(raw, {})
     given = raw.pop(BASE)
@@ -48,18 +48,18 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
     below: Json = {}
     roots: Roots = {}
     for name in names:
-        other = (place(name) if "://" in name else file.parent / name).resolve()
+        other = (to_place(name) if "://" in name else file.parent / name).resolve()
         if str(other) in course:
             circle = " -> ".join([*course[course.index(str(other)) :], str(other)])
             raise ConfigError(f"{path}: base: {name!r} leads back to itself ({circle}); take it out of one of them")
         content = read(other, f"{path} names it as its base; correct base, or put the file there", above=course)
-        below = merged(below, content.raw)
-        roots |= {at: other.parent for at in _places(content.raw)} | content.roots
-    standing = set(_places(raw))
-    return MergedFile(merged(below, raw), {at: root for at, root in roots.items() if at not in standing})
+        below = merge_mappings(below, content.raw)
+        roots |= {at: other.parent for at in _iter_places(content.raw)} | content.roots
+    standing = set(_iter_places(raw))
+    return MergedFile(merge_mappings(below, raw), {at: root for at, root in roots.items() if at not in standing})
 
 
-def mapping(path: Place, mend: str = MEND) -> Json:
+def read_mapping(path: Place, mend: str = MEND) -> Json:
     """Return the content of one YAML file; ``mend`` ends the message where it has none.
 
     Raises:
@@ -80,18 +80,18 @@ def mapping(path: Place, mend: str = MEND) -> Json:
     return raw
 
 
-def merged(below: Mapping[str, object], above: Mapping[str, object]) -> Json:
+def merge_mappings(below: Mapping[str, object], above: Mapping[str, object]) -> Json:
     """Return ``above``, completed from ``below`` by the keys that it lacks, at any depth of mappings."""
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):
-            value = merged(under, value)
+            value = merge_mappings(under, value)
         result[key] = value
     return result
 
 
-def _places(item: object, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _iter_places(item: object, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the locations of all values that are neither mappings nor lists."""
     if isinstance(item, Mapping):
         parts = list(item.items())
@@ -101,4 +101,4 @@ def _places(item: object, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
         yield at
         return
     for key, part in parts:
-        yield from _places(part, (*at, str(key)))
+        yield from _iter_places(part, (*at, str(key)))

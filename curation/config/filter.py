@@ -22,7 +22,7 @@ from curation.config.teacher import (
     ChunkSeconds,
     VllmConfig,
 )
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 
 Format = Literal["parquet", "jsonl", "lance"]
 OnShift = Literal["warn", "fail", "ignore"]
@@ -242,7 +242,7 @@ class FilterConfig(Root):
     @property
     def output_directory(self) -> Place:
         """The output, absolute: workers have working directories of their own."""
-        return place(self.output.path).absolute()
+        return to_place(self.output.path).absolute()
 
     @property
     def directory(self) -> Place:

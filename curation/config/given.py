@@ -9,7 +9,7 @@ from curation.arms import FREE
 from curation.config.base import Section
 from curation.config.models import ModelConfig
 from curation.json_types import Json, JsonView
-from curation.label_columns import given_column
+from curation.label_columns import make_given_column
 
 GIVEN = "given"
 """The backend of labels that are columns of the source."""
@@ -21,11 +21,11 @@ READ = (GIVEN, "endpoint")
 Column = Annotated[str, Field(min_length=1)]
 
 
-def _listed(value: object) -> Any:
+def _as_tuple(value: object) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-Columns = Annotated[tuple[Column, ...], BeforeValidator(_listed)]
+Columns = Annotated[tuple[Column, ...], BeforeValidator(_as_tuple)]
 """Columns in a list; one alone may stand without it."""
 
 
@@ -64,7 +64,7 @@ class GivenConfig(Section):
     @property
     def numbers(self) -> dict[str, str]:
         """The column of the labels table of each column of numbers."""
-        return {name: given_column(name) for name in self.confidence}
+        return {name: make_given_column(name) for name in self.confidence}
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -84,7 +84,7 @@ class GivenConfig(Section):
         return self
 
 
-def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
+def choose_arms(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     """Return the arms of a run that names none: also its numbers; without log-probabilities no other free signals."""
     endpoint = teacher.get("endpoint") if isinstance(teacher, Mapping) else None
     others = [arm for arm in default if arm not in FREE]
@@ -92,13 +92,15 @@ def arms_of(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
         return tuple(others if teacher.get("reader") is None else default)
     if not is_given(teacher):
         return tuple(default)
-    named = _listed(teacher.get("confidence", ()))
-    numbers = [given_column(name) for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
+    named = _as_tuple(teacher.get("confidence", ()))
+    numbers = (
+        [make_given_column(name) for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
+    )
     kept = others if teacher.get("reader") is None else default
     return tuple(dict.fromkeys([*kept[:1], *numbers, *kept[1:]]))
 
 
-def labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
+def fill_labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
     """Return the sections of a run that no model here labels, with further ``defaults``: without a reader, no states.
 
     Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
@@ -113,16 +115,16 @@ def labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
 
 
 def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
-    """Return the sections of a run with given labels (:func:`labelled_elsewhere`), so that domains know the columns."""
+    """Return the sections of a run with given labels (:func:`fill_labelled_elsewhere`), so that domains know the columns."""
     teacher = value["teacher"]
-    filled = labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
+    filled = fill_labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
     columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
     if "completion" not in columns:
         return filled
-    filled["domain"] = _knowing(value.get("domain", default_domain), columns)
+    filled["domain"] = _add_columns(value.get("domain", default_domain), columns)
     if isinstance(sources := value.get("sources"), Mapping):
         filled["sources"] = {
-            name: {**source, "domain": _knowing(source["domain"], columns)}
+            name: {**source, "domain": _add_columns(source["domain"], columns)}
             if isinstance(source, Mapping) and source.get("domain") is not None
             else source
             for name, source in sources.items()
@@ -130,12 +132,12 @@ def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Jso
     return filled
 
 
-def _knowing(domain: object, columns: Mapping[str, object]) -> Any:
+def _add_columns(domain: object, columns: Mapping[str, object]) -> Any:
     named = {"name": domain} if isinstance(domain, str) else domain
     return {**named, "given_labels": dict(columns)} if isinstance(named, Mapping) else named
 
 
-def problem_of(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | None:
+def find_given_problem(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | None:
     """Return the problem with a teacher section and its columns; ``None`` without one."""
     if teacher.reads_given:
         return "reads_given: follows from reader; leave it out, and set reader: {model: ...}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from curation.config.base import BESIDE, Location, PositiveInt, Root, Section, Seed, Share, named_in
+from curation.config.base import BESIDE, Location, PositiveInt, Root, Section, Seed, Share, make_name_check
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, FORMS, READERS
@@ -141,7 +141,7 @@ class DomainConfig(Section):
         return {"name": value} if isinstance(value, str) else value
 
 
-def _delimiter(sign: str) -> str:
+def _check_delimiter(sign: str) -> str:
     if len(sign) != 1 or sign in '"\r\n':
         raise ValueError('is not one character that can separate fields; give e.g. ";", "|" or "\\t" (a tab)')
     return sign
@@ -154,17 +154,17 @@ class SourceConfig(Section):
     """Relative to the configuration file, an absolute path, or a URL."""
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
-    format: Annotated[str, named_in(READERS)] = "auto"
+    format: Annotated[str, make_name_check(READERS)] = "auto"
     """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or a
     reader of one's own by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
     (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
-    delimiter: Annotated[str, AfterValidator(_delimiter)] = COMMA
+    delimiter: Annotated[str, AfterValidator(_check_delimiter)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
     quoting: Literal["auto", "quotes", "none"] = "auto"
     """Whether quotes around a field of CSV files belong to the format: ``quotes``, as in RFC 4180, or ``none``: a quote
     is a character like any other, as in many tab-separated files. ``auto`` is ``quotes``, and refuses a file that both
     readings fit, with other rows."""
-    form: Annotated[str, named_in(FORMS)] = "auto"
+    form: Annotated[str, make_name_check(FORMS)] = "auto"
     """How the rows of JSONL, JSON and CSV files are written: ``rows``, each as its columns; ``prodigy``, Prodigy's
     ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``: as the first rows of each file look
     (docs/data-forms.md)."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from curation import label_columns
-from curation.arms import ARMS, FREE, fitted_of, signals_of
-from curation.config.defaults import traits_of
-from curation.config.endpoint import undrawable
-from curation.config.states import generated, parse
+from curation.arms import ARMS, FREE, find_fitted, find_signals
+from curation.config.defaults import find_traits
+from curation.config.endpoint import find_undrawable
+from curation.config.states import find_generated_problem, parse
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import refuse_pca
 from curation.features import active
@@ -35,7 +35,7 @@ SCORING = ("auto", "transformers", "vllm", "scripted")
 """Backends that score options less their baselines, and options in pairs."""
 
 
-def problems(run: Run) -> Iterator[str]:
+def iter_problems(run: Run) -> Iterator[str]:
     """Yield what a run asks for and cannot have, each with the mend; none where all settings go together.
 
     Raises:
@@ -45,28 +45,28 @@ def problems(run: Run) -> Iterator[str]:
         if split.source not in run.sources:
             known = ", ".join(sorted(run.sources))
             yield f"splits.{name}.from: {split.source!r} is not one of the sources ({known})"
-    yield from _of_states(run)
+    yield from _check_states(run)
     if run.domain.given_labels != run.teacher.given:
         yield (
             "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: given "
             "and completion there"
         )
-    yield from _of_numbers(run)
-    yield from _of_labels_from_elsewhere(run)
-    yield from _of_scored_options(run)
-    yield from _of_listed_answers(run)
-    yield from _of_splits(run)
-    for who, need in _needs(run):
+    yield from _check_numbers(run)
+    yield from _check_elsewhere_labels(run)
+    yield from _check_scored_options(run)
+    yield from _check_listed_answers(run)
+    yield from _check_splits(run)
+    for who, need in _iter_needs(run):
         has, what = CAPABILITIES[need]
         if not has(run):
             yield f"{who} needs {what}, or leave it out"
-    yield from _of_students(run)
-    yield from _of_signals(run)
-    yield from _of_judge(run)
-    yield from _of_verify(run)
+    yield from _check_students(run)
+    yield from _check_signals(run)
+    yield from _check_judge(run)
+    yield from _check_verify(run)
 
 
-def _needs(run: Run) -> Iterator[tuple[str, str]]:
+def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the parts of a run that need a capability, each by its key in words, with the capability."""
     selection, budget = run.selection, run.selection.budget
     for name in selection.arms:
@@ -87,15 +87,15 @@ def _needs(run: Run) -> Iterator[tuple[str, str]]:
         yield from ((name, need) for need in feature.needs)
 
 
-def _of_states(run: Run) -> Iterator[str]:
+def _check_states(run: Run) -> Iterator[str]:
     trust, teacher, selection = run.trust, run.teacher, run.selection
     if missing := set(trust.states) - set(teacher.states):
         yield f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there"
-    for kind in fitted_of(selection.used):
+    for kind in find_fitted(selection.used):
         if missing := set(run.fit_of(kind).states) - {*teacher.states, *run.fitting.states}:
             yield f"selection.arms: {kind} reads {', '.join(missing)}; add it to teacher.states"
     refuse_pca(trust, {*selection.used, trust.kind})
-    if not trust.search and trust.kind in fitted_of(selection.arms):
+    if not trust.search and trust.kind in find_fitted(selection.arms):
         yield (
             f"selection.arms: {trust.kind} is what the arm trust ranks by (trust.kind), so that it would be fitted and "
             "shown twice; leave it out, and name trust"
@@ -107,13 +107,13 @@ def _of_states(run: Run) -> Iterator[str]:
         )
     for split in run.splits.labelled():
         domain, constrained = run.domain_of(split), teacher.decoding.constrained
-        writes = traits_of(domain.name, domain.options).generates and not constrained
-        problem = generated(teacher.states, f"splits.{split} of domain {domain.name}")
+        writes = find_traits(domain.name, domain.options).generates and not constrained
+        problem = find_generated_problem(teacher.states, f"splits.{split} of domain {domain.name}")
         if problem is not None and (constrained == "stepwise" or writes):
             yield problem
 
 
-def _of_numbers(run: Run) -> Iterator[str]:
+def _check_numbers(run: Run) -> Iterator[str]:
     columns = (*run.trust.columns, *(ARMS[arm].trust for arm in run.selection.used))
     if ORDER_AGREEMENT in columns and not run.domain_of("source").may_ask_both_orders:
         yield (
@@ -128,7 +128,7 @@ def _of_numbers(run: Run) -> Iterator[str]:
             yield f"{name}: is the number of no column of teacher.confidence (there: {there}); add its column there"
 
 
-def _of_labels_from_elsewhere(run: Run) -> Iterator[str]:
+def _check_elsewhere_labels(run: Run) -> Iterator[str]:
     """Yield requests to a model of this run, where labels came with the rows or a server gives them."""
     given, endpoint, is_read = run.teacher.given, run.teacher.endpoint, run.teacher.reader is not None
     if given is None and endpoint is None:
@@ -151,7 +151,7 @@ def _of_labels_from_elsewhere(run: Run) -> Iterator[str]:
                 f"the {name} arm trains on gold labels, and teacher.grade says only whether the given ones are right; "
                 "leave the arm out, or teacher.grade, where the rows have gold labels"
             )
-    kinds = {*fitted_of(selection.used), trust.kind}
+    kinds = {*find_fitted(selection.used), trust.kind}
     further = sorted(kinds.difference(NUMBERS_ALONE)) or (["search"] if trust.search else [])
     if further and not trust.inputs:
         lacks = "trust.states names none" if is_read else has
@@ -174,14 +174,14 @@ def _of_labels_from_elsewhere(run: Run) -> Iterator[str]:
     if run.judge is not None and given is not None and given.grade is not None:
         yield "judge: judges labels beside gold ones, and teacher.grade has judged them; leave one of the two out"
     if endpoint is not None and run.splits.test is not None:
-        for key, decoding in _tests(run).items():
-            if (problem := undrawable(endpoint, decoding, key)) is not None:
+        for key, decoding in _find_tests(run).items():
+            if (problem := find_undrawable(endpoint, decoding, key)) is not None:
                 yield problem
 
 
-def _of_scored_options(run: Run) -> Iterator[str]:
+def _check_scored_options(run: Run) -> Iterator[str]:
     domains = [run.domain_of(split) for split in run.splits.named()]
-    decodings = {"teacher.decoding": run.teacher.decoding, **_tests(run)}
+    decodings = {"teacher.decoding": run.teacher.decoding, **_find_tests(run)}
     unknown = f"is known to the backends {', '.join(SCORING)}, and teacher.backend is {run.teacher.backend}"
     if any(domain.has_label_sets for domain in domains):
         key = "domain.multi"
@@ -208,19 +208,19 @@ def _of_scored_options(run: Run) -> Iterator[str]:
                 )
 
 
-def _tests(run: Run) -> dict[str, DecodingConfig]:
+def _find_tests(run: Run) -> dict[str, DecodingConfig]:
     """Return the decodings of tests, by their keys."""
     also = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     return {"evaluation.decoding": run.evaluation.decoding, **also}
 
 
-def _of_listed_answers(run: Run) -> Iterator[str]:
+def _check_listed_answers(run: Run) -> Iterator[str]:
     asked = [("teacher.decoding", run.teacher.decoding, split) for split in run.splits.labelled()]
     if run.splits.test is not None:
-        asked += [(key, decoding, "test") for key, decoding in _tests(run).items()]
+        asked += [(key, decoding, "test") for key, decoding in _find_tests(run).items()]
     for key, decoding, split in asked:
         domain = run.domain_of(split)
-        if decoding.constrained and not traits_of(domain.name, domain.options).lists_answers:
+        if decoding.constrained and not find_traits(domain.name, domain.options).lists_answers:
             yield (
                 f"{key}.constrained: {decoding.constrained}: domain {domain.name} of splits.{split} does not list the "
                 "possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a domain with "
@@ -228,7 +228,7 @@ def _of_listed_answers(run: Run) -> Iterator[str]:
             )
 
 
-def _of_splits(run: Run) -> Iterator[str]:
+def _check_splits(run: Run) -> Iterator[str]:
     """Yield splits, or gold labels, that are read and not there."""
     selection, splits = run.selection, run.splits
     measured = selection.budget.purity_split
@@ -240,7 +240,7 @@ def _of_splits(run: Run) -> Iterator[str]:
         )
 
 
-def _of_students(run: Run) -> Iterator[str]:
+def _check_students(run: Run) -> Iterator[str]:
     """Yield students of another method, and chains that cannot be made."""
     for index, generation in enumerate(run.generations):
         for name, student in generation.students.items():
@@ -266,7 +266,7 @@ def _of_students(run: Run) -> Iterator[str]:
         )
 
 
-def _of_signals(run: Run) -> Iterator[str]:
+def _check_signals(run: Run) -> Iterator[str]:
     models = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}
     for arm in run.selection.used:
         if (signal := ARMS[arm].signal) is None:
@@ -276,13 +276,13 @@ def _of_signals(run: Run) -> Iterator[str]:
         if signal.asks != "teacher" and signal.asks not in run.signals.roles:
             key = models.get(signal.asks, f"signals.models.{signal.asks}")
             yield f"the {arm} arm asks another model than the teacher: set {key}"
-    if unread := set(run.signals.options) - set(signals_of(run.selection.used)):
+    if unread := set(run.signals.options) - set(find_signals(run.selection.used)):
         yield f"signals.options: {', '.join(sorted(unread))}: no selected arm asks for such a signal"
-    if unread := set(run.trust.options) - set(fitted_of(run.selection.used)) - {run.trust.kind}:
+    if unread := set(run.trust.options) - set(find_fitted(run.selection.used)) - {run.trust.kind}:
         yield f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function"
 
 
-def _of_judge(run: Run) -> Iterator[str]:
+def _check_judge(run: Run) -> Iterator[str]:
     domains = {split: run.domain_of(split) for split in run.splits.named()}
     checked = [split for split, domain in domains.items() if domain.judge is not None]
     if run.judge is None:
@@ -306,7 +306,7 @@ def _of_judge(run: Run) -> Iterator[str]:
             yield f"judge.splits: {split} is not graded in this run; {fix}, or leave it out"
 
 
-def _of_verify(run: Run) -> Iterator[str]:
+def _check_verify(run: Run) -> Iterator[str]:
     """Yield reasons why ``selection.verify`` cannot be done as it says."""
     selection, budget, domain = run.selection, run.selection.budget, run.domain_of("pool")
     if selection.verify is None:

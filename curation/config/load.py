@@ -18,13 +18,13 @@ from curation.config import DomainConfig, ModelConfig, RunConfig, StudentConfig,
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
 from curation.config.base import BESIDE
 from curation.config.class_files import with_classes
-from curation.config.files import Roots, mapping, read
+from curation.config.files import Roots, read, read_mapping
 from curation.config.filter import FilterConfig
-from curation.config.models import student_section
+from curation.config.models import find_student_section
 from curation.config.unread import refuse_unread
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 
 T = TypeVar("T", bound=BaseModel)
 KEPT = "config.yaml"
@@ -45,14 +45,14 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     raw, roots = read(path)
     if FILTERS in raw and "sources" not in raw:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
-    if "run_dir" in raw and place(path).name == KEPT and (place(path).with_name("manifest.json")).is_file():
-        raw["run_dir"] = str(place(path).absolute().parent)  # it may have been moved or copied
+    if "run_dir" in raw and to_place(path).name == KEPT and (to_place(path).with_name("manifest.json")).is_file():
+        raw["run_dir"] = str(to_place(path).absolute().parent)  # it may have been moved or copied
     further: Json = {}
     alone = copy.deepcopy(raw)
     for override in overrides:
         _override(raw, override, roots)
         _override(further, override, {})
-    config = _loaded(raw, place(path), str(path), roots)
+    config = _make_config(raw, to_place(path), str(path), roots)
     runs = [config]
     if overrides:  # what one of them leaves without a reader had one in the file
         with contextlib.suppress(ConfigError):
@@ -62,7 +62,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     return config
 
 
-def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
+def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
     """Return the configuration that a Python caller gives: itself, a YAML file's path, or a mapping with its keys.
 
     Raises:
@@ -77,7 +77,7 @@ def config_of(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> 
             f"config: a {type(given).__name__} is no configuration; give a mapping with the keys of a configuration "
             "file, the path of such a file, or what curation.config.load.load_config returns"
         )
-    config = _loaded(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
+    config = _make_config(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
     refuse_unread(given, [config], "config")
     return config
 
@@ -88,9 +88,9 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
     Raises:
         ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
     """
-    path = place(path)
-    raw = mapping(path, mend="docs/trust.md shows one, under Ablations")
-    config = _validated(AblationConfig, raw, str(path))
+    path = to_place(path)
+    raw = read_mapping(path, mend="docs/trust.md shows one, under Ablations")
+    config = _validate(AblationConfig, raw, str(path))
     base = path.resolve().parent / config.base
     common, roots = read(base)
     for override in overrides:
@@ -106,8 +106,8 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
             for key, value in keys.items():
                 if key != FUNCTION:
                     _put(changed, key, value, f"{path}: variants.{name}.{key}", kept)
-            run = _loaded(copy.deepcopy(changed), base, f"{path}: variants.{name}", kept)
-            runs.append((_nested(keys), run))
+            run = _make_config(copy.deepcopy(changed), base, f"{path}: variants.{name}", kept)
+            runs.append((_nest(keys), run))
             if of_seed and run.rows != of_seed[0].config.rows:
                 raise ConfigError(
                     f"{path}: variants.{name}: changes domain, seed, sources or splits; variants are measured on the "
@@ -117,7 +117,7 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
         variants[seed] = tuple(of_seed)
     for keys, run in runs:
         refuse_unread(keys, [run], f"{path}: variants")
-    refuse_unread(_nested(config.common), [run for _, run in runs], f"{path}: set")
+    refuse_unread(_nest(config.common), [run for _, run in runs], f"{path}: set")
     return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)
 
 
@@ -140,9 +140,9 @@ def load_filter(
         roots[tuple(key.split("."))] = Path.cwd()
     for override in overrides:
         _override(raw, override, roots)
-    config = _validated(FilterConfig, raw, "filter" if path is None else str(path))
-    root = Path.cwd() if path is None else place(path).resolve().parent
-    found: FilterConfig = _absolute(config, root, roots)
+    config = _validate(FilterConfig, raw, "filter" if path is None else str(path))
+    root = Path.cwd() if path is None else to_place(path).resolve().parent
+    found: FilterConfig = _make_absolute(config, root, roots)
     return found
 
 
@@ -155,18 +155,18 @@ def is_filter(path: str | Place) -> bool:
     return FILTERS in read(path).raw
 
 
-def _loaded(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
+def _make_config(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
     """Return the configuration in a mapping, its paths relative to the folder of ``file``, or that in ``roots``."""
-    config: RunConfig = _absolute(parse_config(raw, where), file.resolve().parent, roots)
+    config: RunConfig = _make_absolute(parse_config(raw, where), file.resolve().parent, roots)
     return config
 
 
 def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
     """Return the configuration in a mapping; error messages name the key, after ``where``."""
-    return _validated(RunConfig, raw, where)
+    return _validate(RunConfig, raw, where)
 
 
-def _validated(model: type[T], raw: Mapping[str, object], where: str) -> T:
+def _validate(model: type[T], raw: Mapping[str, object], where: str) -> T:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -185,7 +185,7 @@ def _override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
     _put(raw, key, parsed, f"--set {text!r}", roots)
 
 
-def _nested(keys: Mapping[str, object]) -> Json:
+def _nest(keys: Mapping[str, object]) -> Json:
     """Return the sections that keys as ``a.b`` set."""
     nested: Json = {}
     for key, value in keys.items():
@@ -200,19 +200,19 @@ def _put(raw: Mapping[str, object], key: str, value: object, where: str, roots: 
         del roots[at]
     node: Any = raw
     for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, where)]
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_parse_place(node, parent, where)]
         if not isinstance(node, dict | list):
             raise ConfigError(f"{where}: {parent} is a value, not a section")
-    node[last if isinstance(node, dict) else _place(node, last, where)] = value
+    node[last if isinstance(node, dict) else _parse_place(node, last, where)] = value
 
 
-def _place(node: list[Any], part: str, where: str) -> int:
+def _parse_place(node: list[Any], part: str, where: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
     return int(part)
 
 
-def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
+def _make_absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
     """Return the configuration with absolute paths or URLs for all that is beside it; ``at`` is the item's place."""
 
     def joined(key: str, value: str) -> Place:
@@ -220,11 +220,11 @@ def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ())
 
     if isinstance(item, DomainConfig):
         if (listed := item.class_file) is not None:
-            return with_classes(item, place(listed) if "://" in listed else joined("classes", listed))
+            return with_classes(item, to_place(listed) if "://" in listed else joined("classes", listed))
         if (command := item.command) is None:
             return item
         places = {word: roots.get((*at, "check", "command", str(place)), root) for place, word in enumerate(command)}
-        return item.with_command([_file_beside(word, places[word]) for word in command])
+        return item.with_command([_find_beside(word, places[word]) for word in command])
     if isinstance(item, ModelConfig):
         given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
         relative = {key: joined(key, value) for key, value in given.items() if not _is_absolute(value)}
@@ -235,16 +235,16 @@ def _absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ())
         for name, field in type(item).model_fields.items():
             value = getattr(item, name)
             is_beside = BESIDE in field.metadata and isinstance(value, str) and not _is_absolute(value)
-            found[name] = str(joined(name, value)) if is_beside else _absolute(value, root, roots, (*at, name))
+            found[name] = str(joined(name, value)) if is_beside else _make_absolute(value, root, roots, (*at, name))
         return item.model_copy(update=found)
     if isinstance(item, tuple):
-        return tuple(_absolute(part, root, roots, (*at, str(index))) for index, part in enumerate(item))
+        return tuple(_make_absolute(part, root, roots, (*at, str(index))) for index, part in enumerate(item))
     if isinstance(item, dict):
-        return {name: _absolute(part, root, roots, (*at, str(name))) for name, part in item.items()}
+        return {name: _make_absolute(part, root, roots, (*at, str(name))) for name, part in item.items()}
     return item
 
 
-def _file_beside(word: str, root: Place) -> str:
+def _find_beside(word: str, root: Place) -> str:
     """Return the absolute path of a file beside a configuration; another word of a command as it is."""
     is_file = isinstance(word, str) and not _is_absolute(word) and isinstance(root, Path) and (root / word).is_file()
     return str(root / word) if is_file else word
@@ -258,7 +258,7 @@ def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:
     location = [str(part) for part in error["loc"]]
     key = ".".join(location) or "(top level)"
     if error["type"] == "extra_forbidden":
-        known = _known_keys(root, location[:-1], raw)
+        known = _find_known_keys(root, location[:-1], raw)
         near = difflib.get_close_matches(location[-1], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {hint}"
@@ -270,7 +270,7 @@ def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:
     return f"{key}: {error['input']!r}: {message}"
 
 
-def _known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> list[str]:
+def _find_known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> list[str]:
     """Return the keys of the section at a location, following models through optional, list and mapping types."""
     model: type[BaseModel] | None = root
     inside = False  # in a list or mapping: the next part is an index or a name, not one of our keys
@@ -282,9 +282,9 @@ def _known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> lis
         if part not in fields:
             return []
         annotation = fields[part].annotation
-        model, inside = _model_in(annotation), _is_container(annotation)
+        model, inside = _find_model(annotation), _is_container(annotation)
         if model is StudentConfig:
-            model = student_section(raw.get("student"))
+            model = find_student_section(raw.get("student"))
     return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
 
 
@@ -294,9 +294,9 @@ def _is_container(annotation: object) -> bool:
     return get_origin(annotation) in (tuple, list, dict)
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
+def _find_model(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, tuple, dict, list, Annotated) or get_args(annotation):
-        return next((model for arg in get_args(annotation) if (model := _model_in(arg)) is not None), None)
+        return next((model for arg in get_args(annotation) if (model := _find_model(arg)) is not None), None)
     return None

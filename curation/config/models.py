@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from curation.arms import ARMS
 from curation.config.base import Location, PositiveInt, Section, TrainSection
 from curation.json_types import Json, JsonView
-from curation.registry import METHODS, code
+from curation.registry import METHODS, load_code
 
 
 class InitConfig(Section):
@@ -105,23 +105,23 @@ class StudentConfig(TrainSection):
         return {"method": self.method, **super().to_key()}
 
 
-def student_config(value: object) -> StudentConfig:
+def as_student_config(value: object) -> StudentConfig:
     """Return the section ``student``, by its ``method``.
 
     Raises:
         ValueError: no method is called so, or a broken rule.
     """
-    return value if isinstance(value, StudentConfig) else student_section(value).model_validate(value)
+    return value if isinstance(value, StudentConfig) else find_student_section(value).model_validate(value)
 
 
-def student_section(value: object) -> type[StudentConfig]:
+def find_student_section(value: object) -> type[StudentConfig]:
     """Return the class of the section ``student``.
 
     Raises:
         ValueError: no method is called so.
     """
     name = value.get("method", "sft") if isinstance(value, Mapping) else "sft"
-    found: type[StudentConfig] = code(METHODS.find(str(name)).config)
+    found: type[StudentConfig] = load_code(METHODS.find(str(name)).config)
     return found
 
 
@@ -225,7 +225,7 @@ class FurtherStudentConfig(Section):
 
     model: ModelConfig
     """The student's un-adapted base."""
-    recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(student_config)]] | None = None
+    recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] | None = None
     """Keys of the section ``student`` that differ for it; ``method`` does not. Unset: none differs."""
 
     @model_validator(mode="before")

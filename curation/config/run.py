@@ -8,18 +8,18 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, cr
 from curation.arms import PAPER_TRUST
 from curation.config.base import Directory, PositiveInt, Section
 from curation.config.chain import DEFAULT_SHARES, ChainConfig
-from curation.config.defaults import filled, traits_of
-from curation.config.endpoint import compared, is_endpoint, with_endpoint
+from curation.config.defaults import fill_defaults, find_traits
+from curation.config.endpoint import get_compared_numbers, is_endpoint, with_endpoint
 from curation.config.evaluation import EvaluationConfig
-from curation.config.given import arms_of, is_given, with_given
+from curation.config.given import choose_arms, is_given, with_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
-from curation.config.limits import problems
+from curation.config.limits import iter_problems
 from curation.config.models import (
     GenerationConfig,
     ModelConfig,
     SftConfig,
     StudentConfig,
-    student_config,
+    as_student_config,
     with_recipes,
 )
 from curation.config.prices import PricesConfig
@@ -30,7 +30,7 @@ from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
 from curation.features import sections
 from curation.json_types import Json
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 
 
 class RayConfig(Section):
@@ -64,7 +64,7 @@ class CoreConfig(RowsConfig):
     signals: SignalsConfig = SignalsConfig()
     judge: JudgeConfig | None = None
     selection: SelectionConfig
-    student: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(student_config)]] = SftConfig()
+    student: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] = SftConfig()
     """How every student is trained, unless a further one has a recipe of its own."""
     generations: tuple[GenerationConfig, ...] = ()
     """The students' bases, an entry a generation; none: curate only, train nothing."""
@@ -105,12 +105,12 @@ class CoreConfig(RowsConfig):
         is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
         if not is_audited or is_graded or not isinstance(selection, Mapping):
             return value
-        arms = (*arms_of(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
+        arms = (*choose_arms(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
         return {**value, "selection": {"arms": arms, **selection}}
 
     @classmethod
     def _with_labels(cls, value: Json) -> Json:
-        arms = arms_of(teacher := value.get("teacher"), SelectionConfig.model_fields["arms"].default)
+        arms = choose_arms(teacher := value.get("teacher"), SelectionConfig.model_fields["arms"].default)
         if is_endpoint(teacher):
             return with_endpoint(value, arms)
         return with_given(value, cls.model_fields["domain"].default.name, arms) if is_given(teacher) else value
@@ -121,7 +121,7 @@ class CoreConfig(RowsConfig):
             domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
         except ValidationError:
             return value  # refused as such
-        found = filled(value, traits_of(domain.name, domain.options).defaults)
+        found = fill_defaults(value, find_traits(domain.name, domain.options).defaults)
         trust = value.get("trust")
         return found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
 
@@ -151,19 +151,19 @@ class CoreConfig(RowsConfig):
     @property
     def directory(self) -> Place:
         """The run directory, absolute: workers have working directories of their own."""
-        return place(self.run_dir or f"runs/{self.name}").absolute()
+        return to_place(self.run_dir or f"runs/{self.name}").absolute()
 
     @property
     def evaluations(self) -> Place | None:
         """Where answers to tests are kept for other runs; ``None``: nowhere."""
         cache = self.evaluation.cache
         if isinstance(cache, str):
-            return place(cache).absolute()
+            return to_place(cache).absolute()
         return self.directory.parent / ".evaluations" if cache else None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (problem := next(problems(self), None)) is not None:
+        if (problem := next(iter_problems(self), None)) is not None:
             raise ValueError(problem)
         return self
 
@@ -183,7 +183,7 @@ class CoreConfig(RowsConfig):
         """Return how a kind is fitted: by ``fitting``, or by its own settings where the section names another kind."""
         if kind == self.trust.kind or kind != PAPER_TRUST:
             return self.fitting
-        defaults = traits_of(self.domain.name, self.domain.options).defaults.get("trust", {})
+        defaults = find_traits(self.domain.name, self.domain.options).defaults.get("trust", {})
         own = with_row({"trust": {**defaults, "kind": kind}, "teacher": self.teacher.model_dump(include={"model"})})
         states = {} if self.fitting is self.trust else {"states": self.fitting.states}
         return TrustConfig(**own["trust"]).model_copy(update=states)
@@ -203,7 +203,7 @@ class CoreConfig(RowsConfig):
     def numbers(self) -> tuple[str, ...]:
         """The numbers of the labels table that trust reads instead of states; no model of this run makes the labels."""
         if self.teacher.endpoint is not None:
-            return compared(self.teacher.endpoint)
+            return get_compared_numbers(self.teacher.endpoint)
         given = self.teacher.given
         return ("mean_logprob",) if given is None or not given.confidence else tuple(given.numbers.values())
 

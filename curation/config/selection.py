@@ -94,7 +94,7 @@ class BudgetConfig(Section):
     @property
     def rule(self) -> str:
         """The name of the rule that is set."""
-        return self._given()[0]
+        return self._list_given()[0]
 
     @property
     def declared(self) -> Budget:
@@ -155,14 +155,14 @@ class BudgetConfig(Section):
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
-        given = self._given()
+        given = self._list_given()
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise ValueError(f"takes exactly one of {', '.join(BUDGETS)}; found {found}")
         BUDGETS.find(given[0])
         return self
 
-    def _given(self) -> list[str]:
+    def _list_given(self) -> list[str]:
         fields = [name for name in BUDGETS if name in type(self).model_fields]
         given = [name for name in fields if (value := getattr(self, name)) is not None and value is not False]
         return [*given, *self.own]
@@ -196,7 +196,7 @@ def _count_or_share(value: object) -> Any:
     return value
 
 
-def _quota(value: object) -> Any:
+def _parse_quota(value: object) -> Any:
     """Return names of classes as texts: YAML reads 0 as a number."""
     if not isinstance(value, Mapping):
         return value
@@ -207,7 +207,7 @@ def _quota(value: object) -> Any:
     return {str(name): float(item) for name, item in value.items()}
 
 
-def beside_a_cut(rule: str) -> str:
+def explain_no_quota(rule: str) -> str:
     """Return why quotas are refused where a budget takes all rows above a cut, and the mend."""
     return (
         f"quota: classes cannot have places of their own in budget.{rule}, where all rows above a cut are taken; set "
@@ -237,7 +237,7 @@ class SelectionConfig(Section):
     ``module:function`` of an example and its label."""
     quota: Annotated[
         Literal["auto", "none"] | dict[str, float],
-        BeforeValidator(_quota),
+        BeforeValidator(_parse_quota),
     ] = "auto"
     """Places by class, where labels are a closed set (domain ``classification``): ``auto`` follows the classes' shares
     in the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none``: the best rows, of
@@ -296,7 +296,7 @@ class SelectionConfig(Section):
         if len(set(self.keep)) != len(self.keep):
             raise ValueError("keep: names a column twice")
         if isinstance(self.quota, dict) and self.budget.rule in CUTS:
-            raise ValueError(beside_a_cut(self.budget.rule))
+            raise ValueError(explain_no_quota(self.budget.rule))
         others = [name for name in self.arms if ARMS[name].ranked and not ARMS[name].takes_top]
         if isinstance(self.quota, dict) and others:
             raise ValueError(

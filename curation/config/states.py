@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 POSITIONS = ("prompt_last", "output_first", "output_last", "output_mean")
-"""``schemas.completions`` says what they mean."""
+"""``schemas.make_completions_schema`` says what they mean."""
 
 LAST = -1
 """The last layer, after the final norm, as an index into transformers' ``hidden_states``."""
@@ -56,27 +56,27 @@ def is_of_prompt(name: str) -> bool:
     return name.endswith("prompt_last")
 
 
-def layers_of(names: Iterable[str]) -> tuple[int, ...]:
+def find_layers(names: Iterable[str]) -> tuple[int, ...]:
     """Return the layers of these states: the last layer first, the others ascending; without states the last layer."""
     return tuple(sorted({parse(name).layer for name in names} or {LAST}))
 
 
-def others_of(names: Iterable[str]) -> tuple[int, ...]:
+def find_other_layers(names: Iterable[str]) -> tuple[int, ...]:
     """Return the layers of these states except the last layer, ascending."""
-    return tuple(layer for layer in layers_of(names) if layer != LAST)
+    return tuple(layer for layer in find_layers(names) if layer != LAST)
 
 
-def positions_of(names: Iterable[str]) -> tuple[str, ...]:
+def find_positions(names: Iterable[str]) -> tuple[str, ...]:
     """Return the positions of these states, each once."""
     return tuple(dict.fromkeys(parse(name).position for name in names))
 
 
-def ranks_of(names: Iterable[str]) -> tuple[int, ...]:
+def find_ranks(names: Iterable[str]) -> tuple[int, ...]:
     """Return the ranks of the options of these states except the chosen one's, ascending."""
     return tuple(sorted({parse(name).rank for name in names} - {1}))
 
 
-def generated(names: Iterable[str], where: str) -> str | None:
+def find_generated_problem(names: Iterable[str], where: str) -> str | None:
     """Return why these states cannot be had of answers that a model writes itself, at ``where``; None if they can."""
     named = next((name for name in names if parse(name).rank > 1), None)
     if named is None:
@@ -87,7 +87,7 @@ def generated(names: Iterable[str], where: str) -> str | None:
     )
 
 
-def beyond(names: Iterable[str], num_layers: int) -> str | None:
+def find_depth_problem(names: Iterable[str], num_layers: int) -> str | None:
     """Return why a model with ``num_layers`` layers cannot give these states; None if it can."""
     for name in names:
         layer = parse(name).layer

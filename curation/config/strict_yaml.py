@@ -15,7 +15,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from curation.errors import ConfigError
-from curation.escaping import message, quoted
+from curation.escaping import format_error, quote_text
 
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 50
@@ -41,7 +41,7 @@ def parse(text: str) -> Any:
     try:
         return _StrictLoader(text).get_single_data()
     except yaml.YAMLError as error:
-        raise ConfigError(f"is not YAML: {message(error)}") from error
+        raise ConfigError(f"is not YAML: {format_error(error)}") from error
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -60,30 +60,30 @@ class _StrictLoader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self._open:
                 raise ConfigError(
-                    f"line {_line(event)}: *{event.anchor} stands within &{event.anchor} itself, "
+                    f"line {_get_line(event)}: *{event.anchor} stands within &{event.anchor} itself, "
                     "so the value would have no end; write it out"
                 )
             node = super().compose_node(parent, index)
         else:
             self._open.append(getattr(event, "anchor", None))
             if len(self._open) > MAX_DEPTH:
-                raise ConfigError(f"line {_line(event)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
+                raise ConfigError(f"line {_get_line(event)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
             node = super().compose_node(parent, index)
             self._open.pop()
         if node is not None and id(node) not in self._sizes:
-            self._sizes[id(node)] = self._measured(node)
+            self._sizes[id(node)] = self._measure(node)
         return node
 
-    def _measured(self, node: Node) -> tuple[int, int]:
+    def _measure(self, node: Node) -> tuple[int, int]:
         """Return values and depth of a node whose parts are read."""
         children = [] if isinstance(node, ScalarNode) else node.value
         parts = [child for pair in children for child in (pair if isinstance(pair, tuple) else (pair,))]
         values = 1 + sum(self._sizes[id(part)][0] for part in parts)
         depth = 1 + max((self._sizes[id(part)][1] for part in parts), default=0)
         if values > MAX_VALUES:
-            raise ConfigError(f"line {_line(node)}: holds more than {MAX_VALUES:,} values; anchors multiply them")
+            raise ConfigError(f"line {_get_line(node)}: holds more than {MAX_VALUES:,} values; anchors multiply them")
         if depth > MAX_DEPTH:
-            raise ConfigError(f"line {_line(node)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
+            raise ConfigError(f"line {_get_line(node)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
         return values, depth
 
     def flatten_mapping(self, node: MappingNode) -> None:
@@ -101,39 +101,41 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, Hashable):  # another is refused when the mapping is made
                 if not isinstance(key, str):
                     raise ConfigError(
-                        f"line {_line(key_node)}: the key {quoted(str(key))} is not a text; put it in quotes"
+                        f"line {_get_line(key_node)}: the key {quote_text(str(key))} is not a text; put it in quotes"
                     )
                 if key in seen:
-                    first, second = _line(seen[key]), _line(key_node)
+                    first, second = _get_line(seen[key]), _get_line(key_node)
                     where = f"lines {first} and {second}" if first < second else f"line {first}"
-                    raise ConfigError(f"{where}: the key {quoted(str(key))} stands twice; remove one")
+                    raise ConfigError(f"{where}: the key {quote_text(str(key))} stands twice; remove one")
                 seen[key] = key_node
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix(_TAG)
         if kind not in _KINDS:
-            what = f"{quoted(str(node.value))} is" if isinstance(node, ScalarNode) else "here stands"
-            raise ConfigError(f"line {_line(node)}: {what} a {quoted(kind)}, and no key takes one; write it as a text")
+            what = f"{quote_text(str(node.value))} is" if isinstance(node, ScalarNode) else "here stands"
+            raise ConfigError(
+                f"line {_get_line(node)}: {what} a {quote_text(kind)}, and no key takes one; write it as a text"
+            )
         try:
             value = super().construct_object(node, deep=deep)
         except ConfigError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"line {_line(node)}: {quoted(str(node.value))} is not a {kind}; correct it, or put it in quotes"
+                f"line {_get_line(node)}: {quote_text(str(node.value))} is not a {kind}; correct it, or put it in quotes"
             ) from error
         if isinstance(node, ScalarNode) and not self._at_key and _is_misread(kind, str(node.value)):
             word = str(value).lower()
             raise ConfigError(
-                f"line {_line(node)}: {quoted(str(node.value))} is {word} to YAML; put it in quotes, or write {word}"
+                f"line {_get_line(node)}: {quote_text(str(node.value))} is {word} to YAML; put it in quotes, or write {word}"
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(
-                f"line {_line(node)}: {quoted(str(node.value))} is not a finite number; leave the key out"
+                f"line {_get_line(node)}: {quote_text(str(node.value))} is not a finite number; leave the key out"
             )
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             raise ConfigError(
-                f"line {_line(node)}: {quoted(value)} has half of a surrogate pair; write the character itself"
+                f"line {_get_line(node)}: {quote_text(value)} has half of a surrogate pair; write the character itself"
             )
         return value
 
@@ -145,5 +147,5 @@ def _is_misread(kind: str, text: str) -> bool:
     return (kind == "int" and not _INTEGER.fullmatch(text)) or (kind == "float" and ":" in text)
 
 
-def _line(item: Any) -> int:
+def _get_line(item: Any) -> int:
     return int(item.start_mark.line) + 1

@@ -8,21 +8,21 @@ from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, mod
 
 from curation.config import endpoint as endpoints
 from curation.config import given
-from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, named_in, ray_resources
+from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, make_name_check, make_ray_resources
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.scripted import ScriptConfig, ScriptedConfig
-from curation.config.states import beyond, parse
+from curation.config.states import find_depth_problem, parse
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
 
 
-def _state(name: str) -> str:
+def _check_state(name: str) -> str:
     parse(name)
     return name
 
 
-BackendName = Annotated[str, named_in(BACKENDS)]
+BackendName = Annotated[str, make_name_check(BACKENDS)]
 
 
 class DecodingConfig(Section):
@@ -115,7 +115,7 @@ class ActorsConfig(Section):
     @property
     def each(self) -> dict[str, float]:
         """Least resources of an actor on its node, under Ray's names."""
-        return ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib, self.accelerator_type)
+        return make_ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib, self.accelerator_type)
 
     def takes_all_cores(self, backend: str) -> bool:
         """Return whether an actor takes all the cores that its node has for it; of ``auto`` both backends do."""
@@ -175,7 +175,7 @@ class AnswersConfig(Section):
     vLLM where a probe finds that it can run the model, else transformers."""
     options: Json = Field(default={})
     """Settings of a backend of one's own."""
-    states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
+    states: tuple[Annotated[str, AfterValidator(_check_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
     layer's, ``layer<L>_<position>`` are another one's, ``option<R>_output_last`` those of options that were not chosen
     (``curation.config.states``)."""
@@ -342,7 +342,9 @@ class TeacherConfig(AskConfig):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         is_given = self.backend == given.GIVEN
-        problem = given.problem_of(self, states=self.states, is_given=is_given) or endpoints.problem_of(self)
+        problem = given.find_given_problem(
+            self, states=self.states, is_given=is_given
+        ) or endpoints.find_endpoint_problem(self)
         if problem is not None:
             raise ValueError(problem)
         if self.model is None and (self.backend == "auto" or BACKENDS[self.backend].weights):
@@ -360,6 +362,6 @@ class TeacherConfig(AskConfig):
                 "group is one actor with a GPU a rank, all on one node; set both alike"
             )
         init = None if self.loaded is None else self.loaded.init
-        if init is not None and (problem := beyond(self.states, init.num_layers)) is not None:
+        if init is not None and (problem := find_depth_problem(self.states, init.num_layers)) is not None:
             raise ValueError(f"states: {problem}")
         return self

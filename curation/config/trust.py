@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
-from curation.arms import PAPER_TRUST, TRUST, Fitted, fitted_of
+from curation.arms import PAPER_TRUST, TRUST, Fitted, find_fitted
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
 from curation.json_types import Json, JsonView
@@ -19,7 +19,7 @@ def _trust_state(name: str) -> str:
     return name
 
 
-def _fitted(name: str) -> str:
+def _check_fitted(name: str) -> str:
     known = {kind for kind, trust in TRUST.items() if isinstance(trust, Fitted)}
     if name not in TRUST or not isinstance(TRUST[name], Fitted):
         raise ValueError(f"{name!r} is no trust function that is fitted; known: {', '.join(sorted(known))}")
@@ -27,7 +27,7 @@ def _fitted(name: str) -> str:
 
 
 Number = Literal[LabelNumber, "token_logprobs", "order_agreement"]
-"""``schemas.completions`` says what they mean; ``order_agreement`` is of the domain ``pair`` alone."""
+"""``schemas.make_completions_schema`` says what they mean; ``order_agreement`` is of the domain ``pair`` alone."""
 
 
 AnyNumber = Annotated[
@@ -55,7 +55,7 @@ class TrustConfig(TrainSection):
     that a file sets go before those of ``ntf``; a key that the kind does not read is refused.
     """
 
-    kind: Annotated[str, AfterValidator(_fitted)] = "stacked"
+    kind: Annotated[str, AfterValidator(_check_fitted)] = "stacked"
     """The fitted trust function (``curation.arms.TRUST``) by which the ``trust`` arm ranks: ``stacked`` (ours), ``ntf``
     (the paper's), ``neural``, ``deep_ensemble``, ``attention``, ``linear_probe``, ``boosted_trees``,
     ``fitted_confidence``."""
@@ -152,7 +152,7 @@ READ_BY_ALL = frozenset({"states", "columns", "pca"})
 """Further keys that every fit reads, but ``pca`` where it reads state by state."""
 
 
-def keys_read(fitted: Fitted) -> frozenset[str]:
+def find_read_keys(fitted: Fitted) -> frozenset[str]:
     """Return the keys of the section ``trust`` that change what a fit gives."""
     network = TrustConfig.model_fields.keys() - TrustConfig.RESOURCES - {"kind", "search", "options", "preset"}
     own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
@@ -180,7 +180,7 @@ def with_row(run: Mapping[str, Any]) -> Json:
 
 def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:
     """Refuse ``trust.pca`` for trust functions that read state by state (``ValueError``)."""
-    if trust.pca is not None and (found := [name for name, fitted in fitted_of(kinds).items() if fitted.by_state]):
+    if trust.pca is not None and (found := [name for name, fitted in find_fitted(kinds).items() if fitted.by_state]):
         raise ValueError(
             f"trust.pca: {trust.pca}, but {', '.join(found)} reads state by state, and the components mix all states; "
             "leave trust.pca out, or take another trust function"

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from curation.config.base import NotNegative, PositiveInt, Section, Share, ray_resources
+from curation.config.base import NotNegative, PositiveInt, Section, Share, make_ray_resources
 from curation.json_types import Json
 
 Metric = Literal["auc", "brier", "purity", "certified"]
@@ -58,7 +58,7 @@ class TuneConfig(Section):
     @property
     def per_trial(self) -> dict[str, float]:
         """Resources of a trial on its node, under Ray's names."""
-        return ray_resources(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
+        return make_ray_resources(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
 
     @model_validator(mode="after")
     def _share_is_read(self) -> Self:

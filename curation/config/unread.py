@@ -9,9 +9,9 @@ are not refused.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from curation.arms import ARMS, PAPER_TRUST, STRATUM, TRUST, Fitted, fitted_of
+from curation.arms import ARMS, PAPER_TRUST, STRATUM, TRUST, Fitted, find_fitted
 from curation.config.run import RunConfig
-from curation.config.trust import TrustConfig, keys_read
+from curation.config.trust import TrustConfig, find_read_keys
 from curation.config.tune import TuneConfig
 from curation.errors import ConfigError
 from curation.registry import BUDGETS
@@ -33,7 +33,7 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
     """
     if RunConfig.model_fields.keys() <= given.keys():
         return  # a run wrote it, with every key
-    found = [dict(_unread(run)) for run in runs]
+    found = [dict(_iter_unread(run)) for run in runs]
     unread = {key: why for key, why in found[0].items() if all(key in of_run for of_run in found)}
     named: dict[str, list[str]] = {}
     for key in filter(partial(_is_set, given), unread):
@@ -42,11 +42,11 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
         raise ConfigError(f"{where}: " + "; ".join(f"{', '.join(keys)}: {why}" for why, keys in named.items()))
 
 
-def _unread(run: RunConfig) -> Iterator[tuple[str, str]]:
+def _iter_unread(run: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield keys that nothing in a run reads, each with why and the mend."""
-    yield from _of_trust(run)
-    yield from _of_teacher(run)
-    yield from _of_signals(run)
+    yield from _check_trust(run)
+    yield from _check_teacher(run)
+    yield from _check_signals(run)
     selection = run.selection
     if not any(STRATUM in ARMS[arm].rule.reads for arm in selection.arms):
         yield "selection.difficulty_bins", "no arm is stratified; leave it out, or add the arm naive_stratified"
@@ -58,18 +58,20 @@ def _unread(run: RunConfig) -> Iterator[tuple[str, str]]:
         yield f"selection.budget.{key}", why
 
 
-def _of_trust(run: RunConfig) -> Iterator[tuple[str, str]]:
+def _check_trust(run: RunConfig) -> Iterator[tuple[str, str]]:
     if run.trust.search or run.tune != TuneConfig():
         return  # a search may try kinds that read them
-    kinds = {*fitted_of(run.selection.used)} - {PAPER_TRUST} | {run.trust.kind}
-    read = {*TrustConfig.RESOURCES, "kind", "search", "options"}.union(*map(keys_read, fitted_of(kinds).values()))
+    kinds = {*find_fitted(run.selection.used)} - {PAPER_TRUST} | {run.trust.kind}
+    read = {*TrustConfig.RESOURCES, "kind", "search", "options"}.union(
+        *map(find_read_keys, find_fitted(kinds).values())
+    )
     for key in filter(lambda key: key not in read, TrustConfig.model_fields):
-        others = [name for name, trust in TRUST.items() if isinstance(trust, Fitted) and key in keys_read(trust)]
+        others = [name for name, trust in TRUST.items() if isinstance(trust, Fitted) and key in find_read_keys(trust)]
         why = f"not read by trust.kind {run.trust.kind}, but by {', '.join(others)}; leave it out, or set another kind"
         yield f"trust.{key}", why
 
 
-def _of_teacher(run: RunConfig) -> Iterator[tuple[str, str]]:
+def _check_teacher(run: RunConfig) -> Iterator[tuple[str, str]]:
     teacher, reader = run.teacher, run.teacher.reader
     backends = {teacher.backend, *([] if reader is None else [reader.backend])}
     if not backends <= OURS:
@@ -81,7 +83,7 @@ def _of_teacher(run: RunConfig) -> Iterator[tuple[str, str]]:
     yield "teacher.options", f"not read by backend {teacher.backend}, but by backends of one's own; leave it out"
 
 
-def _of_signals(run: RunConfig) -> Iterator[tuple[str, str]]:
+def _check_signals(run: RunConfig) -> Iterator[tuple[str, str]]:
     signals = [signal for arm in run.selection.used if (signal := ARMS[arm].signal) is not None]
     asked = {signal.asks for signal in signals} | {signal.section for signal in signals}
     keys = {"second_teacher": "ensemble", "reward": "reward", "self_consistency": "self_consistency"}

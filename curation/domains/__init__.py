@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from curation import own_modules
 from curation.config import DomainConfig
-from curation.config.defaults import ENTRY_POINTS, GENERIC, Answering, Defaults, DomainTraits, class_named
+from curation.config.defaults import ENTRY_POINTS, GENERIC, Answering, Defaults, DomainTraits, find_domain_class
 from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
-from curation.escaping import message, quoted
+from curation.escaping import format_error, quote_text
 from curation.registry import DOMAINS
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ __all__ = [
     "SettledOptions",
     "Vocabulary",
     "attempt",
-    "cell",
+    "format_cell",
     "get_domain",
+    "get_position_function",
+    "get_preference_function",
     "plain_identity",
-    "position_of",
-    "preference_of",
     "require_texts",
 ]
 
@@ -77,8 +77,8 @@ class Domain:
 
     A domain derives from this class. All members have defaults, which suit short texts with a label that the teacher
     writes; most domains say at least :meth:`question`, and :meth:`options` or :meth:`parse`. A class may also have a
-    method ``position`` if its labels are chess moves in UCI notation (:func:`position_of`), and a method ``preference``
-    if they choose one of two answers (:func:`preference_of`). Methods raise ``RowError`` for a row that they cannot
+    method ``position`` if its labels are chess moves in UCI notation (:func:`get_position_function`), and a method ``preference``
+    if they choose one of two answers (:func:`get_preference_function`). Methods raise ``RowError`` for a row that they cannot
     handle.
     """
 
@@ -144,7 +144,7 @@ class Domain:
     def gold(self, raw: Mapping[str, object]) -> str | None:
         """Return the gold label of a raw row; ``None`` if the row has none. By default the column ``label``."""
         label = raw.get("label")
-        return None if label is None else cell(label, "label")
+        return None if label is None else format_cell(label, "label")
 
     settles: ClassVar[tuple[str, ...]] = ()
     """Options that :meth:`settle` decides where the configuration leaves them out."""
@@ -254,8 +254,8 @@ class Domain:
         label = self.parse(self.answer(gold, example), example)
         if label is not None and self.is_correct(label, gold):
             return ""
-        read = "cannot be read" if label is None else f"is read as {quoted(label)}, which is wrong by it"
-        return f"bad_gold: the gold label {quoted(gold)}, given as an answer, {read}"
+        read = "cannot be read" if label is None else f"is read as {quote_text(label)}, which is wrong by it"
+        return f"bad_gold: the gold label {quote_text(gold)}, given as an answer, {read}"
 
     def check(
         self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
@@ -292,14 +292,14 @@ def get_domain(config: DomainConfig) -> Domain:
     """
     name = config.name
     try:
-        made = class_named(name)
+        made = find_domain_class(name)
     except (ImportError, AttributeError, ValueError) as error:
         near = difflib.get_close_matches(name, DOMAINS, n=1)
         raise ConfigError(
             f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))}, nor the name of an entry point of "
             f"{ENTRY_POINTS}, nor an importable 'module:Class' ({error})"
             + (f"; did you mean {near[0]!r}?" if near else "")
-            + own_modules.hint(name, error)
+            + own_modules.suggest_mend(name, error)
         ) from error
     if not (isinstance(made, type) and issubclass(made, Domain)):  # before anything of it is called
         raise ConfigError(
@@ -313,9 +313,9 @@ def get_domain(config: DomainConfig) -> Domain:
     _check_blanks(domain)
     if config.given_labels is None:
         return domain
-    from curation.domains.given import reading  # it reads this module
+    from curation.domains.given import wrap_domain  # it reads this module
 
-    return reading(domain, config.given_labels)
+    return wrap_domain(domain, config.given_labels)
 
 
 def _check_blanks(domain: Domain) -> None:
@@ -331,19 +331,19 @@ def _check_blanks(domain: Domain) -> None:
                 )
 
 
-def position_of(domain: Domain) -> Callable[[Example], str] | None:
+def get_position_function(domain: Domain) -> Callable[[Example], str] | None:
     """Return the function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
     position: Callable[[Example], str] | None = getattr(domain, "position", None)
     return position
 
 
-def preference_of(domain: Domain) -> Callable[[str, Example], Preference] | None:
+def get_preference_function(domain: Domain) -> Callable[[str, Example], Preference] | None:
     """Return the function that gives the pair of answers which a label states; ``None`` where rows are no pairs."""
     preference: Callable[[str, Example], Preference] | None = getattr(domain, "preference", None)
     return preference
 
 
-def cell(value: Any, name: str = "a value") -> str:
+def format_cell(value: Any, name: str = "a value") -> str:
     """Return a value of the column ``name`` as a text; a whole number, held as a float beside nulls, without a point.
 
     Raises:
@@ -359,9 +359,9 @@ def cell(value: Any, name: str = "a value") -> str:
     return str(int(value) if is_integer else value).strip()
 
 
-def one_line(value: Any) -> str:
+def to_one_line(value: Any) -> str:
     """Return a cell with runs of white space as one space, as classes and labels are read from files and rows."""
-    return " ".join(cell(value).split())
+    return " ".join(format_cell(value).split())
 
 
 def require_texts(**options: object) -> None:
@@ -380,6 +380,8 @@ def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, s
     try:
         return function(*arguments), ""
     except RowError as error:
-        return None, message(error) if error.has_kind else message(RowError(f"domain_failed: RowError: {error}"))
+        return None, format_error(error) if error.has_kind else format_error(
+            RowError(f"domain_failed: RowError: {error}")
+        )
     except (Exception, SystemExit) as error:  # users' code
-        return None, message(RowError(f"domain_failed: {type(error).__name__}: {error}"))
+        return None, format_error(RowError(f"domain_failed: {type(error).__name__}: {error}"))

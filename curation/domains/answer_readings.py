@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from curation.domains.identity import composed
+from curation.domains.identity import normalise_unicode
 from curation.errors import ConfigError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 
 LETTERS = "ABCDEFGH"
 KEY = "domain.answer_is"
@@ -36,27 +36,31 @@ class StatedAnswer(NamedTuple):
     """The columns of the options; none where they are a list."""
 
 
-def _by_column(row: StatedAnswer) -> int | None:
+def _find_by_column(row: StatedAnswer) -> int | None:
     ends = [found[0].lstrip("0") or "0" if (found := _ENDING.search(name)) else "" for name in row.columns]
     found = _INTEGER.fullmatch(row.text) or _LETTER.fullmatch(row.text)
-    by_name = _only(row.columns, row.text)
-    return _only(ends, found[1].lstrip("0") or "0") if by_name is None and found else by_name
+    by_name = _find_only(row.columns, row.text)
+    return _find_only(ends, found[1].lstrip("0") or "0") if by_name is None and found else by_name
 
 
-def _by_letter(row: StatedAnswer) -> int | None:
+def _find_by_letter(row: StatedAnswer) -> int | None:
     found = _LETTER.fullmatch(row.text)
     place = LETTERS.index(found[1].upper()) if found else len(row.choices)
     return place if place < len(row.choices) else None
 
 
-def _by_text(row: StatedAnswer) -> int | None:
-    for write in (squeezed, lambda text: squeezed(composed(text)), lambda text: squeezed(composed(text)).casefold()):
+def _find_by_text(row: StatedAnswer) -> int | None:
+    for write in (
+        squeeze_spaces,
+        lambda text: squeeze_spaces(normalise_unicode(text)),
+        lambda text: squeeze_spaces(normalise_unicode(text)).casefold(),
+    ):
         if (texts := [write(choice) for choice in row.choices]).count(write(row.text)) == 1:
             return texts.index(write(row.text))
     return None
 
 
-def _by_number(first: int) -> Callable[[StatedAnswer], int | None]:
+def _make_number_reading(first: int) -> Callable[[StatedAnswer], int | None]:
     def place_of(row: StatedAnswer) -> int | None:
         found = _INTEGER.fullmatch(row.text)
         place = int(found[1]) - first if found else -1
@@ -65,17 +69,17 @@ def _by_number(first: int) -> Callable[[StatedAnswer], int | None]:
     return place_of
 
 
-def _only(names: Sequence[str], text: str) -> int | None:
+def _find_only(names: Sequence[str], text: str) -> int | None:
     known = [name.casefold() for name in names]
     return known.index(text.casefold()) if text and known.count(text.casefold()) == 1 else None
 
 
 READINGS: Mapping[str, Callable[[StatedAnswer], int | None]] = {
-    "column": _by_column,
-    "letter": _by_letter,
-    "text": _by_text,
-    "number_from_0": _by_number(0),
-    "number_from_1": _by_number(1),
+    "column": _find_by_column,
+    "letter": _find_by_letter,
+    "text": _find_by_text,
+    "number_from_0": _make_number_reading(0),
+    "number_from_1": _make_number_reading(1),
 }
 """The place of the option that an answer names, by each reading; ``None`` if it names none. ``column``: the name of the
 option's column, or the number at its end. ``text``: as written, else without regard to Unicode's forms and case."""
@@ -83,12 +87,12 @@ _FROM = ("number_from_0", "number_from_1")
 _NUMBERS = ("column", *_FROM)
 
 
-def squeezed(text: str) -> str:
+def squeeze_spaces(text: str) -> str:
     """Return a text with runs of white space as one space."""
     return " ".join(text.split())
 
 
-def places_of(row: StatedAnswer) -> dict[str, int]:
+def find_places(row: StatedAnswer) -> dict[str, int]:
     """Return the option that each reading finds, of those that fit a row alone.
 
     Numbers are those at the end of columns' names, or from 0 in a list, as in MMLU, and a number by the file's own type
@@ -109,7 +113,7 @@ class AnswerTally:
         self._apart: Counter[tuple[str, str]] = Counter()
         self._first: dict[tuple[str, str], str] = {}
         self._as_alone: Counter[str] = Counter()
-        """Rows that a reading reads as :func:`places_of` does."""
+        """Rows that a reading reads as :func:`find_places` does."""
         self._expected = 0.0
         """The number of rows in which the first option is right, if right options were uniform."""
 
@@ -118,7 +122,7 @@ class AnswerTally:
         self.num_rows += 1
         self._expected += 1 / len(row.choices)
         places = {name: place for name, read in READINGS.items() if (place := read(row)) is not None}
-        alone = {*places_of(row).values()}
+        alone = {*find_places(row).values()}
         self._read.update(places.keys())
         self._zeros += "number_from_0" in places and "number_from_1" not in places
         self._lasts += "number_from_1" in places and "number_from_0" not in places
@@ -128,8 +132,8 @@ class AnswerTally:
                 if one in places and places[one] != places[other]:
                     self._apart[one, other] += 1
                     ways = f"{LETTERS[places[one]]} or {LETTERS[places[other]]}"
-                    listed = ", ".join(map(quoted, row.choices))
-                    self._first.setdefault((one, other), f"{quoted(row.text)} of {listed} is {ways}")
+                    listed = ", ".join(map(quote_text, row.choices))
+                    self._first.setdefault((one, other), f"{quote_text(row.text)} of {listed} is {ways}")
 
     def decide(self, where: str) -> tuple[str | None, str]:
         """Return the reading of all rows, and a warning or ""; ``None`` where each row alone is read in the same way.
@@ -139,7 +143,7 @@ class AnswerTally:
         """
         if not self._read:
             return None, ""
-        fits, doubt = self._fitting()
+        fits, doubt = self._find_fitting()
         best = max(fits, key=lambda name: self._read[name])
         for other in fits:
             if self._apart[best, other]:
@@ -154,7 +158,7 @@ class AnswerTally:
         warning = f"{KEY}: the answers of {where} are read as {best}, {doubt}; set it to {best}, or to what is meant"
         return (None if self._as_alone[best] == self.num_rows else best), warning * (doubt != "" and best in _NUMBERS)
 
-    def _fitting(self) -> tuple[list[str], str]:
+    def _find_fitting(self) -> tuple[list[str], str]:
         """Return the readings that may be meant, column names first, of numbers the likelier; and a doubt or "".
 
         A 0, or the number of the last option where they count from 1, is read by one of them alone.
@@ -180,7 +184,7 @@ class AnswerTally:
 
 def explain_unread(row: StatedAnswer, reading: str | None) -> str:
     """Return why an answer names no option of its row, for a message."""
-    if reading is None and len(places := places_of(row)) > 1:
+    if reading is None and len(places := find_places(row)) > 1:
         ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in places.items())
         return f"is {ways}; set {KEY} to the one that is meant"
     names = {

@@ -14,10 +14,10 @@ from typing import Any
 import chess
 import pyarrow as pa
 
-from curation.config.defaults import greedy
+from curation.config.defaults import make_greedy_defaults
 from curation.domains import Domain, Example, Identity, Vocabulary
 from curation.errors import RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.hashing import derive
 from curation.json_types import Json
 
@@ -42,7 +42,7 @@ class Chess(Domain):
     name = "chess"
     forms: tuple[tuple[str, ...], ...] = (("fen", "moves"), ("FEN", "Moves"))
     columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
-    defaults = greedy(8, "strategy_games", stop=("\n",))
+    defaults = make_greedy_defaults(8, "strategy_games", stop=("\n",))
     answering = "listed"
 
     def read(self, raw: Mapping[str, object]) -> Json:
@@ -51,9 +51,9 @@ class Chess(Domain):
         Raises:
             RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
         """
-        board = read_fen(cell(raw, "fen"))
-        _push(board, _moves(raw)[0], "the opponent's move")
-        return {"fen": board.fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
+        board = read_fen(get_cell(raw, "fen"))
+        _push(board, _split_moves(raw)[0], "the opponent's move")
+        return {"fen": board.fen(en_passant="fen"), "rating": to_whole_number(get_cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
         """Return the second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
@@ -61,10 +61,10 @@ class Chess(Domain):
         Raises:
             RowError: as :meth:`read`; ``illegal_move`` for the gold move too.
         """
-        moves = _moves(raw)
+        moves = _split_moves(raw)
         if len(moves) < 2:
             return None
-        board = read_fen(cell(raw, "fen"))
+        board = read_fen(get_cell(raw, "fen"))
         _push(board, moves[0], "the opponent's move")
         return _push(board, moves[1], "the gold move").uci()
 
@@ -151,13 +151,13 @@ class Chess(Domain):
         return Vocabulary(words=tuple(words), pattern=pattern)
 
 
-def cell(raw: Mapping[str, object], name: str) -> Any:
+def get_cell(raw: Mapping[str, object], name: str) -> Any:
     """Return a column by our name (``fen``), or by the name in the published file (``FEN``, ``Moves``, ``Rating``)."""
     published = name.upper() if name == "fen" else name.capitalize()
     return raw.get(name, raw.get(published))
 
 
-def whole_number(rating: Any) -> int | None:
+def to_whole_number(rating: Any) -> int | None:
     """Return a rating as a whole number; a column with nulls may hold ``700.0``."""
     if rating is None:
         return None
@@ -165,7 +165,7 @@ def whole_number(rating: Any) -> int | None:
         number = math.nan if isinstance(rating, bool) else float(rating)
         if number.is_integer():
             return int(number)
-    raise RowError(f"bad_rating: {quoted(str(rating))} is not a whole number")
+    raise RowError(f"bad_rating: {quote_text(str(rating))} is not a whole number")
 
 
 def read_fen(fen: object) -> chess.Board:
@@ -180,15 +180,15 @@ def read_fen(fen: object) -> chess.Board:
         board = chess.Board(fen)
     except ValueError as error:
         reason = str(error).partition(":")[0]  # then python-chess repeats the FEN
-        raise RowError(f"bad_fen: {quoted(fen, 100)} ({reason[:100]})") from error
+        raise RowError(f"bad_fen: {quote_text(fen, 100)} ({reason[:100]})") from error
     if status := board.status() & _IMPOSSIBLE:  # python-chess reads many positions that no game can reach
         reasons = ", ".join(str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status)
-        raise RowError(f"bad_fen: {quoted(fen, 100)} (no game can have it: {reasons})")
+        raise RowError(f"bad_fen: {quote_text(fen, 100)} (no game can have it: {reasons})")
     return board
 
 
-def _moves(raw: Mapping[str, object]) -> list[str]:
-    moves = cell(raw, "moves")
+def _split_moves(raw: Mapping[str, object]) -> list[str]:
+    moves = get_cell(raw, "moves")
     words = moves.split() if isinstance(moves, str) else [*map(str, moves)] if isinstance(moves, list) else []
     if not words:
         raise RowError("null_field: moves is empty")
@@ -201,7 +201,7 @@ def _push(board: chess.Board, uci: str, whose: str) -> chess.Move:
             board.push(move)
             return move
     except ValueError as error:
-        raise RowError(f"illegal_move: {whose} {quoted(uci)} in {board.fen()!r}") from error
+        raise RowError(f"illegal_move: {whose} {quote_text(uci)} in {board.fen()!r}") from error
     raise RowError(f"illegal_move: {whose} {uci!r} is a pass")
 
 
@@ -225,9 +225,12 @@ class ChessMate(Chess):
         Raises:
             RowError: as :meth:`curation.domains.chess.Chess.read`.
         """
-        if cell(raw, "moves"):
+        if get_cell(raw, "moves"):
             return super().read(raw)
-        return {"fen": read_fen(cell(raw, "fen")).fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
+        return {
+            "fen": read_fen(get_cell(raw, "fen")).fen(en_passant="fen"),
+            "rating": to_whole_number(get_cell(raw, "rating")),
+        }
 
     def gold(self, raw: Mapping[str, object]) -> str:
         """Return all mating moves in UCI notation, sorted, with a space between them.
@@ -236,8 +239,8 @@ class ChessMate(Chess):
             RowError: as :meth:`read`; ``no_mate`` if no move mates.
         """
         board = read_fen(self.read(raw)["fen"])
-        if not (mates := sorted(move.uci() for move in mating_moves(board))):
-            raise RowError(f"no_mate: no move mates in {quoted(board.fen(), 100)}")
+        if not (mates := sorted(move.uci() for move in find_mating_moves(board))):
+            raise RowError(f"no_mate: no move mates in {quote_text(board.fen(), 100)}")
         return " ".join(mates)
 
     def answer(self, label: str, example: Example) -> str:
@@ -254,7 +257,7 @@ class ChessMate(Chess):
         return float(read_fen(example["fen"]).legal_moves.count())
 
 
-def mating_moves(board: chess.Board) -> list[chess.Move]:
+def find_mating_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves that mate.
 
     Only moves that may give check are tried: to a square from which the piece attacks the king, of a piece that stands
@@ -264,7 +267,7 @@ def mating_moves(board: chess.Board) -> list[chess.Move]:
     if king is None:
         return []
     own, occupied = board.occupied_co[board.turn], board.occupied
-    straight, diagonal = _lines(king, occupied)
+    straight, diagonal = _find_lines(king, occupied)
     tried = {*board.generate_castling_moves(), *board.generate_legal_ep()}
     for pieces, squares in (
         (board.pawns, chess.BB_PAWN_ATTACKS[not board.turn][king] | chess.BB_BACKRANKS),
@@ -272,30 +275,30 @@ def mating_moves(board: chess.Board) -> list[chess.Move]:
         (board.bishops, diagonal),
         (board.rooks, straight),
         (board.queens, straight | diagonal),
-        (_discoverers(board, king, own & (straight | diagonal)), chess.BB_ALL),
+        (_find_discoverers(board, king, own & (straight | diagonal)), chess.BB_ALL),
     ):
         tried.update(board.generate_legal_moves(pieces & own, squares))
-    return [move for move in tried if _mates(board, move)]
+    return [move for move in tried if _is_mate(board, move)]
 
 
-def _lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.Bitboard, chess.Bitboard]:
+def _find_lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.Bitboard, chess.Bitboard]:
     """Return the squares from which a rook and a bishop attack the square."""
     files = chess.BB_FILE_ATTACKS[square][chess.BB_FILE_MASKS[square] & occupied]
     ranks = chess.BB_RANK_ATTACKS[square][chess.BB_RANK_MASKS[square] & occupied]
     return files | ranks, chess.BB_DIAG_ATTACKS[square][chess.BB_DIAG_MASKS[square] & occupied]
 
 
-def _discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bitboard) -> chess.Bitboard:
+def _find_discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bitboard) -> chess.Bitboard:
     """Return pieces nearest to the king behind which an own slider stands."""
     own, found = board.occupied_co[board.turn], chess.BB_EMPTY
     for square in chess.scan_forward(nearest):
-        straight, diagonal = _lines(king, board.occupied ^ chess.BB_SQUARES[square])
+        straight, diagonal = _find_lines(king, board.occupied ^ chess.BB_SQUARES[square])
         if own & (straight & (board.rooks | board.queens) | diagonal & (board.bishops | board.queens)):
             found |= chess.BB_SQUARES[square]
     return found
 
 
-def _mates(board: chess.Board, move: chess.Move) -> bool:
+def _is_mate(board: chess.Board, move: chess.Move) -> bool:
     board.push(move)
     mates = board.is_checkmate()
     board.pop()

@@ -22,7 +22,7 @@ from curation.refs import TableRef
 from curation.tables import io, scans
 
 
-def held(labels: pa.Array, sets: LabelSets) -> Bools:
+def make_held_mask(labels: pa.Array, sets: LabelSets) -> Bools:
     """Return whether each label's set holds each class or, as the last one, is empty, bool [N, C + 1].
 
     All are false for a null, and for a text that is no set of these classes: a row without a set.
@@ -39,18 +39,18 @@ def held(labels: pa.Array, sets: LabelSets) -> Bools:
     return held_NC
 
 
-def given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
+def count_given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
     """Count a table's answered rows by class, the empty set last, int64 [C + 1]; rows with and without a set [2]."""
 
     def counted(fragments: Sequence[int] | None) -> Int64s:
         total = np.zeros(len(sets.classes) + 3, dtype=np.int64)
-        for batch in scans.batches(labels, {"label": "label"}, io.answered(labels), fragments):
-            held_NC = held(batch.column("label"), sets)
+        for batch in scans.iter_table_batches(labels, {"label": "label"}, io.make_answered_filter(labels), fragments):
+            held_NC = make_held_mask(batch.column("label"), sets)
             num_known = int(held_NC.any(axis=1).sum())
             total += np.array([*held_NC.sum(axis=0), num_known, batch.num_rows - num_known])
         return total
 
-    total: Int64s = np.sum([*scans.mapped(labels, counted)], axis=0)
+    total: Int64s = np.sum([*scans.map_fragments(labels, counted)], axis=0)
     return total[:-2], total[-2:]
 
 
@@ -70,12 +70,12 @@ class LabelledSets(NamedTuple):
         return np.moveaxis(np.array(of, dtype=np.int64), 2, 0)
 
 
-def labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, sets: LabelSets) -> LabelledSets:
+def read_labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, sets: LabelSets) -> LabelledSets:
     """Return the gold and the teacher's sets of the labelled rows."""
     graded = read_grades(grades)
     graded = graded.subset(np.unique(graded.question_N, return_index=True)[1])
-    gold_NC = held(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
-    label_NC = held(io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks(), sets)
+    gold_NC = make_held_mask(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
+    label_NC = make_held_mask(io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks(), sets)
     known_N: Bools = np.asarray(gold_NC.any(axis=1))
     said_NC = np.where(label_NC.any(axis=1, keepdims=True), label_NC, 2)
     return LabelledSets(gold_NC[known_N], said_NC[known_N], graded.subset(known_N).cluster_N)
@@ -92,7 +92,7 @@ class RarestClass:
     @classmethod
     def of(cls, sets: LabelSets, examples: TableRef) -> "RarestClass":
         """Classes that fewer of the ``examples``' gold sets hold are rarer; of equally rare ones the first is."""
-        num_C = held(io.read(examples, ["gold"])["gold"].combine_chunks(), sets)[:, :-1].sum(axis=0)
+        num_C = make_held_mask(io.read(examples, ["gold"])["gold"].combine_chunks(), sets)[:, :-1].sum(axis=0)
         return cls(sets=sets, by_rarity=(*np.argsort(num_C, kind="stable").tolist(), len(num_C)))
 
     @property
@@ -105,7 +105,7 @@ class RarestClass:
 
     def places(self, labels: pa.Array) -> Int64s:
         """Return the stratum of each label, int64 [N]; the number of strata for one that is no set of the classes."""
-        held_NC = held(labels, self.sets)
+        held_NC = make_held_mask(labels, self.sets)
         order_C = np.array(self.by_rarity, dtype=np.int64)
         place_N: Int64s = order_C[held_NC[:, order_C].argmax(axis=1)]
         return np.where(held_NC.any(axis=1), place_N, len(order_C))
@@ -115,7 +115,7 @@ Grouping = Sequence[str] | RarestClass
 """The C classes that labels are or, where labels are sets of classes, the C strata that stand for them."""
 
 
-def places(labels: pa.Array, classes: Grouping) -> Int64s:
+def find_class_places(labels: pa.Array, classes: Grouping) -> Int64s:
     """Return the place of each label among the C classes, int64 [N]; C for a null or a label that is none of them."""
     if isinstance(classes, RarestClass):
         return classes.places(labels)
@@ -123,28 +123,28 @@ def places(labels: pa.Array, classes: Grouping) -> Int64s:
     return np.asarray(pc.fill_null(found, len(classes)).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def given(labels: TableRef, classes: Grouping) -> Int64s:
+def count_given(labels: TableRef, classes: Grouping) -> Int64s:
     """Count the answered rows of a labels table by label: of C classes, then without a readable one, int64 [C + 1]."""
 
     def counted(fragments: Sequence[int] | None) -> Int64s:
         total = np.zeros(len(classes) + 1, dtype=np.int64)
-        for batch in scans.batches(labels, {"label": "label"}, io.answered(labels), fragments):
-            total += np.bincount(places(batch.column("label"), classes), minlength=len(total))
+        for batch in scans.iter_table_batches(labels, {"label": "label"}, io.make_answered_filter(labels), fragments):
+            total += np.bincount(find_class_places(batch.column("label"), classes), minlength=len(total))
         return total
 
-    total: Int64s = np.sum([*scans.mapped(labels, counted)], axis=0)
+    total: Int64s = np.sum([*scans.map_fragments(labels, counted)], axis=0)
     return total
 
 
-def confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Grouping) -> Int64s:
+def count_confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Grouping) -> Int64s:
     """Return labelled rows by gold class and teacher's label, int64 [C, C + 1]; the first row of each question counts.
 
     ``examples`` have the gold labels. Rows of which only the grade is known are left out: a wrong one has no class.
     """
     graded = read_grades(grades)
     ids_N = graded.row_ids_N[np.unique(graded.question_N, return_index=True)[1]]
-    gold_N = places(io.take(examples, ids_N, ["gold"])["gold"].combine_chunks(), classes)
-    label_N = places(io.take(labels, ids_N, ["label"])["label"].combine_chunks(), classes)
+    gold_N = find_class_places(io.take(examples, ids_N, ["gold"])["gold"].combine_chunks(), classes)
+    label_N = find_class_places(io.take(labels, ids_N, ["label"])["label"].combine_chunks(), classes)
     is_known_N = gold_N < len(classes)
     counts = np.zeros((len(classes), len(classes) + 1), dtype=np.int64)
     np.add.at(counts, (gold_N[is_known_N], label_N[is_known_N]), 1)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, one_line, require_texts
-from curation.domains.identity import in_code_points, look
-from curation.domains.label_sets import MOST_NAMED, LabelSets, names_in, nearest_class, set_format
+from curation.config.defaults import DomainTraits, make_greedy_defaults
+from curation.domains import Domain, Example, require_texts, to_one_line
+from curation.domains.identity import describe_code_points, look
+from curation.domains.label_sets import MOST_NAMED, LabelSets, set_format, split_names, suggest_class
 from curation.domains.templates import Template
-from curation.domains.turns import text_of_cell
+from curation.domains.turns import read_cell_text
 from curation.errors import ConfigError, RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 
 CALIBRATIONS = ("none", "content_free")
 CUE, CUE_MULTI = "Label:", "Labels:"
@@ -54,7 +54,7 @@ class Classification(Domain):
 
     name = "classification"
     columns = pa.schema([("text", pa.string())])
-    defaults = greedy(8, "world_knowledge", stop=("\n",))
+    defaults = make_greedy_defaults(8, "world_knowledge", stop=("\n",))
     answering = "scored"
     blanks = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
     """The texts of Zhao et al., "Calibrate Before Use", 2021."""
@@ -81,7 +81,7 @@ class Classification(Domain):
         for name in (*listed, *listed.values()):
             if not isinstance(name, str | int) or isinstance(name, bool):
                 raise ConfigError(f"classes: {name!r} is no text; put the words of classes in quotes")
-        self._words = {one_line(name): one_line(words) for name, words in listed.items()}
+        self._words = {to_one_line(name): to_one_line(words) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
         if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
             raise ConfigError(
@@ -89,9 +89,9 @@ class Classification(Domain):
                 "file the name of a .csv or .jsonl file with them"
             )
         for what, texts in (("", classes), ("the words ", listed.values())):
-            if (pair := _alike(texts)) is not None:
-                one, other = map(one_line, pair)
-                apart = "case and white space" if one.lower() == other.lower() else in_code_points(one, other)
+            if (pair := _find_alike(texts)) is not None:
+                one, other = map(to_one_line, pair)
+                apart = "case and white space" if one.lower() == other.lower() else describe_code_points(one, other)
                 raise ConfigError(
                     f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for {apart}, so nobody can tell "
                     "which is meant; give them one writing in the files, or change one"
@@ -115,13 +115,13 @@ class Classification(Domain):
         self.in_pairs = self.label_sets is not None
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
-        self._preamble = [*filter(None, [guidelines.strip(), self._listed(descriptions or {})])]
+        self._preamble = [*filter(None, [guidelines.strip(), self._describe_classes(descriptions or {})])]
         self.forms = (self._texts,)
 
     @classmethod
     def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
         """Return the class's own; where rows have several classes, an answer that is written has a line for each."""
-        lines = greedy(512, "world_knowledge", stop=("\n\n",))
+        lines = make_greedy_defaults(512, "world_knowledge", stop=("\n\n",))
         return DomainTraits(lines if options.get("multi", False) is not False else cls.defaults, cls.answering)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Classification(Domain):
         if self._template is not None:
             lines = [self._template.render(raw).strip()]
         else:
-            lines = [text_of_cell(raw[name], name) for name in self._texts if raw[name] is not None]
+            lines = [read_cell_text(raw[name], name) for name in self._texts if raw[name] is not None]
         if not any(lines):
             raise RowError(f"null_field: {', '.join(self._texts)} is empty")
         return {"text": "\n".join(filter(None, lines))}
@@ -148,29 +148,29 @@ class Classification(Domain):
         if value is not None and self.label_sets is not None:
             return self.label_sets.label_of(value)
         if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(name, str) for name in value):
-            shown = ", ".join(map(quoted, value[:MOST_NAMED]))
+            shown = ", ".join(map(quote_text, value[:MOST_NAMED]))
             raise RowError(f"bad_label: {self._label} has {len(value)} classes ({shown}); set domain.multi: true")
-        if value is None or (label := one_line(value)) in self._words:
+        if value is None or (label := to_one_line(value)) in self._words:
             return None if value is None else label
         if (known := self._by_look.get(look(label))) is not None:
             return known
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
         raise RowError(
-            f"bad_label: {quoted(label)} is not one of the {len(self._words)} classes {known}{more} (domain.classes, "
-            f"or the labels of the labelled split){nearest_class(label, self._words)}"
+            f"bad_label: {quote_text(label)} is not one of the {len(self._words)} classes {known}{more} (domain.classes, "
+            f"or the labels of the labelled split){suggest_class(label, self._words)}"
         )
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """Return the guidelines, the described classes, demonstrations, then the text and the cue."""
-        blocks = [self._block(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*self._preamble, *blocks, self._block(example)])
+        blocks = [self._format_block(shot) + self.answer(shot["gold"], shot) for shot in shots]
+        return "\n\n".join([*self._preamble, *blocks, self._format_block(example)])
 
-    def _listed(self, descriptions: Mapping[object, str]) -> str:
+    def _describe_classes(self, descriptions: Mapping[object, str]) -> str:
         """Return a line with the words and the description of every class; nothing where none has a description."""
         if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
             raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
-        texts = {one_line(name): one_line(text) for name, text in descriptions.items()}
+        texts = {to_one_line(name): to_one_line(text) for name, text in descriptions.items()}
         if unknown := [name for name in texts if name not in self._words]:
             near = difflib.get_close_matches(unknown[0], self._words, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "correct it, or add it to classes"
@@ -178,7 +178,7 @@ class Classification(Domain):
         lines = [f"{words}: {texts[name]}" if texts.get(name) else words for name, words in self._words.items()]
         return "\n".join(lines) if any(texts.values()) else ""
 
-    def _block(self, example: Example) -> str:
+    def _format_block(self, example: Example) -> str:
         return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:
@@ -217,14 +217,14 @@ class Classification(Domain):
         return self._label_of.get(words) or self._words_by_look.get(look(words))
 
 
-def labels_of(value: object, options: Mapping[str, Any]) -> set[str]:
+def parse_labels(value: object, options: Mapping[str, Any]) -> set[str]:
     """Return the classes in a cell of the label's column, by the domain's options.
 
     Raises:
         RowError: ``bad_label``: one of several is empty.
     """
     form = set_format(options.get("multi", False))
-    return {one_line(value)} if form is None else set(names_in(value, form))
+    return {to_one_line(value)} if form is None else set(split_names(value, form))
 
 
 def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
@@ -232,17 +232,17 @@ def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
 
     Where the words of two labels would be the same, the labels as they are.
     """
-    words = {label: one_line(label.replace("_", " ")) for label in labels}
-    if list(words.values()) == list(labels) or not all(words.values()) or _alike(words.values()) is not None:
+    words = {label: to_one_line(label.replace("_", " ")) for label in labels}
+    if list(words.values()) == list(labels) or not all(words.values()) or _find_alike(words.values()) is not None:
         return list(labels)
     return words
 
 
-def _alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
+def _find_alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
     """Return the first two texts that are equal but for case, white space and characters that look alike."""
     first: dict[str, Any] = {}
     for text in texts:
-        key = look(one_line(text)).casefold()
+        key = look(to_one_line(text)).casefold()
         if key in first:
             return first[key], text
         first[key] = text

@@ -27,12 +27,12 @@ def is_bare(domain: Domain, completion: str, label: str, example: Example) -> bo
     return answer is not None and completion.strip() == answer.strip()
 
 
-def format_of(num_bare: int, num_rows: int) -> Format:
+def choose_format(num_bare: int, num_rows: int) -> Format:
     """Return the format of ``num_rows`` completions of which ``num_bare`` are bare answers; ``answer`` without rows."""
     return "answer" if num_bare >= NEARLY_ALL * num_rows else "rollout"
 
 
-def gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_solved: int) -> GoldSource:
+def choose_gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_solved: int) -> GoldSource:
     """Return where gold arms have completions from, given the weak arms' format (``selection.gold_rollouts.source``).
 
     ``num_solved`` of the ``num_gold`` rows with a gold label have a worked solution. Solutions and samples are never

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from curation.config import DecodingConfig
 from curation.config.given import GivenConfig
-from curation.domains import Domain, Example, attempt, cell
+from curation.domains import Domain, Example, attempt, format_cell
 from curation.domains.formats import is_bare
 from curation.errors import ConfigError, RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.json_types import Json
 from curation.label_columns import WEAK_COMPLETION
 from curation.tables.schemas import GIVEN_TYPE
@@ -99,9 +99,9 @@ class GivenLabels(_Around):
             RowError: as the domain; ``null_field``: there is no completion; ``bad_value``: a text is no number.
         """
         example, name = self._domain.read(raw), self._given.completion
-        if raw[name] is None or not (completion := cell(raw[name])):
+        if raw[name] is None or not (completion := format_cell(raw[name])):
             raise RowError(f"null_field: {name} is empty")
-        numbers = {column: _number(source, raw[source]) for source, column in self._given.numbers.items()}
+        numbers = {column: _read_number(source, raw[source]) for source, column in self._given.numbers.items()}
         return {**example, WEAK_COMPLETION: completion, **numbers}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
@@ -113,8 +113,8 @@ class GivenLabels(_Around):
         name = self._given.grade
         if name is None or (value := raw.get(name)) is None:
             return self._domain.gold(raw)
-        if (grade := GRADES.get(cell(value).lower())) is None:
-            raise RowError(f"bad_grade: {name} is {quoted(cell(value))}, not one of {', '.join(GRADES)}")
+        if (grade := GRADES.get(format_cell(value).lower())) is None:
+            raise RowError(f"bad_grade: {name} is {quote_text(format_cell(value))}, not one of {', '.join(GRADES)}")
         return grade
 
     def is_correct(self, label: str | None, gold: str) -> bool:
@@ -170,7 +170,7 @@ class GivenLabels(_Around):
         return {" ".join(text.split()).casefold(): label for label in labels for text in (words[label], label)}
 
 
-def reading(domain: Domain, given: GivenConfig | None) -> Domain:
+def wrap_domain(domain: Domain, given: GivenConfig | None) -> Domain:
     """Return the domain that reads labels made elsewhere; without such labels, itself.
 
     Raises:
@@ -179,23 +179,23 @@ def reading(domain: Domain, given: GivenConfig | None) -> Domain:
     return domain if given is None else cast(Domain, GivenLabels(domain, given))
 
 
-def completion_of(domain: Domain, example: Example) -> str | None:
+def get_given_completion(domain: Domain, example: Example) -> str | None:
     """Return the completion that came with a row (:meth:`GivenLabels.given_completion`); ``None`` in other domains."""
     given = getattr(domain, "given_completion", None)
     return None if given is None else str(given(example))
 
 
-def given_numbers(domain: Domain) -> tuple[str, ...]:
+def get_given_numbers(domain: Domain) -> tuple[str, ...]:
     """Return the columns of numbers that came with labels made elsewhere; none for other domains."""
     return getattr(domain, "given_numbers", ())
 
 
-def _number(name: str, value: Any) -> float | None:
+def _read_number(name: str, value: Any) -> float | None:
     """Return a cell as a number; ``None`` where it is empty or not finite."""
-    if value is None or not cell(value):
+    if value is None or not format_cell(value):
         return None
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise RowError(f"bad_value: {name} is {quoted(cell(value))}, not a number") from None
+        raise RowError(f"bad_value: {name} is {quote_text(format_cell(value))}, not a number") from None
     return number if math.isfinite(number) else None

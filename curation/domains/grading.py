@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from curation.arrays import Bools, Int64s
 from curation.domains import Domain, Example, attempt
-from curation.domains.identity import Identity, question_of
+from curation.domains.identity import Identity, hash_question
 from curation.errors import RowError, UserError
-from curation.escaping import message
+from curation.escaping import format_error
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.tables.schemas import CLUSTER
@@ -47,26 +47,26 @@ class Graded:
 
 def read_grades(grades: TableRef) -> Graded:
     """Return the content of a table of grades (schema ``schemas.GRADES``)."""
-    return _graded(io.read(grades, columns=_columns(grades)))
+    return _make_graded(io.read(grades, columns=_list_columns(grades)))
 
 
-def graded_among(grades: TableRef, ids_n: Int64s) -> Graded:
+def read_grades_among(grades: TableRef, ids_n: Int64s) -> Graded:
     """Return the graded rows among the ids, which ascend, as :func:`read_grades`; the table is read in parts."""
     found = []
-    for batch in scans.batches(grades, {name: name for name in _columns(grades)}, None):
+    for batch in scans.iter_table_batches(grades, {name: name for name in _list_columns(grades)}, None):
         ids_B = batch.column("row_id").to_numpy()
         place_B = np.searchsorted(ids_n, ids_B)
         is_among_B = np.append(ids_n, 0)[place_B] == ids_B
         found.append(batch.filter(pa.array(is_among_B & (place_B < len(ids_n)))))
-    return _graded(pa.Table.from_batches(found) if found else io.read(grades, columns=_columns(grades)))
+    return _make_graded(pa.Table.from_batches(found) if found else io.read(grades, columns=_list_columns(grades)))
 
 
-def _columns(grades: TableRef) -> list[str]:
+def _list_columns(grades: TableRef) -> list[str]:
     names = io.open_table(grades).schema.names
     return ["row_id", "correct", *(name for name in ("question", CLUSTER.name) if name in names)]
 
 
-def _graded(table: pa.Table) -> Graded:
+def _make_graded(table: pa.Table) -> Graded:
     question = pc.coalesce(table["question"] if "question" in table.column_names else table["row_id"], table["row_id"])
     clustered = CLUSTER.name in table.column_names
     return Graded(
@@ -87,12 +87,12 @@ def grade_pairs(
     Raises:
         UserError: the domain can grade nothing.
     """
-    verdicts = checked(domain, labels.to_pylist(), golds.to_pylist(), examples)
-    problems = [message(verdict) if isinstance(verdict, RowError) else None for verdict in verdicts]
+    verdicts = check_labels(domain, labels.to_pylist(), golds.to_pylist(), examples)
+    problems = [format_error(verdict) if isinstance(verdict, RowError) else None for verdict in verdicts]
     return np.array([verdict is True for verdict in verdicts], dtype=np.bool_), problems
 
 
-def checked(
+def check_labels(
     domain: Domain, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
 ) -> list[bool | RowError]:
     """Return a verdict for each row, by :meth:`curation.domains.Domain.check`, which may be users' code.
@@ -108,19 +108,19 @@ def checked(
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # users' code
-        return [RowError(f"domain_failed: {type(error).__name__}: {message(error)}")] * len(labels)
+        return [RowError(f"domain_failed: {type(error).__name__}: {format_error(error)}")] * len(labels)
     if len(found) != len(labels):
         problem = f"domain_failed: check gave {len(found)} verdicts for {len(labels)} rows"
         return [RowError(problem)] * len(labels)
     return found
 
 
-def questions(domain: Domain, examples: list[Example]) -> list[int | None]:
+def hash_questions(domain: Domain, examples: list[Example]) -> list[int | None]:
     """Return the hash of each row's question; ``None`` where the domain cannot say what identifies it."""
-    found = (attempt(_identity, domain, example)[0] for example in examples)
-    return [None if identity is None else question_of(domain.name, identity) for identity in found]
+    found = (attempt(_get_identity, domain, example)[0] for example in examples)
+    return [None if identity is None else hash_question(domain.name, identity) for identity in found]
 
 
-def _identity(domain: Domain, example: Example) -> Identity:
+def _get_identity(domain: Domain, example: Example) -> Identity:
     text, parts = domain.identity(example)
     return Identity(str(text), tuple(map(str, parts)))

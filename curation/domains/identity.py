@@ -1,7 +1,7 @@
 """The identity of a question: finds the same question in two splits even if it is written differently.
 
 Two rows ask the same question if their texts are equal and they share enough of their parts (options). The domain
-normalises texts and parts before the comparison; :func:`plain_text` is enough for prose with some mathematics.
+normalises texts and parts before the comparison; :func:`normalise_prose` is enough for prose with some mathematics.
 """
 
 import hashlib
@@ -54,13 +54,13 @@ class Identity(NamedTuple):
     parts: tuple[str, ...] = ()
 
 
-def question_of(domain: str, identity: Identity) -> int:
+def hash_question(domain: str, identity: Identity) -> int:
     """Return a 64-bit hash of a question of that domain: of its text and its set of options, in any order."""
     content = "\n".join([domain, identity.text, *sorted(set(identity.parts))]).encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
-def same_question(one: Identity, other: Identity) -> Rule | None:
+def match_questions(one: Identity, other: Identity) -> Rule | None:
     """Return in which way two rows ask the same question; ``None`` if they do not.
 
     The texts are equal, and so are the parts (``same``), or the sets of parts (``permuted``), or the rows share at
@@ -78,14 +78,14 @@ def same_question(one: Identity, other: Identity) -> Rule | None:
     return "near_copy" if len(ones & others) >= needed else None
 
 
-def plain_text(text: str) -> str:
+def normalise_prose(text: str) -> str:
     """Normalise prose: drop letter case, white space, quotation marks, and punctuation at words' ends.
 
     Unicode's compatible forms become one (NFKC), and so do dashes. Operators, signs, brackets, decimal points and
     exponents stay: ``2+3`` is not ``2-3``, ``x²`` is ``x^2`` and not ``x2``.
     """
     if not text.isascii():
-        text = composed(text).translate(_QUOTES)
+        text = normalise_unicode(text).translate(_QUOTES)
     text = text.casefold().replace('"', " ").replace("...", " ")
     for sign, found, instead in (("'", _APOSTROPHE, ""), ("__", _BLANK, " "), ("!", _BANG, " ")):
         if sign in text:  # cheaper than a substitution that finds nothing
@@ -99,24 +99,24 @@ def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
     Options are normalised like the text. The exception is a row with two options that would become equal (``Aa`` and
     ``AA``): its options keep their case and punctuation.
     """
-    parts = tuple(map(plain_text, options))
+    parts = tuple(map(normalise_prose, options))
     if len(set(parts)) < len(parts) or not all(parts):
-        parts = tuple(" ".join(composed(option).split()) for option in options)
-    return Identity(plain_text(text), parts)
+        parts = tuple(" ".join(normalise_unicode(option).split()) for option in options)
+    return Identity(normalise_prose(text), parts)
 
 
 def look(text: str) -> str:
     """Return a short text as it looks: equal for two of other Unicode forms, unseen signs or confusable letters."""
-    return " ".join(composed(text).translate(_CONFUSABLE).translate(_QUOTES).split())
+    return " ".join(normalise_unicode(text).translate(_CONFUSABLE).translate(_QUOTES).split())
 
 
-def in_code_points(one: str, other: str) -> str:
+def describe_code_points(one: str, other: str) -> str:
     """Return the characters that only one of two texts has, by number and name."""
     apart = sorted({*one} ^ {*other}) or sorted({*one, *other})
     return ", ".join(f"U+{ord(sign):04X} {unicodedata.name(sign, '')}".strip() for sign in apart)
 
 
-def composed(text: str) -> str:
+def normalise_unicode(text: str) -> str:
     """NFKC without signs that are not seen, with exponents and fractions apart from what is before them; one dash."""
     text = _SUPERSCRIPTS.sub(lambda found: f"^{found[0]}", text)
     text = unicodedata.normalize("NFKC", _FRACTIONS.sub(" ", text))

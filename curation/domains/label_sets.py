@@ -10,10 +10,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from curation.domains import cell, one_line
+from curation.domains import format_cell, to_one_line
 from curation.domains.identity import look
 from curation.errors import ConfigError, RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 
 MOST_NAMED = 8
 """Classes that a message names."""
@@ -45,7 +45,7 @@ def set_format(multi: object) -> SetFormat | None:
     return found._replace(empty=found.empty.strip())
 
 
-def names_in(value: Any, form: SetFormat) -> list[str]:
+def split_names(value: Any, form: SetFormat) -> list[str]:
     """Return the names in a cell: of a list its items, of a text its parts; none in the word for the empty set.
 
     A text that is a list in JSON or in Python's writing is read as one.
@@ -53,20 +53,20 @@ def names_in(value: Any, form: SetFormat) -> list[str]:
     Raises:
         RowError: ``bad_label``: an item is empty.
     """
-    items = value if isinstance(value, list | tuple) else listed(text := cell(value))
+    items = value if isinstance(value, list | tuple) else parse_list(text := format_cell(value))
     if items is None:
         items = text.split(form.separator)
-    names = ["" if item is None else one_line(item) for item in items]
+    names = ["" if item is None else to_one_line(item) for item in items]
     if names == [form.empty]:
         return []
     if "" in names:
         raise RowError(
-            f"bad_label: {quoted(str(value))} has an empty label; take it out, or write {form.empty} for no label"
+            f"bad_label: {quote_text(str(value))} has an empty label; take it out, or write {form.empty} for no label"
         )
     return names
 
 
-def listed(text: str) -> list[Any] | None:
+def parse_list(text: str) -> list[Any] | None:
     """Return the items of a text that is a list in JSON or Python's writing, as ``['a', 'b']``; else ``None``."""
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
@@ -80,12 +80,12 @@ def listed(text: str) -> list[Any] | None:
     return None
 
 
-def nearest_class(name: str, classes: Iterable[str]) -> str:
+def suggest_class(name: str, classes: Iterable[str]) -> str:
     """Return a hint at the class that is meant: one that differs in case alone, or the nearest; empty without one."""
     known = list(classes)
     alike = [other for other in known if other.casefold() == name.casefold()]
     found = alike or difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {quoted(found[0])}?" if found else ""
+    return f"; did you mean {quote_text(found[0])}?" if found else ""
 
 
 class LabelSets:
@@ -119,22 +119,23 @@ class LabelSets:
             RowError: ``bad_label``: a label is none of the classes, is empty, or stands there twice.
         """
         names = [
-            name if name in self._words else self._by_look.get(look(name), name) for name in names_in(value, self._form)
+            name if name in self._words else self._by_look.get(look(name), name)
+            for name in split_names(value, self._form)
         ]
         for place, name in enumerate(names):
             if name not in self._words:
                 more = ", ..." if len(self._words) > MOST_NAMED else ""
                 known = ", ".join(list(self._words)[:MOST_NAMED])
                 raise RowError(
-                    f"bad_label: {quoted(name)} of {quoted(str(value))} is not one of the {len(self._words)} classes "
+                    f"bad_label: {quote_text(name)} of {quote_text(str(value))} is not one of the {len(self._words)} classes "
                     f"{known}{more} (domain.classes, or the labels of the labelled split; the separator is "
-                    f"{self._form.separator!r}){nearest_class(name, self._words)}"
+                    f"{self._form.separator!r}){suggest_class(name, self._words)}"
                 )
             if name in names[:place]:
-                raise RowError(f"bad_label: {quoted(name)} stands twice in {quoted(str(value))}; keep one")
-        return self._joined(names)
+                raise RowError(f"bad_label: {quote_text(name)} stands twice in {quote_text(str(value))}; keep one")
+        return self._join_names(names)
 
-    def _joined(self, names: Collection[str]) -> str:
+    def _join_names(self, names: Collection[str]) -> str:
         return self._joint.join(name for name in self._words if name in names) or self._form.empty
 
     @property
@@ -149,19 +150,19 @@ class LabelSets:
 
     def names(self, label: str) -> list[str]:
         """Return the classes of a set."""
-        return names_in(label, self._form)
+        return split_names(label, self._form)
 
     def options(self) -> tuple[str, ...]:
         """Yes and no of each class in turn, a line each after the prompt."""
-        return tuple(self._line(name, word) for name in self._words for word in ("yes", "no"))
+        return tuple(self._format_line(name, word) for name in self._words for word in ("yes", "no"))
 
-    def _line(self, name: str, word: str) -> str:
+    def _format_line(self, name: str, word: str) -> str:
         return f"\n{self._words[name]}: {word}"
 
     def answer(self, label: str) -> str:
         """Return the answers that state a set: a line for each class."""
         names = self.names(label)
-        return "".join(self._line(name, "yes" if name in names else "no") for name in self._words)
+        return "".join(self._format_line(name, "yes" if name in names else "no") for name in self._words)
 
     def parse(self, completion: str) -> str | None:
         """Return the set that a line for each class states, in any order; ``None`` if a class has no line, or two."""
@@ -169,6 +170,6 @@ class LabelSets:
         if len(lines) != len(self._words):
             return None
         stated = set(lines)
-        yes = {name for name in self._words if look(self._line(name, "yes")) in stated}
-        no = {name for name in self._words if look(self._line(name, "no")) in stated}
-        return self._joined(yes) if yes | no == set(self._words) and not yes & no else None
+        yes = {name for name in self._words if look(self._format_line(name, "yes")) in stated}
+        no = {name for name in self._words if look(self._format_line(name, "no")) in stated}
+        return self._join_names(yes) if yes | no == set(self._words) and not yes & no else None

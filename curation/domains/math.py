@@ -16,12 +16,12 @@ from typing import ClassVar
 import pyarrow as pa
 
 from curation.config.defaults import Defaults
-from curation.domains import Domain, Example, Identity, attempt, cell, require_texts
-from curation.domains.equivalence.latex import unmarked
+from curation.domains import Domain, Example, Identity, attempt, format_cell, require_texts
+from curation.domains.equivalence.latex import strip_markdown
 from curation.domains.equivalence.process import Equivalence
-from curation.domains.identity import composed
+from curation.domains.identity import normalise_unicode
 from curation.errors import ConfigError, RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.json_types import Json
 
 INSTRUCTION = r"Solve the problem. Reason step by step, and put the final answer within \boxed{}."
@@ -102,10 +102,10 @@ class Math(Domain):
         Raises:
             RowError: ``null_field``, ``bad_value``.
         """
-        problem = _text(raw, self._problems)
+        problem = _read_text(raw, self._problems)
         if not problem:
             raise RowError("null_field: the problem is empty")
-        level = _NUMBER.search(_text(raw, _LEVELS))  # "Level 3", 3, 3.5; MATH has "Level ?" too
+        level = _NUMBER.search(_read_text(raw, _LEVELS))  # "Level 3", 3, 3.5; MATH has "Level ?" too
         return {"problem": problem, "difficulty": float(level[0]) if level else None}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
@@ -117,13 +117,13 @@ class Math(Domain):
             RowError: ``no_box`` if the solution boxes no answer; ``bad_value``: a value is neither a text nor a number,
                 or the answer is prose that states none.
         """
-        answer = _text(raw, self._answers).rpartition("####")[2].strip()
+        answer = _read_text(raw, self._answers).rpartition("####")[2].strip()
         if answer:
-            return _final(answer)
-        solution = _text(raw, _SOLUTIONS)
+            return _find_answer(answer)
+        solution = _read_text(raw, _SOLUTIONS)
         if not solution:
             return None
-        if (box := last_box(solution)) is None:
+        if (box := find_last_box(solution)) is None:
             raise RowError(f"no_box: the solution ends in {solution[-60:]!r} and boxes no answer")
         return box
 
@@ -135,14 +135,14 @@ class Math(Domain):
         Raises:
             RowError: as :meth:`gold`.
         """
-        answer = _text(raw, self._answers)
+        answer = _read_text(raw, self._answers)
         reasoning, marked, final = answer.rpartition("####")
-        if not marked and len(_words(final)) >= PROSE_WORDS:
+        if not marked and len(_find_words(final)) >= PROSE_WORDS:
             reasoning = answer  # the answer is a worked solution
-        text = _text(raw, _SOLUTIONS) or _NOTE.sub("", reasoning).strip()
+        text = _read_text(raw, _SOLUTIONS) or _NOTE.sub("", reasoning).strip()
         if not text or (gold := self.gold(raw)) is None:
             return None
-        return f" {text}" if last_box(text) else f" {text}{self.answer(gold, {})}"
+        return f" {text}" if find_last_box(text) else f" {text}{self.answer(gold, {})}"
 
     def question(self, example: Example) -> str:
         """Return the problem and the cue."""
@@ -153,7 +153,7 @@ class Math(Domain):
 
         Every operator, sign and digit stays: ``2+3`` is not ``2-3``, and ``2 3`` is not ``23``.
         """
-        problem = composed(example["problem"].replace(r"\$", "$").replace(r"\\", "¶"))
+        problem = normalise_unicode(example["problem"].replace(r"\$", "$").replace(r"\\", "¶"))
         problem = _SAME_LATEX.sub(lambda found: r"\frac" if found[1] else " ", problem)
         words = " ".join(_END.sub("", problem).casefold().split())
         return Identity(re.sub(r" ?([^\w\s]) ?", r"\1", words))
@@ -164,16 +164,16 @@ class Math(Domain):
 
     def parse(self, completion: str, example: Example) -> str | None:
         """Return the expression in the last box; ``None`` if there is no box, or the last is empty or incomplete."""
-        return last_box(completion)
+        return find_last_box(completion)
 
     def restated(self, text: str) -> str | None:
         """Return a text without a box as a completion that boxes the answer that it states, or is; ``None`` if none."""
         reasoning, marked, final = text.rpartition("####")
-        answer, _ = attempt(_final, final.strip())
+        answer, _ = attempt(_find_answer, final.strip())
         if not answer or any(len(token) > 2 for token in _TOKEN.findall(text)):
             return None
         reasoning = reasoning.strip() if marked else text
-        is_bare = not reasoning or _tidy(unmarked(reasoning)) == answer
+        is_bare = not reasoning or _tidy(strip_markdown(reasoning)) == answer
         return self.answer(answer, {}) if is_bare else f" {reasoning}{self.answer(answer, {})}"
 
     def is_correct(self, label: str | None, gold: str) -> bool:
@@ -194,7 +194,7 @@ class Math(Domain):
         return level
 
 
-def last_box(text: str) -> str | None:
+def find_last_box(text: str) -> str | None:
     r"""Return the content of the last ``\boxed`` or ``\fbox`` of ``text`` (of nested ones the outer), in linear time.
 
     ``None`` if there is no box, or the last one is empty or does not close; ``\boxed 5`` takes the next word.
@@ -221,27 +221,27 @@ def last_box(text: str) -> str | None:
     return text[slice(*last)].strip() or None
 
 
-def _final(answer: str) -> str:
+def _find_answer(answer: str) -> str:
     """Return the answer that a text states in its last box or in words, or is; boxes without words between are a list.
 
     Raises:
         RowError: ``bad_value``: it is prose that states none.
     """
-    answer = unmarked(answer)
+    answer = strip_markdown(answer)
     boxes = sum(len(token) > 2 for token in _TOKEN.findall(answer))
-    if (boxes == 1 or (boxes and _words(answer))) and (box := last_box(answer)):
-        return unmarked(box)
+    if (boxes == 1 or (boxes and _find_words(answer))) and (box := find_last_box(answer)):
+        return strip_markdown(box)
     stated = [] if boxes else [found for found in _STATED.findall(answer) if found.count("{") == found.count("}")]
-    if stated and len(_words(stated[-1])) < PROSE_WORDS:
-        return _tidy(unmarked(stated[-1]))
-    if len(_words(answer)) >= PROSE_WORDS:
+    if stated and len(_find_words(stated[-1])) < PROSE_WORDS:
+        return _tidy(strip_markdown(stated[-1]))
+    if len(_find_words(answer)) >= PROSE_WORDS:
         raise RowError(
-            f"bad_value: the answer {quoted(answer)} is prose that states no final answer, in a box or words"
+            f"bad_value: the answer {quote_text(answer)} is prose that states no final answer, in a box or words"
         )
     return _tidy(answer)
 
 
-def _words(text: str) -> list[str]:
+def _find_words(text: str) -> list[str]:
     """Return the words outside formulas, without those that join the items of a list."""
     return [word for word in _WORD.findall(_FORMULAS.sub(" ", text)) if word.lower() not in ("and", "or")]
 
@@ -253,7 +253,7 @@ def _tidy(answer: str) -> str:
     return answer + "}" * (plain.count("{") - plain.count("}"))
 
 
-def _text(raw: Mapping[str, object], names: Sequence[str]) -> str:
+def _read_text(raw: Mapping[str, object], names: Sequence[str]) -> str:
     """Return the first of the columns that is not null, as stripped text; empty if all are null.
 
     Raises:
@@ -262,4 +262,4 @@ def _text(raw: Mapping[str, object], names: Sequence[str]) -> str:
     name, value = next(((name, raw[name]) for name in names if raw.get(name) is not None), ("", ""))
     if isinstance(value, bool) or not isinstance(value, str | Number):
         raise RowError(f"bad_value: {name} is {type(value).__name__}, neither a text nor a number")
-    return cell(value)
+    return format_cell(value)

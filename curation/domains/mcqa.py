@@ -14,16 +14,25 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from curation.config.defaults import DomainTraits, greedy
-from curation.domains import Domain, Example, Identity, SettledOptions, attempt, cell, plain_identity, require_texts
+from curation.config.defaults import DomainTraits, make_greedy_defaults
+from curation.domains import (
+    Domain,
+    Example,
+    Identity,
+    SettledOptions,
+    attempt,
+    format_cell,
+    plain_identity,
+    require_texts,
+)
 from curation.domains.answer_readings import (
     LETTERS,
     READINGS,
     AnswerTally,
     StatedAnswer,
     explain_unread,
-    places_of,
-    squeezed,
+    find_places,
+    squeeze_spaces,
 )
 from curation.errors import ConfigError, RowError
 from curation.json_types import Json, JsonView
@@ -60,7 +69,9 @@ class Mcqa(Domain):
         ("context", "question", "answerA", "answerB", "answerC"),
     )
     columns = pa.schema([("question", pa.string()), ("choices", pa.list_(pa.string()))])
-    defaults = greedy(8, "world_knowledge", stop=("\n",))  # options are scored; only signals of some arms generate text
+    defaults = make_greedy_defaults(
+        8, "world_knowledge", stop=("\n",)
+    )  # options are scored; only signals of some arms generate text
     answering = "scored"
     settles = ("answer_is",)
 
@@ -68,7 +79,7 @@ class Mcqa(Domain):
     def traits(cls, options: Mapping[str, object]) -> DomainTraits:
         """Return the traits: with ``generative``, several lines of at most 512 tokens (the paper gives no limit)."""
         if options.get("generative"):
-            return DomainTraits(greedy(512, "world_knowledge"), "reasoned")
+            return DomainTraits(make_greedy_defaults(512, "world_knowledge"), "reasoned")
         return super().traits(options)
 
     def __init__(
@@ -106,7 +117,7 @@ class Mcqa(Domain):
         Raises:
             RowError: ``null_field``, ``no_options``, ``too_many_options``, ``duplicate_options``.
         """
-        row = self._row(raw)
+        row = self._read_row(raw)
         return {"question": row.question, "choices": row.choices}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
@@ -115,31 +126,31 @@ class Mcqa(Domain):
         Raises:
             RowError: as :meth:`read`; ``bad_answer`` if the answer is not exactly one of the options.
         """
-        row = self._row(raw)
-        key = "" if row.key is None else cell(row.key)
+        row = self._read_row(raw)
+        key = "" if row.key is None else format_cell(row.key)
         if not key:
             return None
         if row.keys is None:
-            return LETTERS[self._place(self._stated(row))]
+            return LETTERS[self._find_place(self._make_stated(row))]
         if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
 
-    def _place(self, answer: StatedAnswer) -> int:
+    def _find_place(self, answer: StatedAnswer) -> int:
         """Return the option that an answer names by the file's reading; without one, by all that fit the row alone."""
         if self._answer_is is not None:
             places = {READINGS[self._answer_is](answer)} - {None}
         else:
-            places = {*places_of(answer).values()}
+            places = {*find_places(answer).values()}
         if len(places) != 1:
             raise RowError(f"bad_answer: {answer.text!r} {explain_unread(answer, self._answer_is)}")
         (place,) = places
         assert place is not None
         return place
 
-    def _stated(self, row: "_ChoiceRow") -> StatedAnswer:
+    def _make_stated(self, row: "_ChoiceRow") -> StatedAnswer:
         is_number = isinstance(row.key, int | float) and not isinstance(row.key, bool)
-        return StatedAnswer(cell(row.key), is_number, row.choices, self._choices)
+        return StatedAnswer(format_cell(row.key), is_number, row.choices, self._choices)
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
         """Return the reading of the answers that fits the labelled rows of a source; rows that have none are left out.
@@ -149,19 +160,23 @@ class Mcqa(Domain):
         """
         tally = AnswerTally()
         for raw in rows:
-            row, _ = attempt(self._row, raw)
-            if row is not None and row.keys is None and attempt(cell, row.key)[0]:
-                tally.add(self._stated(row))
+            row, _ = attempt(self._read_row, raw)
+            if row is not None and row.keys is None and attempt(format_cell, row.key)[0]:
+                tally.add(self._make_stated(row))
         reading, warning = tally.decide(where)
         return SettledOptions({} if reading is None else {"answer_is": reading}, warning)
 
-    def _row(self, raw: Mapping[str, object]) -> "_ChoiceRow":
+    def _read_row(self, raw: Mapping[str, object]) -> "_ChoiceRow":
         if not self._choices:
-            return _checked(
-                _listed(raw) if "choices" in raw else _sciq(raw) if "distractor1" in raw else _socialiqa(raw)
+            return _check_row(
+                _read_choices(raw)
+                if "choices" in raw
+                else _read_sciq(raw)
+                if "distractor1" in raw
+                else _read_socialiqa(raw)
             )
-        texts = [_text(raw, name) for name in self._choices]
-        return _checked(_ChoiceRow(_text(raw, self._question_in), texts, None, raw.get(self._answer_in)))
+        texts = [_read_text(raw, name) for name in self._choices]
+        return _check_row(_ChoiceRow(_read_text(raw, self._question_in), texts, None, raw.get(self._answer_in)))
 
     def question(self, example: Example) -> str:
         """Return the question, the lettered options (if the answer is a letter), and the cue line."""
@@ -176,19 +191,19 @@ class Mcqa(Domain):
 
     def options(self, example: Example) -> tuple[str, ...] | None:
         """Return a space and the letter, or the text, of every option; ``None`` if the answer is generated."""
-        return None if self._generative else self._answers(example)
+        return None if self._generative else self._list_answers(example)
 
     def num_answers(self, example: Example) -> int:
         """Return the number of options."""
         return len(example["choices"])
 
-    def _answers(self, example: Example) -> tuple[str, ...]:
+    def _list_answers(self, example: Example) -> tuple[str, ...]:
         choices = example["choices"]
         return tuple(f" {answer}" for answer in (LETTERS[: len(choices)] if self._letters else choices))
 
     def answer(self, label: str, example: Example) -> str:
         """Return the option's completion; after a generative prompt the closing statement without any reasoning."""
-        return f" The answer is ({label})." if self._generative else self._answers(example)[LETTERS.index(label)]
+        return f" The answer is ({label})." if self._generative else self._list_answers(example)[LETTERS.index(label)]
 
     def parse(self, completion: str, example: Example) -> str | None:
         """Return the letter of the option that equals the completion, up to whitespace; ``None`` if there is none.
@@ -200,8 +215,8 @@ class Mcqa(Domain):
             stated = _STATEMENT.findall(completion)
             letter = "".join(stated[-1]) if stated else ""
             return letter if letter and letter in letters else None
-        answers = map(squeezed, self._answers(example))
-        return dict(zip(answers, letters, strict=True)).get(squeezed(completion))
+        answers = map(squeeze_spaces, self._list_answers(example))
+        return dict(zip(answers, letters, strict=True)).get(squeeze_spaces(completion))
 
 
 class _ChoiceRow(NamedTuple):
@@ -214,19 +229,19 @@ class _ChoiceRow(NamedTuple):
     key: Any
 
 
-def _checked(row: _ChoiceRow) -> _ChoiceRow:
+def _check_row(row: _ChoiceRow) -> _ChoiceRow:
     if len(row.choices) < 2:
         raise RowError(f"no_options: the question has {len(row.choices)}, and needs 2 to {len(LETTERS)}")
     if len(row.choices) > len(LETTERS):
         raise RowError(f"too_many_options: the question has {len(row.choices)}, and may have {len(LETTERS)}")
-    if len(set(map(squeezed, row.choices))) < len(row.choices):
+    if len(set(map(squeeze_spaces, row.choices))) < len(row.choices):
         raise RowError(f"duplicate_options: {row.choices}")
     return row
 
 
-def _listed(raw: JsonView) -> _ChoiceRow:
+def _read_choices(raw: JsonView) -> _ChoiceRow:
     """Read a row in our format or MMLU's (a list), or in ARC's or OpenBookQA's (a struct, by label)."""
-    question = _text(raw, "question_stem" if "question_stem" in raw else "question")
+    question = _read_text(raw, "question_stem" if "question_stem" in raw else "question")
     listed = raw["choices"]
     struct = isinstance(listed, Mapping)
     texts = listed.get("text") if struct else listed
@@ -234,7 +249,7 @@ def _listed(raw: JsonView) -> _ChoiceRow:
         raise RowError("null_field: choices is empty")
     if not isinstance(texts, list):
         raise RowError(f"no_options: choices is {texts!r}, not a list")
-    choices = [_stripped(text, f"choices[{place}]") for place, text in enumerate(texts)]
+    choices = [_strip_text(text, f"choices[{place}]") for place, text in enumerate(texts)]
     if not struct:
         return _ChoiceRow(question, choices, None, raw.get("answer", raw.get("answerKey")))
     names = listed.get("label") or ()
@@ -243,24 +258,26 @@ def _listed(raw: JsonView) -> _ChoiceRow:
     return _ChoiceRow(question, choices, [str(name).strip() for name in names], raw.get("answerKey", raw.get("answer")))
 
 
-def _sciq(raw: Mapping[str, object]) -> _ChoiceRow:
+def _read_sciq(raw: Mapping[str, object]) -> _ChoiceRow:
     """Return options ordered by a hash of question and option, so that their order does not reveal the right one."""
-    question, right = _text(raw, "question"), _text(raw, "correct_answer")
-    choices = [right, *(_text(raw, f"distractor{number}") for number in (1, 2, 3))]
+    question, right = _read_text(raw, "question"), _read_text(raw, "correct_answer")
+    choices = [right, *(_read_text(raw, f"distractor{number}") for number in (1, 2, 3))]
     choices.sort(key=lambda choice: hashlib.sha256(f"{question}\n{choice}".encode()).digest())
     return _ChoiceRow(question, choices, choices, right)
 
 
-def _socialiqa(raw: Mapping[str, object]) -> _ChoiceRow:
-    choices = [_text(raw, f"answer{letter}") for letter in "ABC"]
-    return _ChoiceRow(f"{_text(raw, 'context')} {_text(raw, 'question')}", choices, ["1", "2", "3"], raw.get("label"))
+def _read_socialiqa(raw: Mapping[str, object]) -> _ChoiceRow:
+    choices = [_read_text(raw, f"answer{letter}") for letter in "ABC"]
+    return _ChoiceRow(
+        f"{_read_text(raw, 'context')} {_read_text(raw, 'question')}", choices, ["1", "2", "3"], raw.get("label")
+    )
 
 
-def _text(raw: Mapping[str, object], name: str) -> str:
-    return _stripped(raw[name], name)
+def _read_text(raw: Mapping[str, object], name: str) -> str:
+    return _strip_text(raw[name], name)
 
 
-def _stripped(text: object, name: str) -> str:
+def _strip_text(text: object, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()

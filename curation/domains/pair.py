@@ -14,11 +14,11 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from curation.config.defaults import greedy
-from curation.domains import Domain, Example, Identity, Preference, cell, plain_identity
+from curation.config.defaults import make_greedy_defaults
+from curation.domains import Domain, Example, Identity, Preference, format_cell, plain_identity
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.json_types import Json
 
 FIRST, SECOND = "first", "second"
@@ -43,7 +43,7 @@ class AnswerPair(Domain):
             one that is likelier after the prompt, by the sum of its tokens' log-probabilities
             (``decoding.normalise_options: false``) or their mean.
         both_orders: ask a judge about both orders of the answers, which takes twice the time; the second answer is the
-            number ``order_agreement`` (``curation.tables.schemas.labels``), and the first one the label.
+            number ``order_agreement`` (``curation.tables.schemas.make_labels_schema``), and the first one the label.
         guidelines: the first paragraph of the question: what makes an answer better.
         cue: the last line of the question, which "A" or "B" completes.
 
@@ -53,7 +53,7 @@ class AnswerPair(Domain):
 
     name = "pair"
     columns = pa.schema([("question", pa.string()), (FIRST, pa.string()), (SECOND, pa.string())])
-    defaults = greedy(8, "world_knowledge", stop=("\n",))
+    defaults = make_greedy_defaults(8, "world_knowledge", stop=("\n",))
     answering = "scored"
 
     def __init__(
@@ -113,8 +113,8 @@ class AnswerPair(Domain):
             RowError: ``null_field``, ``not_a_text``; ``same_answers``: the two are equal but for white space; or as the
                 template.
         """
-        question, one, other = self._texts(raw)
-        if self._is_ordered(raw) and _comes_second(question, one, other):
+        question, one, other = self._read_texts(raw)
+        if self._is_ordered(raw) and _is_chosen_second(question, one, other):
             one, other = other, one
         return {"question": question, FIRST: one, SECOND: other}
 
@@ -125,12 +125,12 @@ class AnswerPair(Domain):
             RowError: as :meth:`read`; ``bad_label``: ``preferred`` names neither answer.
         """
         if self._is_ordered(raw):
-            return SECOND if _comes_second(*self._texts(raw)) else FIRST
+            return SECOND if _is_chosen_second(*self._read_texts(raw)) else FIRST
         if (value := raw.get(self._preferred)) is None:
             return None
-        label = {FIRST: FIRST, SECOND: SECOND, **dict(zip(self._open, _LETTERS, strict=True))}.get(cell(value))
+        label = {FIRST: FIRST, SECOND: SECOND, **dict(zip(self._open, _LETTERS, strict=True))}.get(format_cell(value))
         if label is None:
-            raise RowError(f"bad_label: {quoted(cell(value))} is neither {FIRST} nor {SECOND}")
+            raise RowError(f"bad_label: {quote_text(format_cell(value))} is neither {FIRST} nor {SECOND}")
         return label
 
     def _is_ordered(self, raw: Mapping[str, object]) -> bool:
@@ -139,14 +139,14 @@ class AnswerPair(Domain):
             return False
         return _has_any(raw, self._ordered) or not _has_any(raw, self._open)
 
-    def _texts(self, raw: Mapping[str, object]) -> tuple[str, str, str]:
+    def _read_texts(self, raw: Mapping[str, object]) -> tuple[str, str, str]:
         """Return the prompt, and the row's answers in the order of their columns."""
         if self._template is None:
-            question = _text(self._prompt, raw[self._prompt])
+            question = _read_text(self._prompt, raw[self._prompt])
         elif not (question := self._template.render(raw).strip()):
             raise RowError("null_field: the prompt is empty")
         names = self._ordered if self._is_ordered(raw) else self._open
-        one, other = (_text(name, raw[name]) for name in names)
+        one, other = (_read_text(name, raw[name]) for name in names)
         if one.split() == other.split():
             raise RowError(f"same_answers: {' and '.join(names)} hold the same answer, of which none is better")
         return question, one, other
@@ -170,7 +170,7 @@ class AnswerPair(Domain):
         """Return a space and the label's letter; or its answer, after a space where the prompt does not end in one."""
         if self._by == "judge":
             return f" {_LETTERS[label]}"
-        return continuation(str(example["question"]), str(example[label]))
+        return format_continuation(str(example["question"]), str(example[label]))
 
     def parse(self, completion: str, example: Example) -> str | None:
         """Return the label whose answer the completion states, up to white space; ``None`` if there is none."""
@@ -198,22 +198,22 @@ class AnswerPair(Domain):
         return Preference(str(example["question"]), str(example[label]), str(example[_OTHER[label]]))
 
 
-def continuation(prompt: str, answer: str) -> str:
+def format_continuation(prompt: str, answer: str) -> str:
     """Return an answer as it goes on from its prompt: after a space, where the prompt does not end in white space."""
     return answer if prompt[-1:].isspace() else f" {answer}"
 
 
-def _comes_second(question: str, chosen: str, rejected: str) -> bool:
+def _is_chosen_second(question: str, chosen: str, rejected: str) -> bool:
     """Return whether the chosen answer is shown second: by hashes of both, which do not say which of them is chosen."""
     one, other = (hashlib.sha256(f"{question}\n{answer}".encode()).digest() for answer in (chosen, rejected))
     return one > other
 
 
 def _has_any(raw: Mapping[str, object], names: Sequence[str]) -> bool:
-    return any((value := raw.get(name)) is not None and cell(value, name) for name in names)
+    return any((value := raw.get(name)) is not None and format_cell(value, name) for name in names)
 
 
-def _text(name: str, value: object) -> str:
-    if value is None or not (text := cell(value, name)):
+def _read_text(name: str, value: object) -> str:
+    if value is None or not (text := format_cell(value, name)):
         raise RowError(f"null_field: {name} is empty")
     return text

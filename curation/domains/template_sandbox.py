@@ -14,7 +14,7 @@ import jinja2
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 
-from curation.domains.turns import text_of_cell
+from curation.domains.turns import read_cell_text
 from curation.errors import RowError
 
 MOST_CHARACTERS = 1_000_000
@@ -72,7 +72,7 @@ def _spend_on(*values: object) -> None:
     budget.spend(sum(len(value) for value in values if isinstance(value, str | list | tuple | dict | range)))
 
 
-def _made(value: object) -> Any:
+def _bound_value(value: object) -> Any:
     """Return a value that an expression made, where it is not too long."""
     if isinstance(value, str | list | tuple):
         if len(value) > MOST_CHARACTERS:
@@ -81,18 +81,18 @@ def _made(value: object) -> Any:
     return value
 
 
-def _present(value: object) -> Any:
+def _require_present(value: object) -> Any:
     if value is None:
         raise RowError("null_field: the template writes a value that is missing in this row")
     return value
 
 
-def _written(value: object) -> Any:
+def _to_writable(value: object) -> Any:
     """Return a value that a template may write; lists and objects would be in Python's writing, but for messages."""
     if not isinstance(value, Iterable) or isinstance(value, str | jinja2.Undefined):
-        return _present(value)
+        return _require_present(value)
     try:
-        return text_of_cell(value)
+        return read_cell_text(value)
     except RowError:
         raise RowError(
             f"not_a_text: the template writes a value that is {type(value).__name__}; write its items by a loop, or "
@@ -100,7 +100,7 @@ def _written(value: object) -> Any:
         ) from None
 
 
-def _turns(values: Iterable[object]) -> Iterator[Any]:
+def _iter_turns(values: Iterable[object]) -> Iterator[Any]:
     """Yield the values of a loop, each of which costs a turn."""
     for value in values:
         budget.spend(TURN)
@@ -108,33 +108,33 @@ def _turns(values: Iterable[object]) -> Iterator[Any]:
 
 
 def _concat(parts: Iterable[object]) -> str:
-    texts = [str(_written(part)) for part in parts]
+    texts = [str(_to_writable(part)) for part in parts]
     budget.spend(sum(map(len, texts)))  # before they are joined
-    return str(_made("".join(texts)))
+    return str(_bound_value("".join(texts)))
 
 
 def _join(values: Iterable[object], between: str = "", attribute: str | None = None) -> str:
-    found = [value if attribute is None else value[attribute] for value in _turns(values)]
-    texts = [str(_written(value)) for value in found]
+    found = [value if attribute is None else value[attribute] for value in _iter_turns(values)]
+    texts = [str(_to_writable(value)) for value in found]
     budget.spend(sum(map(len, texts)) + len(str(between)) * len(texts))
-    return str(_made(str(between).join(texts)))
+    return str(_bound_value(str(between).join(texts)))
 
 
-def _tojson(value: object) -> str:
+def _to_json(value: object) -> str:
     """Return a value as JSON; Jinja's own filter escapes signs of HTML, and indents as far as it is told."""
-    text = json.dumps(_present(value), ensure_ascii=False, default=str)
+    text = json.dumps(_require_present(value), ensure_ascii=False, default=str)
     budget.spend(len(text))
-    return str(_made(text))
+    return str(_bound_value(text))
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    text, old, new = str(_written(text)), str(old), str(new)
+    text, old, new = str(_to_writable(text)), str(old), str(new)
     budget.spend(len(text) + text.count(old) * len(new))
-    return str(_made(text.replace(old, new)))
+    return str(_bound_value(text.replace(old, new)))
 
 
 def _truncate(text: str, length: int = 255) -> str:
-    text, length = str(_written(text)), int(length)
+    text, length = str(_to_writable(text)), int(length)
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -143,10 +143,10 @@ def _round(value: float, digits: int = 0) -> float:
 
 
 def _sum(values: Iterable[float]) -> float:
-    return sum(value if isinstance(value, _NUMBERS) else float(value) for value in _turns(values))
+    return sum(value if isinstance(value, _NUMBERS) else float(value) for value in _iter_turns(values))
 
 
-def _range(*bounds: int) -> range:
+def _make_range(*bounds: int) -> range:
     found = range(*bounds)
     if len(found) > MOST_WORK // TURN:
         raise RowError(f"too_long: range{bounds} has more than {MOST_WORK // TURN:,} numbers")
@@ -159,9 +159,9 @@ class BoundedEnvironment(SandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "%", "//", "/", "-"})
 
     def __init__(self) -> None:
-        super().__init__(undefined=jinja2.StrictUndefined, finalize=_written, autoescape=False)
+        super().__init__(undefined=jinja2.StrictUndefined, finalize=_to_writable, autoescape=False)
         known: dict[str, Callable[..., Any]] = {
-            name: _bounded(self.filters[name], missing=name in _FOR_MISSING, of_text=name in _OF_TEXT)
+            name: _bound_filter(self.filters[name], missing=name in _FOR_MISSING, of_text=name in _OF_TEXT)
             for name in _FILTERS
         }
         own = {
@@ -169,11 +169,11 @@ class BoundedEnvironment(SandboxedEnvironment):
             "replace": _replace,
             "round": _round,
             "sum": _sum,
-            "tojson": _tojson,
+            "tojson": _to_json,
             "truncate": _truncate,
         }
-        self.filters = {**known, **own, "_turns": _turns, "_concat": _concat}
-        self.globals = {"range": _range}
+        self.filters = {**known, **own, "_turns": _iter_turns, "_concat": _concat}
+        self.globals = {"range": _make_range}
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         """Return whether a template may read an attribute: data, and of methods the named ones."""
@@ -186,7 +186,7 @@ class BoundedEnvironment(SandboxedEnvironment):
     def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:
         """Return the result of a method, which costs as many characters as the text or list has whose method it is."""
         _spend_on(getattr(function, "__self__", None))
-        return _made(super().call(context, function, *arguments, **named))
+        return _bound_value(super().call(context, function, *arguments, **named))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Return the result, where it is bounded: texts and lists are added, and numbers multiplied."""
@@ -195,13 +195,13 @@ class BoundedEnvironment(SandboxedEnvironment):
             raise SecurityError(f"{operator} takes numbers")
         if operator == "+" and not numbers:
             _spend_on(left, right)  # before they are added
-        found = _made(super().call_binop(context, operator, left, right))
+        found = _bound_value(super().call_binop(context, operator, left, right))
         if isinstance(found, int) and abs(found) > MOST_NUMBER:
             raise SecurityError(f"a number is larger than {MOST_NUMBER:.0e}")
         return found
 
 
-def _bounded(function: Callable[..., Any], *, missing: bool, of_text: bool) -> Callable[..., Any]:
+def _bound_filter(function: Callable[..., Any], *, missing: bool, of_text: bool) -> Callable[..., Any]:
     """Return a filter of Jinja's whose result is bounded; it keeps the marks by which Jinja passes it a context.
 
     ``missing``: it is given missing values too, of which others would make a text. ``of_text``: it makes a text of
@@ -211,8 +211,8 @@ def _bounded(function: Callable[..., Any], *, missing: bool, of_text: bool) -> C
     @functools.wraps(function)
     def filtered(*arguments: object, **named: object) -> Any:
         if of_text:
-            arguments = (_written(arguments[0]), *arguments[1:])
-        _spend_on(*(arguments if missing else map(_present, arguments)))
-        return _made(function(*arguments, **named))
+            arguments = (_to_writable(arguments[0]), *arguments[1:])
+        _spend_on(*(arguments if missing else map(_require_present, arguments)))
+        return _bound_value(function(*arguments, **named))
 
     return filtered

@@ -14,7 +14,7 @@ from jinja2 import meta, nodes
 
 from curation.domains.template_sandbox import MOST_CHARACTERS, BoundedEnvironment, budget
 from curation.errors import ConfigError, RowError
-from curation.escaping import message
+from curation.escaping import format_error
 
 MOST_SOURCE = 100_000
 """Characters of a template."""
@@ -52,10 +52,10 @@ class Template:
         try:
             tree = environment.parse(source)
             _check(tree)
-            self.columns = tuple(sorted(_columns(tree)))
+            self.columns = tuple(sorted(_find_columns(tree)))
             """The columns that it reads, sorted."""
             for loop in tree.find_all(nodes.For):
-                loop.iter = _filter(loop.iter, "_turns")
+                loop.iter = _make_filter(loop.iter, "_turns")
             code = environment.compile(_without_concat(tree))
             self._template = jinja2.Template.from_code(environment, code, environment.globals)
         except jinja2.TemplateSyntaxError as error:
@@ -84,7 +84,7 @@ class Template:
         except RowError:
             raise
         except (Exception, RecursionError) as error:  # the template's own expressions may raise anything
-            raise RowError(f"bad_template: {type(error).__name__}: {message(error)}") from error
+            raise RowError(f"bad_template: {type(error).__name__}: {format_error(error)}") from error
         return "".join(parts)
 
 
@@ -115,7 +115,7 @@ def _check(tree: nodes.Template) -> None:
         raise jinja2.TemplateSyntaxError(f"{what} cannot be used in a prompt", getattr(node, "lineno", 1))
 
 
-def _columns(tree: nodes.Template) -> set[str]:
+def _find_columns(tree: nodes.Template) -> set[str]:
     """Return the columns that a template reads: its free names, and the constant keys of ``row``.
 
     Raises:
@@ -144,8 +144,10 @@ def _without_concat(node: Any) -> Any:
             setattr(node, field, [_without_concat(item) if isinstance(item, nodes.Node) else item for item in value])
         elif isinstance(value, nodes.Node):
             setattr(node, field, _without_concat(value))
-    return _filter(nodes.List(node.nodes, lineno=node.lineno), "_concat") if isinstance(node, nodes.Concat) else node
+    return (
+        _make_filter(nodes.List(node.nodes, lineno=node.lineno), "_concat") if isinstance(node, nodes.Concat) else node
+    )
 
 
-def _filter(node: Any, name: str) -> nodes.Filter:
+def _make_filter(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from curation.config.defaults import greedy
-from curation.domains import Domain, Example, cell
+from curation.config.defaults import make_greedy_defaults
+from curation.domains import Domain, Example, format_cell
 from curation.domains.checks import Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
 from curation.domains.checks.judge import JudgeCheck
 from curation.domains.checks.rules import Equal, Pattern
-from curation.domains.identity import plain_text
+from curation.domains.identity import normalise_prose
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.json_types import Json
@@ -38,7 +38,7 @@ class Text(Domain):
     name = "text"
     columns = pa.schema([("question", pa.string()), ("fields", pa.string())])
     """``question``: the rendered prompt. ``fields``: the columns that the template reads, as a JSON object."""
-    defaults = greedy(256, "quantitative_reasoning")
+    defaults = make_greedy_defaults(256, "quantitative_reasoning")
     answering = "written"
 
     def __init__(self, *, prompt: str, reference: str, check: object = "equal") -> None:
@@ -93,7 +93,7 @@ class Text(Domain):
         if value is None:
             return None
         is_json = isinstance(value, Mapping | list | bool)
-        return json.dumps(value, default=str, ensure_ascii=False) if is_json else cell(value)
+        return json.dumps(value, default=str, ensure_ascii=False) if is_json else format_cell(value)
 
     def question(self, example: Example) -> str:
         """Return the rendered prompt."""
@@ -112,7 +112,7 @@ class Text(Domain):
         if label is None:
             return False
         if isinstance(self._check, CommandCheck | Removed):
-            return plain_text(label) == plain_text(gold)
+            return normalise_prose(label) == normalise_prose(gold)
         (verdict,) = self._check([label], [gold], [])
         if isinstance(verdict, RowError):
             raise verdict

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from curation.domains import cell
-from curation.domains.label_sets import listed
+from curation.domains import format_cell
+from curation.domains.label_sets import parse_list
 
 _FORMS = (("role", "content"), ("from", "value"))
 """Keys of a turn: who speaks, and what is said (the second: ShareGPT)."""
 
 
-def text_of_cell(value: Any, name: str = "a value") -> str:
+def read_cell_text(value: Any, name: str = "a value") -> str:
     """Return a value of the column ``name`` as a text; of chat messages a line a turn, as ``user: hi``.
 
     Raises:
@@ -19,12 +19,12 @@ def text_of_cell(value: Any, name: str = "a value") -> str:
     is_text = isinstance(value, str) and value.lstrip().startswith(
         "[{"
     )  # CSV has them in JSON, or as Python writes them
-    turns = (listed(value) or []) if is_text else value if isinstance(value, list | tuple) else []
-    lines = [line for line in map(_line, turns) if line is not None]
-    return "\n".join(lines) if lines and len(lines) == len(turns) else cell(value, name)
+    turns = (parse_list(value) or []) if is_text else value if isinstance(value, list | tuple) else []
+    lines = [line for line in map(_format_turn, turns) if line is not None]
+    return "\n".join(lines) if lines and len(lines) == len(turns) else format_cell(value, name)
 
 
-def _line(turn: object) -> str | None:
+def _format_turn(turn: object) -> str | None:
     """Return a turn as a text, or None if it is none, or has parts that are no text (an image, a call of a tool)."""
     if not isinstance(turn, Mapping):
         return None

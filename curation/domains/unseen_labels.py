@@ -19,7 +19,7 @@ from curation.arrays import Bools
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.given import RIGHT, WRONG
-from curation.metrics import proportion
+from curation.metrics import compute_proportion
 from curation.refs import TableRef
 from curation.tables import io, scans
 
@@ -69,7 +69,7 @@ class UnseenLabels:
         """Return what ``num_read`` labels are, of which ``unseen`` are not among those seen."""
         return cls(
             num_seen=len(seen.labels),
-            expected=proportion(seen.num_once, seen.num_rows).high,
+            expected=compute_proportion(seen.num_once, seen.num_rows).high,
             num_read=num_read,
             num_rows=unseen.total(),
             num_labels=len(unseen),
@@ -84,7 +84,7 @@ class UnseenLabels:
         return listed + (f", and {more:,} more" if more else "")
 
 
-def seen_labels(labelled: TableRef, config: DomainConfig) -> SeenLabels | None:
+def collect_seen_labels(labelled: TableRef, config: DomainConfig) -> SeenLabels | None:
     """Return the labels of a split with gold labels, as the domain reads them; ``None`` where labels are open."""
     domain, counts = get_domain(config), Counter[str]()
     if not domain.is_equality:
@@ -111,13 +111,13 @@ def count_unseen(labels: TableRef, seen: SeenLabels) -> UnseenLabels:
 
     def counted(fragments: Sequence[int] | None) -> tuple[int, Counter[str]]:
         num_read, found = 0, Counter[str]()
-        readable = f"({io.answered(labels)}) AND label IS NOT NULL"
-        for batch in scans.batches(labels, {"label": "label"}, readable, fragments):
+        readable = f"({io.make_answered_filter(labels)}) AND label IS NOT NULL"
+        for batch in scans.iter_table_batches(labels, {"label": "label"}, readable, fragments):
             num_read += len(batch)
             label_B = batch.column("label")
             found.update(label_B.filter(pa.array(is_unseen(label_B, seen.labels))).to_pylist())
         return num_read, found
 
-    parts = [*scans.mapped(labels, counted)]
+    parts = [*scans.map_fragments(labels, counted)]
     found = sum((counts for _, counts in parts), Counter[str]())
     return UnseenLabels.of(seen, sum(num_read for num_read, _ in parts), found)

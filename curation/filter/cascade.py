@@ -15,7 +15,7 @@ from curation.filter.package import Cascade, TrustPackage
 from curation.json_types import Json, JsonView
 from curation.refs import TrustRef
 from curation.registry import BACKENDS
-from curation.selection.cascade import FirstCut, first_cut
+from curation.selection.cascade import FirstCut, find_first_cut
 from curation.stages.first_cut import FirstCutRule
 from curation.teachers import can_gate
 from curation.trust import load_fitted
@@ -79,11 +79,11 @@ def settle(
             f"cascade: the backend {backend} knows no first cut (its label takes no gate); take another backend, or "
             "leave cascade out"
         )
-    goal = _goal(config, asked, packaged, num_rows, before)
+    goal = _choose_goal(config, asked, packaged, num_rows, before)
     if "trust" in goal:
         trust_M = load_fitted(package.trust).to_trust(rows.full_M.astype(np.float32)).astype(np.float64)
         rows = replace(rows, full_M=np.where(np.isnan(rows.full_M), np.nan, trust_M))
-    found = first_cut(
+    found = find_first_cut(
         rows,
         keep=goal.get("share"),
         full_threshold=float(np.float32(goal["trust"])) if "trust" in goal else None,
@@ -94,7 +94,7 @@ def settle(
     return Settled(goal=goal, found=found, packaged=packaged)
 
 
-def saved_by(settled: Settled, counts: Sequence[JsonView]) -> Json:
+def compute_saving(settled: Settled, counts: Sequence[JsonView]) -> Json:
     """Return the saving of the first cut as JSON, from the counts of labelling stages."""
     dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
@@ -105,7 +105,7 @@ def saved_by(settled: Settled, counts: Sequence[JsonView]) -> Json:
     return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
 
 
-def _goal(
+def _choose_goal(
     config: FilterConfig, asked: CascadeConfig, packaged: Cascade, num_rows: int, before: JsonView | None
 ) -> Goal:
     """Return the goal of the first cut: what is asked, else what the labels that are there were made for."""

@@ -1,23 +1,23 @@
 """The content of ``filter.json``: the cut, what was read and kept in each round, the files, and what it cost."""
 
-from curation.filter.cascade import saved_by
+from curation.filter.cascade import compute_saving
 from curation.filter.described import CUT, Round
 from curation.filter.opened import OpenedFilter
 from curation.filter.output import DATA, Content
-from curation.pipeline.kept_forecast import saved, used_since
-from curation.report.costs import compared
+from curation.pipeline.kept_forecast import collect_used_since, read_forecast
+from curation.report.costs import compare_forecast
 
 FORMAT = 1
 
 
-def content_of(opened: OpenedFilter, before: Content | None) -> Content:
+def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
     """Return the manifest of an output whose stages are all done; ``before``: the one that it replaces.
 
     Raises:
         RunDirError: a forecast that was saved there cannot be read.
     """
     config, manifest, rounds = opened.config, opened.manifest, opened.rounds
-    forecast = saved(config)
+    forecast = read_forecast(config)
     cut = {**manifest.stages[CUT].outputs, "seed": config.seed}
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
@@ -31,17 +31,17 @@ def content_of(opened: OpenedFilter, before: Content | None) -> Content:
         "partition_by": list(config.output.partition_by),
         "columns": manifest.stages[opened.described.rounds[rounds[0].name].write.name].outputs["columns"],
         "cut": cut,
-        **_first_cut(opened),
+        **_describe_first_cut(opened),
         "superseded": superseded,
         "rows": sum(item["rows"] for item in described_rounds),
         "kept": sum(item["kept"] for item in described_rounds),
         "rounds": described_rounds,
-        "files": _files(opened, cut["id"]),
-        "costs": compared(forecast, {} if forecast is None else used_since(forecast, manifest)),
+        "files": _list_files(opened, cut["id"]),
+        "costs": compare_forecast(forecast, {} if forecast is None else collect_used_since(forecast, manifest)),
     }
 
 
-def _first_cut(opened: OpenedFilter) -> Content:
+def _describe_first_cut(opened: OpenedFilter) -> Content:
     """Return the first cut with its evidence, and what it saved in all rounds together; nothing where there is none."""
     if (settled := opened.first_cut) is None:
         return {}
@@ -49,7 +49,7 @@ def _first_cut(opened: OpenedFilter) -> Content:
     counts = [stages[round_.label.name].outputs["counts"] for round_ in opened.described.rounds.values()]
     found = settled.found
     words = {"words": found.words(), "found": found.to_json()}
-    return {"first_cut": {**settled.goal, **words, **saved_by(settled, counts)}}
+    return {"first_cut": {**settled.goal, **words, **compute_saving(settled, counts)}}
 
 
 def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
@@ -62,7 +62,7 @@ def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
         "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
         "rows": counts["rows"],
         "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
-        **({} if opened.first_cut is None else {"first_cut": saved_by(opened.first_cut, [counts])}),
+        **({} if opened.first_cut is None else {"first_cut": compute_saving(opened.first_cut, [counts])}),
         "unparsed": counts["unparsed"],
         "errors": counts["errors"],
         "prompt_tokens": counts["prompt_tokens"],
@@ -75,7 +75,7 @@ def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
     }
 
 
-def _files(opened: OpenedFilter, cut: str) -> list[Content]:
+def _list_files(opened: OpenedFilter, cut: str) -> list[Content]:
     """Return the data files with the round and cut that let their rows in; a Lance table once, in its last version."""
     found: dict[str, Content] = {}
     for name, stages in opened.described.rounds.items():

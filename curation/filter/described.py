@@ -14,7 +14,7 @@ from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
 from curation.filter.cascade import Settled
 from curation.filter.package import TrustPackage
-from curation.filter.stages.certifying import calibration_digest
+from curation.filter.stages.certifying import compute_calibration_digest
 from curation.filter.stages.cut import MakeCut
 from curation.filter.stages.kept_shift import MeasureKept
 from curation.filter.stages.packaged import PackagedTeacher
@@ -23,9 +23,9 @@ from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
 from curation.metrics.shift import MAX_ROWS
-from curation.pipeline.roles import asked
+from curation.pipeline.roles import describe_teacher_use
 from curation.refs import ModelRef
-from curation.rundir.graph import Out, Outputs, Stage, ordered
+from curation.rundir.graph import Out, Outputs, Stage, order_stages
 from curation.sources import SourceFile
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label
@@ -81,7 +81,7 @@ class Described:
     @property
     def looking(self) -> list[Stage]:
         """The stages up to the shift tests."""
-        return ordered(
+        return order_stages(
             [part.value() for stages in self.rounds.values() for part in (stages.label, stages.shift) if part]
         )
 
@@ -114,10 +114,10 @@ def describe(
     Raises:
         ConfigError: another rule, or other calibration rows, are given than those of the cut that is kept.
     """
-    rule, package = rule_of(config.keep), package.at(kept_at(config))
+    rule, package = make_rule_json(config.keep), package.at(get_package_place(config))
     if made is not None and not recut and made["rule"] != rule:
         raise ConfigError(
-            f"{config.output_directory}: was cut by {_words(made['rule'])}, and is to be by {_words(rule)}; --recut "
+            f"{config.output_directory}: was cut by {_format_rule(made['rule'])}, and is to be by {_format_rule(rule)}; --recut "
             "cuts and writes all rows again (none is labelled again), or keep the old rule"
         )
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
@@ -127,11 +127,13 @@ def describe(
     gated: dict[str, Any] = {}
     if first_cut is not None and (gate := first_cut.rule(package.first)) is not None:
         ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), {"first_cut": gate}
-    model = PackagedTeacher(**vars(asked(teacher, ask, name="backend")), package=package.digest)
+    model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
     server = None
     if (bought := package.description.bought) is not None:
-        server = asked(None, config.teacher.buying(bought).paid_in(str(config.directory)), name="backend-server")
-    looked = {rnd.name: _looking(config, package, model, server, rnd, settings, gated) for rnd in rounds}
+        server = describe_teacher_use(
+            None, config.teacher.buying(bought).paid_in(str(config.directory)), name="backend-server"
+        )
+    looked = {rnd.name: _describe_looking(config, package, model, server, rnd, settings, gated) for rnd in rounds}
     labels = {name: looked[name].label.out("labels") for name in base}
     cut = MakeCut(
         name=CUT,
@@ -140,7 +142,7 @@ def describe(
         function=function,
         seed=config.seed,
         keep=config.keep,
-        **_packaged(package),
+        **_make_package_args(package),
     )
     rank = (
         Rank(name="rank", tables=labels, threshold=cut.out("threshold"), function=function, seed=config.seed)
@@ -149,8 +151,8 @@ def describe(
     )
     stages = {}
     for place, rnd in enumerate(rounds):
-        together = {name: looked[name] for name in pooled(rounds[: place + 1])}
-        write = _writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
+        together = {name: looked[name] for name in choose_pooled(rounds[: place + 1])}
+        write = _describe_writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
         kept = MeasureKept(
             name=f"kept-{rnd.name}",
             tables={name: of.label.out("labels") for name, of in together.items()},
@@ -158,15 +160,15 @@ def describe(
             function=function,
             seed=config.seed,
             num_rows=rnd.rows.num_rows,
-            **_packaged(package),
+            **_make_package_args(package),
             **gated,
         )
-        shift = _comparing(config, package, together, rnd, gated)
+        shift = _describe_comparison(config, package, together, rnd, gated)
         stages[rnd.name] = Stages(**vars(looked[rnd.name]), shift=shift, kept=kept, write=write)
     return Described(rounds=stages, cut=cut, rank=rank)
 
 
-def pooled(rounds: Sequence[Round]) -> list[str]:
+def choose_pooled(rounds: Sequence[Round]) -> list[str]:
     """Return the names of the newest rounds with at most ``MAX_ROWS`` rows together, or of the newest one; newest last.
 
     They are tested together, so that small rounds add up.
@@ -181,30 +183,30 @@ def pooled(rounds: Sequence[Round]) -> list[str]:
     return names[::-1]
 
 
-def rule_of(keep: KeepConfig) -> dict[str, Any]:
+def make_rule_json(keep: KeepConfig) -> dict[str, Any]:
     """Return the rule of a cut as JSON, with a digest of fresh calibration rows in place of their path."""
     rule = keep.model_dump(mode="json", exclude_none=True)
     if keep.certified is not None and (path := keep.certified.calibration) is not None:
-        rule["certified"]["calibration"] = calibration_digest(path)
+        rule["certified"]["calibration"] = compute_calibration_digest(path)
     return rule
 
 
-def kept_at(config: FilterConfig) -> Place:
+def get_package_place(config: FilterConfig) -> Place:
     """Return the copy of the package that the stages read; it is made before the first of them starts."""
     return config.directory / "package"
 
 
-def _packaged(package: TrustPackage) -> dict[str, Any]:
+def _make_package_args(package: TrustPackage) -> dict[str, Any]:
     """Return the arguments of a stage that works by the package."""
     return {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
 
 
-def _words(rule: Mapping[str, object]) -> str:
+def _format_rule(rule: Mapping[str, object]) -> str:
     ((name, value),) = rule.items()
     return f"{name} {value}"
 
 
-def _looking(
+def _describe_looking(
     config: FilterConfig,
     package: TrustPackage,
     model: TeacherUse,
@@ -250,7 +252,7 @@ def _looking(
     return Looking(pool=pool, buy=buy, label=read)
 
 
-def _comparing(
+def _describe_comparison(
     config: FilterConfig, package: TrustPackage, together: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
 ) -> MeasurePoolShift | None:
     """Return the stage that compares a round with the package; ``together`` has it and the rounds before, by name."""
@@ -263,12 +265,12 @@ def _comparing(
         tables=labels if sample.states else {name: of.pool.out("pool") for name, of in together.items()},
         seed=config.seed,
         num_rows=rnd.rows.num_rows,
-        **_packaged(package),
+        **_make_package_args(package),
         **gated,
     )
 
 
-def _writing(
+def _describe_writing(
     config: FilterConfig,
     function: str,
     rnd: Round,

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from curation.filter.opened import OpenedFilter
-from curation.filter.package import TrustPackage, copied
+from curation.filter.package import TrustPackage, copy_package
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.forecasting import Forecast
-from curation.pipeline.planning import forecast_of, scratch
+from curation.pipeline.planning import forecast_askings, scratch
 from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
 from curation.pipeline.session import joined
-from curation.pipeline.stage_times import rows_left
+from curation.pipeline.stage_times import count_rows_left
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage
 from curation.sources import Assignment, Permutation
@@ -32,18 +32,18 @@ def forecast_filter(
     reads = [of.label for of in rounds.values() if of.buy is not None and of.label in stages]
     left_out = [LeftOut(stage.name, "it reads the answers of a server, by another model") for stage in reads]
     asking = {name: stage for name, of in rounds.items() if (stage := of.buy or of.label) in stages}
-    left = {name: rows for name, stage in asking.items() if (rows := rows_left(stage, opened.manifest, known))}
+    left = {name: rows for name, stage in asking.items() if (rows := count_rows_left(stage, opened.manifest, known))}
     if not left:
         return None, left_out
     description = opened.package.description
     if not BACKENDS[(description.bought or description.ask).backend].asks:
         return None, [LeftOut(asking[name].name, NOTHING_ASKED) for name in left]
     with joined(config.ray, opened.needs), scratch(config.output_directory, config.ray) as directory:
-        askings = askings_of(opened, left, copied(opened.package, directory / "package"))
-        return forecast_of(askings, (), config, directory, num_rows=num_rows), left_out
+        askings = make_askings(opened, left, copy_package(opened.package, directory / "package"))
+        return forecast_askings(askings, (), config, directory, num_rows=num_rows), left_out
 
 
-def askings_of(opened: OpenedFilter, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
+def make_askings(opened: OpenedFilter, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
     """Return requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
     description = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]

@@ -12,7 +12,7 @@ from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
 from curation.filter.cascade import Settled, settle
-from curation.filter.described import CUT, Described, Round, describe, kept_at
+from curation.filter.described import CUT, Described, Round, describe, get_package_place
 from curation.filter.output import check_home
 from curation.filter.package import (
     PACKAGE,
@@ -21,14 +21,14 @@ from curation.filter.package import (
     check_fits,
     check_runs,
     check_verdict,
-    copied,
+    copy_package,
+    find_teacher,
     load,
-    teacher_of,
 )
 from curation.filter.stages.cut import check_keep
 from curation.filter.stages.partitions import check_columns
 from curation.filter.stages.pool import PoolRows
-from curation.models import named
+from curation.models import pin_model
 from curation.pipeline.work import Opened
 from curation.refs import ModelRef
 from curation.rundir.graph import Stage
@@ -74,8 +74,10 @@ class OpenedFilter(Opened[FilterConfig]):
     @property
     def growth(self) -> dict[str, str | None]:
         """``pool``: how many rows the pool has and how many of them are new, in words."""
-        new, words = self._new, f"pool: {_counted(self.rounds)}"
-        return {"pool": f"{words}, of which {_counted(new)} new" if new and len(new) < len(self.rounds) else words}
+        new, words = self._new, f"pool: {_describe_files(self.rounds)}"
+        return {
+            "pool": f"{words}, of which {_describe_files(new)} new" if new and len(new) < len(self.rounds) else words
+        }
 
     @property
     def _new(self) -> list[Round]:
@@ -102,7 +104,7 @@ class OpenedFilter(Opened[FilterConfig]):
             yield from check_pool(preview_pool(new, domain, seed), self.config.pool.max_error_rate)
 
 
-def _counted(rounds: Sequence[Round]) -> str:
+def _describe_files(rounds: Sequence[Round]) -> str:
     files = [file for rnd in rounds for file in rnd.files]
     return f"{sum(file.num_rows for file in files):,} rows in {len(files):,} {'file' if len(files) == 1 else 'files'}"
 
@@ -111,21 +113,21 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     """Return a filter's package and its teacher as it can be loaded here, if they and the output's place fit together.
 
     Raises:
-        UserError: as :func:`teacher_here`; the output holds other files, or lies in the pool.
+        UserError: as :func:`locate_teacher`; the output holds other files, or lies in the pool.
     """
     home = config.output_directory
     require_reachable(home)
     package = load(config.package, allow_code=config.allow_code)
     if (warning := check_verdict(package, anyway=config.anyway)) is not None:
         say(f"warning: {warning}")
-    teacher = teacher_here(config, package)
+    teacher = locate_teacher(config, package)
     check_content(package)
     sample = package.description.sample
     if not sample.states and not sample.num_texts and config.on_shift != "ignore":
         _tell_untested(config)
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
-        raise _inside(config, config.pool.path)
+        raise _make_overlap_error(config, config.pool.path)
     return package, teacher
 
 
@@ -153,7 +155,7 @@ def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
     Raises:
         UserError: as :func:`check` and :func:`open_filter`.
     """
-    guard = lease.unguarded  # for nothing is written
+    guard = lease.guard_nothing  # for nothing is written
     return open_filter(config, *check(config), recut=recut, guard=guard)
 
 
@@ -176,9 +178,9 @@ def open_filter(
         "seed": config.seed,
     }
     _check_identity(config, manifest.identity, identity)
-    files = _files(config, manifest)
-    rounds = [Round(name=name, rows=_rows(config, package, items)) for name, items in files.items()]
-    everything = _rows(config, package, [file for items in files.values() for file in items])
+    files = _find_files(config, manifest)
+    rounds = [Round(name=name, rows=_make_rows(config, package, items)) for name, items in files.items()]
+    everything = _make_rows(config, package, [file for items in files.values() for file in items])
     everything.check()
     schema = everything.schema()
     check_columns(config.output.partition_by, pa.schema([*(item for item in schema if item.name != "error"), *EXTRA]))
@@ -199,14 +201,14 @@ def open_filter(
     )
 
 
-def _files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFile]]:
+def _find_files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFile]]:
     """Return the pool's files by round; those that are new are a round of their own."""
     source = SourceConfig(**{name: getattr(config.pool, name) for name in SourceConfig.model_fields})
     files = dict(manifest.source_files)
     before = [file for items in files.values() for file in items]
     now = discover(source, before)
     if inside := [file.path for file in now if file.path.startswith(f"{config.output_directory}/")]:
-        raise _inside(config, inside[0])
+        raise _make_overlap_error(config, inside[0])
     check_unchanged(before, now)
     known = {file.path for file in before}
     if new := [file for file in now if file.path not in known]:
@@ -214,7 +216,7 @@ def _files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFil
     return files
 
 
-def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
+def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
     """Return the configuration with which a filter last wrote to ``home``, with the package that it keeps there.
 
     Raises:
@@ -227,7 +229,7 @@ def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
     return load_filter(work / CONFIG, overrides, given)
 
 
-def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
+def locate_teacher(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
     """Return the package's teacher as it can be loaded here; None for a backend without weights.
 
     Raises:
@@ -240,12 +242,12 @@ def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None
             raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
         if package.description.teacher is None:
             check_fits(package, teacher=ModelRef(base=model.path))
-        given = named(model)
+        given = pin_model(model)
     check_fits(package)
-    return teacher_of(package, given)
+    return find_teacher(package, given)
 
 
-def _inside(config: FilterConfig, path: str) -> ConfigError:
+def _make_overlap_error(config: FilterConfig, path: str) -> ConfigError:
     return ConfigError(
         f"output.path: {config.output_directory} and the pool ({path}) lie in each other, so that what is written "
         "would be filtered; keep them apart"
@@ -269,7 +271,7 @@ def _check_identity(config: FilterConfig, before: Mapping[str, object], now: Map
             )
 
 
-def _rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
+def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
     """Return the rows of these files, in the order of the files' numbers."""
     ordered = tuple(sorted(files, key=lambda file: file.index))
     return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
@@ -277,9 +279,9 @@ def _rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFil
 
 def _keep_package(config: FilterConfig, package: TrustPackage) -> None:
     """Copy the package beside the labels, so that an output explains itself and any node can read it."""
-    copy = kept_at(config)
+    copy = get_package_place(config)
     is_there = (copy / PACKAGE).is_file()
-    kept = load(copy, allow_code=package.allow_code) if is_there else copied(package, copy)
+    kept = load(copy, allow_code=package.allow_code) if is_there else copy_package(package, copy)
     if kept.digest != package.digest:
         raise RunDirError(
             f"{copy}: has the digest {kept.digest}, and {config.package} has {package.digest}; remove that folder"

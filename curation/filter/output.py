@@ -10,9 +10,9 @@ from pathlib import Path
 
 from curation.config.filter import WORK
 from curation.errors import RunDirError
-from curation.filter.stages.write import data_files
+from curation.filter.stages.write import iter_data_files
 from curation.json_types import Json
-from curation.storage.inside import inside, require_enclosed
+from curation.storage.inside import require_enclosed, resolve_inside
 from curation.storage.json_files import read_json
 from curation.storage.lease import Guard
 from curation.storage.paths import Place, Remote, remove, write_atomically
@@ -65,7 +65,7 @@ def load_content(home: Place) -> Content | None:
     except ValueError as error:
         raise RunDirError(f"{home / MANIFEST}: is not JSON ({error}); restore it, or give another output") from error
     for file in content["files"]:
-        inside(home, file["path"], MANIFEST)
+        resolve_inside(home, file["path"], MANIFEST)
     return content
 
 
@@ -75,7 +75,7 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
         guard()
         write_atomically(home / MANIFEST, json.dumps(content, indent=1))
     named = {file["path"].removeprefix(f"{DATA}/") for file in content["files"]}
-    for within in list(data_files(home / DATA)):
+    for within in list(iter_data_files(home / DATA)):
         path = home / DATA / within
         if _OURS.fullmatch(path.name) and within.removesuffix(".ids") not in named:
             guard()

@@ -74,7 +74,7 @@ class Replica:
         except ValueError as error:
             raise SourceError(f"the body is not JSON: {error}") from error
         except RecursionError:
-            raise _too_deep() from None
+            raise _make_depth_error() from None
         _check_depth(found)
         is_list = isinstance(found, list)
         rows = found if is_list else [found]
@@ -142,10 +142,10 @@ def _check_depth(value: object) -> None:
         if not level:
             return
         level = [child for item in level for child in (item if isinstance(item, list) else item.values())]
-    raise _too_deep()
+    raise _make_depth_error()
 
 
-def _too_deep() -> SourceError:
+def _make_depth_error() -> SourceError:
     return SourceError(f"lists and objects are nested more than {MAX_DEPTH} deep; flatten them")
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
 from curation.errors import PackageError
-from curation.escaping import logger_of
-from curation.filter.package import TrustPackage, check_fits, check_runs, check_verdict, load, teacher_of
+from curation.escaping import get_logger
+from curation.filter.package import TrustPackage, check_fits, check_runs, check_verdict, find_teacher, load
 from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
 from curation.filter.watch import ShiftWatch
 from curation.refs import ModelRef
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ray.data
 
 BATCH_ROWS = 256
-_log = logger_of(__name__)
+_log = get_logger(__name__)
 
 
 class Filter:
@@ -88,7 +88,7 @@ class Filter:
         check_fits(found)
         if runs is not None:
             check_runs(found, runs)
-        return cls(found, teacher_of(found, teacher), runs=runs, id_column=id_column, prefix=prefix)
+        return cls(found, find_teacher(found, teacher), runs=runs, id_column=id_column, prefix=prefix)
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class Filter:
             for row, found in zip(batch, scored.to_pylist(), strict=True):
                 yield {**row, **dict(zip(self.added, found.values(), strict=True))}
 
-    def _appended(self, batch: pa.Table) -> pa.Table:
+    def _append_scores(self, batch: pa.Table) -> pa.Table:
         check_columns(self._domain, batch.schema.names, self._prefix)
         scored, _ = self.scorer.scored(batch.to_pylist())
         for name, column in zip(self.added, scored.columns, strict=True):
@@ -211,4 +211,4 @@ class _ScoringActor:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the batch with the columns of ``RESULT`` at its end, row by row."""
-        return self._filter._appended(batch)
+        return self._filter._append_scores(batch)

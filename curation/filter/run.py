@@ -4,12 +4,12 @@ from typing import Literal, NamedTuple
 
 from curation.config.filter import FilterConfig
 from curation.errors import RunDirError, ShiftError
-from curation.filter.content import content_of
-from curation.filter.described import pooled
+from curation.filter.content import collect_content
+from curation.filter.described import choose_pooled
 from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import Content, load_content, publish
 from curation.pipeline.work import at_work
-from curation.rundir.graph import waited_for
+from curation.rundir.graph import list_awaited
 from curation.storage import lease
 from curation.telemetry import metrics
 from curation.telemetry.console import say
@@ -48,12 +48,12 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
     with at_work(config.directory, opening, wait=wait) as (opened, run):
         did = not opened.is_settled()
         run.do(opened.described.looking)
-        _alarm(opened, "shift")
+        _warn_of_shift(opened, "shift")
         run.do(opened.described.cutting)
-        _alarm(opened, "kept")
+        _warn_of_shift(opened, "kept")
         run.do(opened.stages)
         before = load_content(config.output_directory)
-        content = content_of(opened, before)
+        content = collect_content(opened, before)
         publish(config.output_directory, content, before, opened.manifest.guard)
         _release(opened)
     newest = content["rounds"][-1]
@@ -63,7 +63,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
     return Filtered(content, did, " ".join(alarms) if alarms and config.on_shift != "ignore" else None)
 
 
-def _alarm(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None:
+def _warn_of_shift(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None:
     """Tell of rounds that differ clearly from the package's rows; with ``on_shift: fail`` before they are written."""
     manifest = opened.manifest
     for name, stages in opened.described.rounds.items():
@@ -93,7 +93,7 @@ def _release(opened: OpenedFilter) -> None:
     """
     if (number := opened.config.output.keep_rounds) is None:
         return
-    kept = {rnd.name for rnd in opened.rounds[-number:]} | set(pooled(opened.rounds))
+    kept = {rnd.name for rnd in opened.rounds[-number:]} | set(choose_pooled(opened.rounds))
     old = {name: stages for name, stages in opened.described.rounds.items() if name not in kept}
     looking = [stage for stages in old.values() for stage in (stages.pool, stages.buy, stages.label) if stage]
     if removed := opened.manifest.release([stage.name for stage in looking]):
@@ -109,7 +109,7 @@ def _require_unreleased(opened: OpenedFilter) -> None:
     """
     records = opened.manifest.stages
     for status in opened.statuses:
-        gone = [name for name in waited_for(status.stage) if name in records and records[name].released]
+        gone = [name for name in list_awaited(status.stage) if name in records and records[name].released]
         if gone and not status.is_settled:
             raise RunDirError(
                 f"{opened.config.output_directory}: {status.stage.name} has to be done ({status.words}), and reads "

@@ -22,8 +22,8 @@ from curation.errors import ConfigError, RowError, SourceError
 from curation.filter.package import TrustPackage, check_content
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
-from curation.sources.missing import present
-from curation.stages.deal import schema_problem
+from curation.sources.missing import replace_missing
+from curation.stages.deal import find_schema_problem
 from curation.stages.label_chunks import label_rows
 from curation.teachers import load_teacher
 from curation.teachers.wrapped import ContentFree
@@ -92,7 +92,7 @@ class Scorer:
 
     def scored(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
         """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states, each row once."""
-        ids, examples = self._examples(rows)
+        ids, examples = self._read_examples(rows)
         if not examples:
             return RESULT.empty_table(), pa.table({})
         answers = pa.Table.from_batches(list(label_rows(self._asked, self._domain, self._teacher, examples)))
@@ -108,14 +108,14 @@ class Scorer:
         places = pa.array([place_of[row_id] for row_id in ids], pa.int64())
         return pa.table(columns).select(RESULT.names).take(places), answers
 
-    def _examples(self, rows: Sequence[Row]) -> tuple[list[int], list[Json]]:
+    def _read_examples(self, rows: Sequence[Row]) -> tuple[list[int], list[Json]]:
         """Return each row's id, and the distinct examples as rows of an examples table."""
         ids: list[int] = []
         examples: dict[int, Json] = {}
         for row in rows:
-            raw = present({name: value for name, value in row.items() if name != self._id_column})
+            raw = replace_missing({name: value for name, value in row.items() if name != self._id_column})
             example, problem = attempt(read, self._domain, raw)
-            row_id = _hash(example or raw) if self._id_column is None else self._own_id(row)
+            row_id = _hash(example or raw) if self._id_column is None else self._read_id(row)
             entry = {**(example or {}), "row_id": row_id, "error": problem or None}
             if examples.setdefault(row_id, entry) != entry and self._id_column is not None:
                 raise SourceError(
@@ -124,7 +124,7 @@ class Scorer:
             ids.append(row_id)
         return ids, list(examples.values())
 
-    def _own_id(self, row: Row) -> int:
+    def _read_id(self, row: Row) -> int:
         value = row.get(self._id_column or "")
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise SourceError(f"{self._id_column}: {value!r} is not an integer; give a column of unique integers")
@@ -137,16 +137,16 @@ def read(domain: Domain, raw: Row) -> Json:
     Raises:
         RowError: the domain cannot read it, ``missing_column``, or ``bad_value``.
     """
-    if missing := lacking(domain, raw):
+    if missing := find_missing_columns(domain, raw):
         raise RowError(f"missing_column: {', '.join(missing)}")
     own = not any(set(form) <= raw.keys() for form in domain.forms)
     example = {name: raw[name] for name in domain.columns.names} if own else dict(domain.read(raw))
-    if problem := schema_problem(example, domain.columns):
+    if problem := find_schema_problem(example, domain.columns):
         raise RowError(problem)
     return example
 
 
-def lacking(domain: Domain, columns: Collection[str]) -> list[str]:
+def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
     """Return the columns that rows lack to be read by a domain, in the form that lacks the fewest; none if they fit."""
     forms = [*domain.forms, tuple(domain.columns.names)]
     return min(([name for name in form if name not in columns] for form in forms), key=len)
@@ -158,7 +158,7 @@ def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None
     Raises:
         SourceError: names the column.
     """
-    if missing := lacking(domain, columns):
+    if missing := find_missing_columns(domain, columns):
         forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
         raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
     check_names(columns, prefix)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arrays import Floats
-from curation.metrics.shift import MIN_ROWS, Shift, two_sample
-from curation.stages.shift import joined, states_in
+from curation.metrics.shift import MIN_ROWS, Shift, compare_samples
+from curation.stages.shift import get_states, join_states
 
 Arrays = Mapping[str, Floats]
 
@@ -41,7 +41,7 @@ class ShiftWatch:
         if window < MIN_ROWS or every < 1:
             raise ValueError(f"window {window}, every {every}: a test needs {MIN_ROWS} rows, and every is at least 1")
         self._states = list(reference)
-        self._reference_ND = joined(reference, self._states)
+        self._reference_ND = join_states(reference, self._states)
         self._window, self._every, self._seed = window, every, seed
         self._rows: OrderedDict[int, npt.NDArray[Any]] = OrderedDict()
         self._num_new = 0
@@ -51,7 +51,7 @@ class ShiftWatch:
     def add(self, answers: pa.Table) -> Shift | None:
         """Take the teacher's answers to some rows, as a labels table; the test, if it was time for one."""
         healthy = answers.filter(answers["error"].is_null())
-        states_ND = joined(states_in(healthy, self._states), self._states)
+        states_ND = join_states(get_states(healthy, self._states), self._states)
         for row_id, state_D in zip(healthy["row_id"].to_pylist(), states_ND, strict=True):
             if row_id in self._rows:
                 self._rows.move_to_end(row_id)
@@ -63,7 +63,7 @@ class ShiftWatch:
         if self._num_new < self._every or len(self._rows) < MIN_ROWS:
             return None
         self._num_new = 0
-        self.last = two_sample(self._reference_ND, np.stack(list(self._rows.values())), seed=self._seed)
+        self.last = compare_samples(self._reference_ND, np.stack(list(self._rows.values())), seed=self._seed)
         return self.last
 
     @property

@@ -6,40 +6,40 @@ from curation.metrics.calibration import (
     BrierParts,
     ReliabilityBin,
     brier,
-    brier_parts,
+    compute_brier_parts,
+    compute_reliability,
     ece,
-    reliability,
 )
-from curation.metrics.clusters import inflation, share_right
-from curation.metrics.estimates import CONFIDENCE, Estimate, SeedEstimate, over_seeds, proportion
+from curation.metrics.clusters import compute_inflation, compute_share_right
+from curation.metrics.estimates import CONFIDENCE, Estimate, SeedEstimate, average_over_seeds, compute_proportion
 from curation.metrics.paired import (
     ALPHA,
     MARGIN,
     Comparison,
     PairedTest,
     Verdict,
-    detectable_difference,
-    recovery,
+    compute_recovery,
+    find_detectable_difference,
 )
-from curation.metrics.paired_ranking import auc_difference, purity_difference
+from curation.metrics.paired_ranking import compute_auc_difference, compute_purity_difference
 from curation.metrics.paired_runs import (
     RowDifferences,
     compare_rows,
-    pooled_rows,
-    recovery_of_averages,
-    recovery_of_runs,
-    row_differences,
-    sign_flip,
-    verdict_on_rows,
+    compute_averaged_recovery,
+    compute_row_differences,
+    compute_rows_verdict,
+    compute_runs_recovery,
+    compute_sign_flip,
+    pool_strata,
 )
 from curation.metrics.ranking import (
     auc,
-    auc_value,
-    coverage_points,
-    purity_of_cells,
+    compute_auc_value,
+    compute_cell_purity,
+    list_coverage_points,
 )
-from curation.metrics.sampling import share_of_finite
-from curation.metrics.strata import mean_over_strata, over_runs, weighted_mean
+from curation.metrics.sampling import compute_finite_share
+from curation.metrics.strata import average_over_runs, compute_weighted_mean, mean_over_strata
 
 __all__ = [
     "ALPHA",
@@ -56,30 +56,30 @@ __all__ = [
     "SeedEstimate",
     "Verdict",
     "auc",
-    "auc_difference",
-    "auc_value",
+    "average_over_runs",
+    "average_over_seeds",
     "brier",
-    "brier_parts",
     "compare_rows",
-    "coverage_points",
-    "detectable_difference",
+    "compute_auc_difference",
+    "compute_auc_value",
+    "compute_averaged_recovery",
+    "compute_brier_parts",
+    "compute_cell_purity",
+    "compute_finite_share",
+    "compute_inflation",
+    "compute_proportion",
+    "compute_purity_difference",
+    "compute_recovery",
+    "compute_reliability",
+    "compute_row_differences",
+    "compute_rows_verdict",
+    "compute_runs_recovery",
+    "compute_share_right",
+    "compute_sign_flip",
+    "compute_weighted_mean",
     "ece",
-    "inflation",
+    "find_detectable_difference",
+    "list_coverage_points",
     "mean_over_strata",
-    "over_runs",
-    "over_seeds",
-    "pooled_rows",
-    "proportion",
-    "purity_difference",
-    "purity_of_cells",
-    "recovery",
-    "recovery_of_averages",
-    "recovery_of_runs",
-    "reliability",
-    "row_differences",
-    "share_of_finite",
-    "share_right",
-    "sign_flip",
-    "verdict_on_rows",
-    "weighted_mean",
+    "pool_strata",
 ]

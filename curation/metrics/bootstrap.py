@@ -38,7 +38,7 @@ def resample(
         drawn = (by_cluster.T @ drawn_RK.T).T
         return np.concatenate([statistic(part) for part in np.split(drawn, range(_CHUNK, resamples, _CHUNK))])
     filled = np.flatnonzero(counts)
-    drawn_RF = _drawn(counts.ravel()[filled].astype(np.int64).tobytes(), seed, resamples)
+    drawn_RF = _draw_counts(counts.ravel()[filled].astype(np.int64).tobytes(), seed, resamples)
     values = []
     for chunk_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
         drawn = np.zeros((len(chunk_RF), counts.size), dtype=np.int64)
@@ -57,7 +57,7 @@ class _Draws(threading.local):
 _last = _Draws()
 
 
-def _drawn(counts: bytes, seed: int, resamples: int) -> npt.NDArray[Any]:
+def _draw_counts(counts: bytes, seed: int, resamples: int) -> npt.NDArray[Any]:
     """Draws from the F cells that have rows, [R, F]; kept for the next statistic, as drawing takes most of the time."""
     if _last.source != (counts, seed, resamples):
         counts_F = np.frombuffer(counts, dtype=np.int64)
@@ -69,17 +69,17 @@ def _drawn(counts: bytes, seed: int, resamples: int) -> npt.NDArray[Any]:
     return _last.drawn_RF
 
 
-def percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
+def compute_percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
     """Return the value with quantiles of the resampled ones as bounds; skip draws in which it is undefined (NaN)."""
     low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
     return Estimate(value=value, low=float(low), high=float(high), n=n)
 
 
-def reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
+def compute_reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
     """Return the basic bootstrap: quantiles mirrored at the value, widened to contain it, within [``floor``, 1].
 
     For statistics that resampling biases by as much again as sampling did.
     """
-    quantiles = percentiles(value, resampled_R, n)
+    quantiles = compute_percentiles(value, resampled_R, n)
     low, high = 2 * value - quantiles.high, 2 * value - quantiles.low
     return Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)

@@ -15,10 +15,10 @@ import scipy
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.json_types import Json
-from curation.metrics.bootstrap import percentiles, reflected, resample
-from curation.metrics.clusters import inflation
-from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, proportion, undefined
-from curation.metrics.inputs import as_flags, as_trust, as_weights, same_length
+from curation.metrics.bootstrap import compute_percentiles, compute_reflected, resample
+from curation.metrics.clusters import compute_inflation
+from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, compute_proportion, make_undefined
+from curation.metrics.inputs import as_flags, as_trust, as_weights, check_same_length
 
 NUM_BINS = 15
 """Bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
@@ -88,11 +88,11 @@ def ece(
     An entry stands for as many rows as its weight says, here and in the other functions. With the clusters
     ``cluster_N`` of rows, which then have no weights, clusters are resampled.
     """
-    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
+    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
     n = int(weights.sum())
     if n == 0:
-        return undefined(0)
-    cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights, cluster_N)
+        return make_undefined(0)
+    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal, weights), weights, cluster_N)
     gap_B = cells.gap_sums(cells.counts_C) / n
     calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
@@ -114,16 +114,16 @@ def brier(
     cluster_N: Int64s | None = None,
 ) -> Estimate:
     """Return the Brier score, the mean squared distance of trust from 1 (right) or 0 (wrong), with its interval."""
-    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
+    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
     if len(trust) == 0:
-        return undefined(0)
-    cells = _cells(trust, correct, _inner_edges(trust, NUM_BINS, "width", weights), weights, cluster_N)
+        return make_undefined(0)
+    cells = _count_cells(trust, correct, _compute_inner_edges(trust, NUM_BINS, "width", weights), weights, cluster_N)
     value = float(np.average((trust - correct) ** 2, weights=weights))
     shift = value - float(cells.brier(cells.counts_C))
-    return percentiles(value, cells.resample(cells.brier, seed) + shift, int(weights.sum()))
+    return compute_percentiles(value, cells.resample(cells.brier, seed) + shift, int(weights.sum()))
 
 
-def brier_parts(
+def compute_brier_parts(
     trust_N: npt.ArrayLike,
     correct_N: npt.ArrayLike,
     *,
@@ -139,28 +139,28 @@ def brier_parts(
     come from the basic bootstrap. The interval of the uncertainty follows from the exact one of the share of right
     labels.
     """
-    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
+    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
     n = int(weights.sum())
     score = brier(trust, correct, seed=seed, weights_N=weights, cluster_N=cluster_N)
-    times = inflation(correct - correct.mean(), cluster_N) if n else 1.0
-    share = proportion(int(weights @ correct), n, inflation=times)
+    times = compute_inflation(correct - correct.mean(), cluster_N) if n else 1.0
+    share = compute_proportion(int(weights @ correct), n, inflation=times)
     names = ("reliability", "resolution", "within_bins")
     if n == 0:
-        parts = dict.fromkeys(names, undefined(0))
+        parts = dict.fromkeys(names, make_undefined(0))
     else:
-        cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights, cluster_N)
+        cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal, weights), weights, cluster_N)
         value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
         # The last part contains all of the change that the cells make in the score.
         value_3[2] += score.value - float(cells.brier(cells.counts_C))
         floors = (0.0, 0.0, -1.0)
         parts = {
-            name: reflected(float(value), resampled_R, n, floor=floor)
+            name: compute_reflected(float(value), resampled_R, n, floor=floor)
             for name, value, resampled_R, floor in zip(names, value_3, resampled_R3.T, floors, strict=True)
         }
-    return BrierParts(brier=score, uncertainty=_uncertainty(share), **parts, bins=bins, equal=equal)
+    return BrierParts(brier=score, uncertainty=_compute_uncertainty(share), **parts, bins=bins, equal=equal)
 
 
-def reliability(
+def compute_reliability(
     trust_N: npt.ArrayLike,
     correct_N: npt.ArrayLike,
     bins: int = NUM_BINS,
@@ -169,9 +169,9 @@ def reliability(
     weights_N: npt.ArrayLike | None = None,
 ) -> list[ReliabilityBin]:
     """Return the reliability diagram: mean trust and share of right labels of each bin that has rows."""
-    trust, correct, weights = _checked(trust_N, correct_N, weights_N)
-    inner_E = _inner_edges(trust, bins, equal, weights)
-    edges, bin_N = [0.0, *inner_E.tolist(), 1.0], _bin_of(trust, inner_E)
+    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
+    inner_E = _compute_inner_edges(trust, bins, equal, weights)
+    edges, bin_N = [0.0, *inner_E.tolist(), 1.0], _find_bins(trust, inner_E)
     counts, sums, rights = (
         np.bincount(bin_N, of_N, minlength=bins) for of_N in (weights, weights * trust, weights * correct)
     )
@@ -187,23 +187,23 @@ def reliability(
     ]
 
 
-def _checked(
+def _check_inputs(
     trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, weights_N: npt.ArrayLike | None
 ) -> tuple[Floats, Bools, Int64s]:
     """Return the given arrays in their types, each [N]; ``ValueError`` where a value or a length is refused."""
     trust, correct = as_trust(trust_N), as_flags(correct_N)
-    same_length(trust, correct)
+    check_same_length(trust, correct)
     return trust, correct, as_weights(weights_N, len(trust))
 
 
-def _uncertainty(share: Estimate) -> Estimate:
+def _compute_uncertainty(share: Estimate) -> Estimate:
     """Return the variance p (1 - p) of right and wrong; it rises to 1/4 at p = 1/2 and falls beyond."""
     ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
     high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
     return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
 
 
-def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) -> Floats:
+def _compute_inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) -> Floats:
     """Return the edges between the bins, ascending, float64 [bins - 1].
 
     With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust. Rows of equal trust share a bin; a bin that
@@ -219,7 +219,7 @@ def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) 
     return np.asarray(trust_N[order_N][np.searchsorted(rows_N, -(-ranks_E * rows_N[-1] // bins))])
 
 
-def _bin_of(trust_N: Floats, inner_E: Floats) -> Int64s:
+def _find_bins(trust_N: Floats, inner_E: Floats) -> Int64s:
     """Return the bin (low, high] of each trust score, int64 [N]."""
     return np.searchsorted(inner_E, trust_N, side="left")
 
@@ -265,8 +265,10 @@ class _Cells(NamedTuple):
         return np.stack([fit, sharpness, self.brier(counts) - fit + sharpness - share * (1 - share)], axis=-1)
 
 
-def _cells(trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s, cluster_N: Int64s | None) -> _Cells:
-    bin_N = _bin_of(trust_N, inner_E)
+def _count_cells(
+    trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s, cluster_N: Int64s | None
+) -> _Cells:
+    bin_N = _find_bins(trust_N, inner_E)
     edges = np.concatenate([[0.0], inner_E, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
     part_N = np.clip((trust_N - edges[bin_N]) / width_N * _CELLS_PER_BIN, 0, _CELLS_PER_BIN - 1).astype(np.int64)

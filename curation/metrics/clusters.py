@@ -6,13 +6,13 @@ import numpy as np
 import scipy
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.metrics.estimates import CONFIDENCE, Estimate, proportion
+from curation.metrics.estimates import CONFIDENCE, Estimate, compute_proportion
 
 NO_ROWS = 1e-9
 """The number of independent rows that rows of one cluster count as: an interval of them excludes nothing."""
 
 
-def inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: float = CONFIDENCE) -> float:
+def compute_inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: float = CONFIDENCE) -> float:
     """Return by how much the variance of an estimate exceeds that of as many independent rows; at least 1.
 
     Args:
@@ -43,8 +43,10 @@ def inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: floa
     return max(1.0, effect) * ratio**2
 
 
-def share_right(correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = CONFIDENCE) -> Estimate:
+def compute_share_right(
+    correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = CONFIDENCE
+) -> Estimate:
     """Return the share of right rows with its exact interval, which counts clusters; NaN for no rows."""
     right, n = int(correct_N.sum()), len(correct_N)
-    times = inflation(correct_N - right / max(n, 1), cluster_N, confidence=confidence)
-    return proportion(right, n, confidence=confidence, inflation=times)
+    times = compute_inflation(correct_N - right / max(n, 1), cluster_N, confidence=confidence)
+    return compute_proportion(right, n, confidence=confidence, inflation=times)

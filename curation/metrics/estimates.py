@@ -40,7 +40,7 @@ class SeedEstimate(Estimate):
     sd: float
 
 
-def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflation: float = 1.0) -> Estimate:
+def compute_proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflation: float = 1.0) -> Estimate:
     """Return a share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows.
 
     With the ``inflation`` of rows in clusters (``curation.metrics.clusters``) it is that of ``n / inflation`` rows.
@@ -48,7 +48,7 @@ def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflat
     if not 0 <= num_right <= n:
         raise ValueError(f"num_right {num_right} is not between 0 and n = {n}")
     if n == 0:
-        return undefined(0)
+        return make_undefined(0)
     tail = (1 - confidence) / 2
     right, wrong = num_right / inflation, (n - num_right) / inflation
     low = float(scipy.special.betaincinv(right, wrong + 1, tail)) if right > 0 else 0.0
@@ -56,7 +56,7 @@ def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflat
     return Estimate(value=num_right / n, low=low, high=high, n=int(n))
 
 
-def over_seeds(values: Sequence[float]) -> SeedEstimate:
+def average_over_seeds(values: Sequence[float]) -> SeedEstimate:
     """Return the mean of a number over runs that differ only in their seed, with its t interval and standard deviation.
 
     The interval covers other seeds on the same test rows. It does not cover other test rows; each run's own interval
@@ -73,6 +73,6 @@ def over_seeds(values: Sequence[float]) -> SeedEstimate:
     return SeedEstimate(value=mean, low=mean - margin, high=mean + margin, n=n, sd=sd)
 
 
-def undefined(n: int) -> Estimate:
+def make_undefined(n: int) -> Estimate:
     """Return an undefined estimate over ``n`` rows."""
     return Estimate(value=math.nan, low=math.nan, high=math.nan, n=n)

@@ -21,7 +21,7 @@ import scipy
 
 from curation.arrays import Bools, Float32s
 from curation.json_types import Json
-from curation.metrics.estimates import Estimate, proportion, undefined
+from curation.metrics.estimates import Estimate, compute_proportion, make_undefined
 
 TAIL = 0.01
 """The share of the source beyond the yardstick's quantile."""
@@ -72,20 +72,20 @@ def count_beyond(source_K: npt.ArrayLike, pool_M: npt.ArrayLike, by: str) -> For
     source, pool = np.sort(np.asarray(source_K)), np.asarray(pool_M)
     n, m = len(source), len(pool)
     if not n or not m:
-        return Foreign(share=undefined(m), p_value=1.0, by=by)
+        return Foreign(share=make_undefined(m), p_value=1.0, by=by)
     k = max(1, round(TAIL * (n + 1)))
     num_beyond = int((pool > source[-k]).sum())
-    beyond, usual = proportion(num_beyond, m, confidence=0.975), scipy.stats.beta(k, n + 1 - k)
+    beyond, usual = compute_proportion(num_beyond, m, confidence=0.975), scipy.stats.beta(k, n + 1 - k)
     share = Estimate(
-        value=_excess(beyond.value, float(usual.mean())),
-        low=_excess(beyond.low, float(usual.ppf(0.9875))),
-        high=_excess(beyond.high, float(usual.ppf(0.0125))),
+        value=_compute_excess(beyond.value, float(usual.mean())),
+        low=_compute_excess(beyond.low, float(usual.ppf(0.9875))),
+        high=_compute_excess(beyond.high, float(usual.ppf(0.0125))),
         n=m,
     )
     return Foreign(share=share, p_value=float(scipy.stats.betabinom.sf(num_beyond - 1, m, k, n + 1 - k)), by=by)
 
 
-def _excess(beyond: float, usual: float) -> float:
+def _compute_excess(beyond: float, usual: float) -> float:
     """Return the share of a mixture that has so many rows beyond, of which the source alone has ``usual``."""
     return max(0.0, (beyond - usual) / (1 - usual))
 
@@ -100,7 +100,7 @@ class Distances(NamedTuple):
     pool_M: Float32s
 
 
-def distances_to_source(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rng: np.random.Generator) -> Distances:
+def compute_distances(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rng: np.random.Generator) -> Distances:
     """Return the distances of half of the source rows, and of all pool rows, to the other half of the source.
 
     A source row that equals an earlier one is left out: a yardstick with copies would be too short. All must be finite.
@@ -154,12 +154,12 @@ def count_passing(found: Distances, score_N: Float32s, score_M: Float32s, least:
     return count_beyond(found.source_K[score_K >= least], found.pool_M[score_M >= least], "distance")
 
 
-def clearest(found: list[Foreign]) -> Foreign:
+def find_clearest(found: list[Foreign]) -> Foreign:
     """Return the test with the largest lower bound; its p-value is multiplied by their number (Bonferroni)."""
     best = min(found, key=lambda test: (-test.share.low, test.p_value))
     return replace(best, p_value=min(1.0, len(found) * best.p_value))
 
 
-def separable_share(auc: float) -> float:
+def compute_separable_share(auc: float) -> float:
     """Return the share of foreign rows of this AUC, if a classifier tells all of them: 2 AUC - 1, at least 0."""
     return max(0.0, 2 * auc - 1)

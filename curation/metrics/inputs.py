@@ -45,7 +45,7 @@ def as_weights(values: npt.ArrayLike | None, length: int) -> Int64s:
     return weights_N.astype(np.int64)
 
 
-def same_length(*arrays: npt.NDArray[Any]) -> None:
+def check_same_length(*arrays: npt.NDArray[Any]) -> None:
     """Raise ``ValueError`` if the arrays differ in length."""
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) > 1:

@@ -18,7 +18,7 @@ import scipy
 
 from curation.arrays import Floats
 from curation.json_types import Json
-from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, undefined
+from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, make_undefined
 
 ALPHA = 0.05
 MARGIN = 0.02
@@ -74,7 +74,7 @@ class Verdict:
         return {**vars(self), "test": self.test.to_json(), "detectable": detectable}
 
 
-def recovery(arm: float, base: float, ground_truth: float) -> float | None:
+def compute_recovery(arm: float, base: float, ground_truth: float) -> float | None:
     """Return (arm - base) / (ground truth - base) of accuracies (paper, eq. "Recovery"); None if those two are equal.
 
     1 is full recovery. If ground truth is below base, the ratio is returned unchanged and means little.
@@ -83,7 +83,7 @@ def recovery(arm: float, base: float, ground_truth: float) -> float | None:
     return (arm - base) / gap if gap else None
 
 
-def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Estimate:
+def compute_recovery_interval(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Estimate:
     """Return a recovery with quantiles of resampled ones: the arm's gains over the base, divided by ground truth's."""
     ratio_R = gain_R / np.where(gap_R > 0, gap_R, 1)
     low_R, high_R = np.where(gap_R > 0, ratio_R, -np.inf), np.where(gap_R > 0, ratio_R, np.inf)
@@ -92,7 +92,7 @@ def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Est
     return Estimate(value=value, low=float(low), high=float(high), n=n)
 
 
-def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
+def compute_paired_test(num_first: int, num_second: int, n: int) -> PairedTest:
     """Return the exact one-sided paired test on per-row correctness (paper, App. "Statistical Significance Tests").
 
     Of ``n`` rows ``num_first`` are those that only the first has right. p = P(Bin(num_first + num_second, 1/2) >= the
@@ -110,7 +110,7 @@ def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
     )
 
 
-def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
+def compute_verdict(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
     """Return the verdict on an arm tested against ground truth, which gains ``gain`` over the base (in chess: 0).
 
     - super-recovery: the arm is better, by the exact test at ``ALPHA`` / 2;
@@ -124,15 +124,15 @@ def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: floa
         raise ValueError(f"margin {margin} is not within (0, 1)")
     allowed = max(0.0, min(margin, gain / 2))
     return Verdict(
-        verdict=_earned(test, allowed),
-        paper="near-lossless" if test.p_value >= ALPHA else _shown(test),
+        verdict=_find_earned(test, allowed),
+        paper="near-lossless" if test.p_value >= ALPHA else _find_shown(test),
         test=test,
         margin=allowed,
         detectable=detectable,
     )
 
 
-def detectable_difference(n: float, discordant: float, *, size: float = 1.0) -> float:
+def find_detectable_difference(n: float, discordant: float, *, size: float = 1.0) -> float:
     """Return the smallest true difference in accuracy that the paired test shows with 80 % power; NaN if it shows none.
 
     The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at
@@ -149,11 +149,11 @@ def detectable_difference(n: float, discordant: float, *, size: float = 1.0) -> 
     return difference if difference <= 1 else math.nan
 
 
-def _shown(test: Comparison) -> Literal["super-recovery", "below ground truth"]:
+def _find_shown(test: Comparison) -> Literal["super-recovery", "below ground truth"]:
     return "super-recovery" if test.better == "first" else "below ground truth"
 
 
-def _earned(
+def _find_earned(
     test: Comparison, margin: float
 ) -> Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]:
     differs = test.p_value < ALPHA / 2
@@ -167,7 +167,7 @@ def _earned(
 def score_interval(num_first: float, num_second: float, n: float, *, num_rows: int) -> Estimate:
     """Return a paired difference with Tango's interval; counts are of ``n`` rows, the estimate is for ``num_rows``."""
     if num_rows == 0:
-        return undefined(0)
+        return make_undefined(0)
     low, high = _score_bound(num_first, num_second, n), -_score_bound(num_second, num_first, n)
     return Estimate(value=(num_first - num_second) / n, low=low, high=high, n=num_rows)
 

@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.arrays import Int64s
-from curation.metrics.clusters import inflation
-from curation.metrics.estimates import CONFIDENCE, Estimate, proportion, undefined
-from curation.metrics.inputs import as_flags, as_scores, same_length
-from curation.metrics.ranking import influence_of, placements
+from curation.metrics.clusters import compute_inflation
+from curation.metrics.estimates import CONFIDENCE, Estimate, compute_proportion, make_undefined
+from curation.metrics.inputs import as_flags, as_scores, check_same_length
+from curation.metrics.ranking import compute_influence, compute_placements
 
 
-def auc_difference(
+def compute_auc_difference(
     first_N: npt.ArrayLike,
     second_N: npt.ArrayLike,
     correct_N: npt.ArrayLike,
@@ -30,23 +30,23 @@ def auc_difference(
     correct = as_flags(correct_N)
     placed = []
     for scores in (as_scores(first_N), as_scores(second_N)):
-        same_length(scores, correct)
-        placed.append(placements(scores, correct))
+        check_same_length(scores, correct)
+        placed.append(compute_placements(scores, correct))
     num_right = int(correct.sum())
     num_wrong = len(correct) - num_right
     if min(num_right, num_wrong) < 2:
-        return undefined(len(correct))
+        return make_undefined(len(correct))
     (right_P, wrong_Q), (other_P, other_Q) = placed
     value = float(right_P.mean() - other_P.mean())
     variance = float((right_P - other_P).var(ddof=1) / num_right + (wrong_Q - other_Q).var(ddof=1) / num_wrong)
     if cluster_N is not None:
-        influence_N = influence_of(right_P - other_P, wrong_Q - other_Q, correct)
-        variance *= inflation(influence_N, cluster_N, confidence=confidence)
+        influence_N = compute_influence(right_P - other_P, wrong_Q - other_Q, correct)
+        variance *= compute_inflation(influence_N, cluster_N, confidence=confidence)
     half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(variance)
     return Estimate(value=value, low=value - half, high=value + half, n=len(correct))
 
 
-def purity_difference(
+def compute_purity_difference(
     first_M: npt.ArrayLike,
     second_M: npt.ArrayLike,
     correct_N: npt.ArrayLike,
@@ -74,8 +74,8 @@ def purity_difference(
     def share(own_M: Int64s) -> Estimate:
         right_M, times = correct[own_M], 1.0
         if cluster_N is not None and len(own_M):
-            times = inflation(right_M - right_M.mean(), cluster_N[own_M], confidence=confidence)
-        return proportion(int(right_M.sum()), len(own_M), confidence=confidence, inflation=times)
+            times = compute_inflation(right_M - right_M.mean(), cluster_N[own_M], confidence=confidence)
+        return compute_proportion(int(right_M.sum()), len(own_M), confidence=confidence, inflation=times)
 
     mine, theirs = share(np.setdiff1d(first, second)), share(np.setdiff1d(second, first))
     if not mine.n:

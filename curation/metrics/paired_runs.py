@@ -28,21 +28,21 @@ import scipy
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import RESAMPLES
-from curation.metrics.clusters import NO_ROWS, inflation
-from curation.metrics.estimates import Estimate, undefined
-from curation.metrics.inputs import same_length
+from curation.metrics.clusters import NO_ROWS, compute_inflation
+from curation.metrics.estimates import Estimate, make_undefined
+from curation.metrics.inputs import check_same_length
 from curation.metrics.paired import (
     MARGIN,
     Comparison,
     Verdict,
-    counted_test,
-    detectable_difference,
-    recovery,
-    recovery_between,
+    compute_paired_test,
+    compute_recovery,
+    compute_recovery_interval,
+    compute_verdict,
+    find_detectable_difference,
     score_interval,
-    verdict_on,
 )
-from curation.metrics.strata import weights_of
+from curation.metrics.strata import compute_weights
 
 DRAWS = 99_999
 """The number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
@@ -71,15 +71,15 @@ class RowDifferences:
     @property
     def inflation(self) -> float:
         """The variance of the mean difference over that of as many independent rows."""
-        return inflation(self.steps_N - self.steps_N.sum() / max(len(self), 1), self.cluster_N)
+        return compute_inflation(self.steps_N - self.steps_N.sum() / max(len(self), 1), self.cluster_N)
 
 
-def row_differences(
+def compute_row_differences(
     first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.ArrayLike, cluster_N: Int64s | None = None
 ) -> RowDifferences:
     """Return the differences of two models on N rows; they may have different numbers of runs J."""
     first_NJ, second_NJ = _as_runs(first_correct_NJ), _as_runs(second_correct_NJ)
-    same_length(first_NJ, second_NJ)
+    check_same_length(first_NJ, second_NJ)
     runs, others = first_NJ.shape[1], second_NJ.shape[1]
     per_unit = math.lcm(runs, others)
     steps_N = first_NJ.sum(axis=1) * (per_unit // runs) - second_NJ.sum(axis=1) * (per_unit // others)
@@ -87,7 +87,7 @@ def row_differences(
     return RowDifferences(steps_N=steps_N, per_unit=per_unit, shift_variance=variance, cluster_N=cluster_N)
 
 
-def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
+def pool_strata(strata: Sequence[RowDifferences]) -> RowDifferences:
     """Return the rows of several strata as one table. Every row has the same weight; the test flips signs within rows.
 
     Clusters are those of all strata, so that one that stands in several is one; rows have them where all strata do.
@@ -105,31 +105,31 @@ def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
 def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
     """Return the paired test of the first against the second; exact if rows are independent and have one run."""
     if rows.per_unit == 1 and rows.cluster_N is None:
-        return counted_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
+        return compute_paired_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
     total, steps_C = int(rows.steps_N.sum()), rows.steps_N
     if rows.cluster_N is not None:
         steps_C = np.bincount(np.unique(rows.cluster_N, return_inverse=True)[1], rows.steps_N).astype(np.int64)
     return Comparison(
-        p_value=sign_flip(steps_C, seed=seed),
+        p_value=compute_sign_flip(steps_C, seed=seed),
         better="tie" if total == 0 else "first" if total > 0 else "second",
-        difference=_difference(rows),
+        difference=_compute_difference(rows),
     )
 
 
-def verdict_on_rows(rows: RowDifferences, *, gain: float, margin: float = MARGIN, seed: int = 0) -> Verdict:
+def compute_rows_verdict(rows: RowDifferences, *, gain: float, margin: float = MARGIN, seed: int = 0) -> Verdict:
     """Return the verdict on an arm (first) against ground truth (second), which gains ``gain`` over the base.
 
-    The rules are those of ``curation.metrics.paired.verdict_on``, the detectable difference that of the sign-flip test
+    The rules are those of ``curation.metrics.paired.compute_verdict``, the detectable difference that of the sign-flip test
     (its variance is the mean square of the rows' differences, where the exact test has the share of discordant rows).
     """
     n, size_N = len(rows), np.abs(rows.steps_N) / rows.per_unit
     square = float(np.square(size_N).sum())
     size = square / float(size_N.sum()) if square else 1.0
-    detectable = detectable_difference(n / rows.inflation, square / n, size=size) if n else math.nan
-    return verdict_on(compare_rows(rows, seed=seed), gain=gain if n else 0.0, margin=margin, detectable=detectable)
+    detectable = find_detectable_difference(n / rows.inflation, square / n, size=size) if n else math.nan
+    return compute_verdict(compare_rows(rows, seed=seed), gain=gain if n else 0.0, margin=margin, detectable=detectable)
 
 
-def recovery_of_runs(
+def compute_runs_recovery(
     arm_correct_NJ: npt.ArrayLike,
     base_correct_NJ: npt.ArrayLike,
     truth_correct_NJ: npt.ArrayLike,
@@ -144,17 +144,17 @@ def recovery_of_runs(
     fewer than 97.5 % of the resamples.
     """
     models = [_as_runs(runs) for runs in (arm_correct_NJ, base_correct_NJ, truth_correct_NJ)]
-    same_length(*models)
+    check_same_length(*models)
     _, base_NJ, truth_NJ = models
     if int(truth_NJ.sum()) * base_NJ.size <= int(base_NJ.sum()) * truth_NJ.size:
         return None
-    arm_R, base_R, truth_R = _resampled_means(models, cluster_N, np.random.default_rng(seed))
-    value = recovery(*(float(runs_NJ.mean()) for runs_NJ in models))
+    arm_R, base_R, truth_R = _resample_means(models, cluster_N, np.random.default_rng(seed))
+    value = compute_recovery(*(float(runs_NJ.mean()) for runs_NJ in models))
     assert value is not None
-    return recovery_between(value, arm_R - base_R, truth_R - base_R, len(models[0]))
+    return compute_recovery_interval(value, arm_R - base_R, truth_R - base_R, len(models[0]))
 
 
-def recovery_of_averages(
+def compute_averaged_recovery(
     runs: Sequence[Sequence[npt.ArrayLike]],
     strata: Sequence[str],
     clusters: Sequence[Int64s | None] | None = None,
@@ -174,23 +174,23 @@ def recovery_of_averages(
 
     Returns:
         ``None`` if ground truth does not beat the base on average. The interval is a bootstrap of the test rows within
-        each run, as in :func:`recovery_of_runs`; it treats the rows of different runs as independent.
+        each run, as in :func:`compute_runs_recovery`; it treats the rows of different runs as independent.
     """
     models = [[_as_runs(model) for model in run] for run in runs]
     for run in models:
-        same_length(*run)
-    weight_S, rng = weights_of(strata), np.random.default_rng(seed)
+        check_same_length(*run)
+    weight_S, rng = compute_weights(strata), np.random.default_rng(seed)
     arm, base, truth = (float(mean) for mean in weight_S @ [[model_NJ.mean() for model_NJ in run] for run in models])
-    value = recovery(arm, base, truth)
+    value = compute_recovery(arm, base, truth)
     if value is None or truth - base < SAME:
         return None
     of_runs = zip(models, clusters or [None] * len(models), strict=True)
-    resampled_SMR = np.array([_resampled_means(run, cluster_N, rng) for run, cluster_N in of_runs])
+    resampled_SMR = np.array([_resample_means(run, cluster_N, rng) for run, cluster_N in of_runs])
     arm_R, base_R, truth_R = np.tensordot(weight_S, resampled_SMR, axes=1)
-    return recovery_between(value, arm_R - base_R, truth_R - base_R, sum(len(run[0]) for run in models))
+    return compute_recovery_interval(value, arm_R - base_R, truth_R - base_R, sum(len(run[0]) for run in models))
 
 
-def _resampled_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.random.Generator) -> list[Floats]:
+def _resample_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.random.Generator) -> list[Floats]:
     """Return the mean of each model [N, J] on resampled rows or clusters, each with all its runs, [R] each."""
     n, right_MN = len(models[0]), np.stack([runs_NJ.sum(axis=1) for runs_NJ in models])
     # Rows with the same number of right runs for each model are interchangeable, and are drawn together.
@@ -204,7 +204,7 @@ def _resampled_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.
         draws_RP = rng.multinomial(len(clusters), np.full(len(clusters), 1 / len(clusters)), size=RESAMPLES) @ counts_CP
     n_R = draws_RP.sum(axis=1)
     return [
-        draws_RP @ (right_P / runs_NJ.shape[1]) / n_R + _resampled(run_shifts(runs_NJ), rng)
+        draws_RP @ (right_P / runs_NJ.shape[1]) / n_R + _resample_shifts(run_shifts(runs_NJ), rng)
         for right_P, runs_NJ in zip(patterns, models, strict=True)
     ]
 
@@ -229,7 +229,7 @@ def run_shifts(correct_NJ: Bools) -> Floats:
     return shrunk
 
 
-def sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
+def compute_sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
     """Return the probability that random signs make the sum of [N] whole numbers at least its observed absolute value.
 
     One-sided. Exact up to ``COUNTED`` steps of the convolution; else (1 + hits) / (1 + ``DRAWS``) from drawn signs.
@@ -252,7 +252,7 @@ def sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
     chance = np.ones(1)  # of each sum of the positive ones
     for size, count in groups:
         wider = np.zeros(len(chance) + size * count)
-        positive = _halves(count)
+        positive = _compute_binomial(count)
         for first in range(min(size, len(chance))):  # only sums that are equal modulo the size mix
             part = np.convolve(chance[first::size], positive)
             wider[first::size][: len(part)] = part
@@ -260,18 +260,18 @@ def sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
     return min(1.0, float(chance[least:].sum()))
 
 
-def _halves(count: int) -> Floats:
+def _compute_binomial(count: int) -> Floats:
     """Return the probabilities of 0 to ``count`` heads in ``count`` coin tosses."""
     log_factorial = scipy.special.gammaln(np.arange(1, count + 2))
     chances: Floats = np.exp(log_factorial[count] - log_factorial - log_factorial[::-1] - count * math.log(2))
     return chances
 
 
-def _difference(rows: RowDifferences) -> Estimate:
+def _compute_difference(rows: RowDifferences) -> Estimate:
     """Return the mean difference with Tango's interval for the number of single-run rows that would vary as much."""
     n = len(rows)
     if n == 0:
-        return undefined(0)
+        return make_undefined(0)
     difference_N = rows.steps_N / rows.per_unit
     mean, size = float(rows.steps_N.sum()) / rows.per_unit / n, float(np.abs(difference_N).mean())
     # The size of a discordant row's difference. One of full size is added: a few small ones do not rule out larger.
@@ -283,7 +283,7 @@ def _difference(rows: RowDifferences) -> Estimate:
     return score_interval(first, second, effective, num_rows=n)
 
 
-def _resampled(shift_J: Floats, rng: np.random.Generator) -> Floats:
+def _resample_shifts(shift_J: Floats, rng: np.random.Generator) -> Floats:
     """Return the mean of J shifts drawn with replacement, [R]."""
     runs = len(shift_J)
     drawn_R: Floats = shift_J[rng.integers(0, runs, size=(RESAMPLES, runs))].mean(axis=1)

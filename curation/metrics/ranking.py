@@ -8,20 +8,20 @@ import numpy.typing as npt
 import scipy
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.metrics.clusters import inflation, share_right
-from curation.metrics.estimates import CONFIDENCE, TAIL, Estimate, proportion, undefined
-from curation.metrics.inputs import as_flags, as_scores, as_weights, same_length
+from curation.metrics.clusters import compute_inflation, compute_share_right
+from curation.metrics.estimates import CONFIDENCE, TAIL, Estimate, compute_proportion, make_undefined
+from curation.metrics.inputs import as_flags, as_scores, as_weights, check_same_length
 
 COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _PRIOR_ROWS = 2.5
 """Chosen by simulation: ``benchmarks.verdict_intervals`` finds that .94 to .96 of the intervals hold the truth."""
 
 
-def auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
+def compute_auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
     """Return the area under the ROC curve, ties counted half; NaN when one class is missing. Exact, O(N log N)."""
     scores, correct = as_scores(scores_N), as_flags(correct_N)
-    same_length(scores, correct)
-    return float(_auc_of_counts(_counts_by_score(scores, correct)))
+    check_same_length(scores, correct)
+    return float(_compute_auc(_count_by_score(scores, correct)))
 
 
 def auc(
@@ -42,27 +42,27 @@ def auc(
     Rows of the clusters ``cluster_N`` (without weights) vary more by their inflation (``curation.metrics.clusters``).
     """
     scores, correct = as_scores(scores_N), as_flags(correct_N)
-    same_length(scores, correct)
-    counts_2G = _counts_by_score(scores, correct, as_weights(weights_N, len(scores)))
-    value, num_rows = float(_auc_of_counts(counts_2G)), int(counts_2G.sum())
+    check_same_length(scores, correct)
+    counts_2G = _count_by_score(scores, correct, as_weights(weights_N, len(scores)))
+    value, num_rows = float(_compute_auc(counts_2G)), int(counts_2G.sum())
     if math.isnan(value):
-        return undefined(num_rows)
+        return make_undefined(num_rows)
     rarer = float(counts_2G.sum(axis=1).min())
-    as_many = rarer if value in (0.0, 1.0) else value * (1 - value) / _auc_variance(counts_2G, value)
+    as_many = rarer if value in (0.0, 1.0) else value * (1 - value) / _compute_auc_variance(counts_2G, value)
     if cluster_N is not None:
-        as_many /= inflation(auc_influence(scores, correct), cluster_N)
+        as_many /= compute_inflation(compute_auc_influence(scores, correct), cluster_N)
     right, wrong = value * as_many, (1 - value) * as_many
     low = float(scipy.special.betaincinv(right, wrong + 1, TAIL)) if right else 0.0
     high = float(scipy.special.betaincinv(right + 1, wrong, 1 - TAIL)) if wrong else 1.0
     return Estimate(value=value, low=low, high=high, n=num_rows)
 
 
-def auc_influence(scores_N: Floats, correct_N: Bools) -> Floats:
+def compute_auc_influence(scores_N: Floats, correct_N: Bools) -> Floats:
     """Return how each row moves the AUC, float64 [N], which sum up to 0; both classes have rows."""
-    return influence_of(*placements(scores_N, correct_N), correct_N)
+    return compute_influence(*compute_placements(scores_N, correct_N), correct_N)
 
 
-def influence_of(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Floats:
+def compute_influence(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Floats:
     """Return how each row moves the mean of placements, or of the differences of two scores' placements, float64 [N].
 
     A right row's is its placement less the mean, by the number of right rows; a wrong row's likewise.
@@ -73,7 +73,7 @@ def influence_of(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Floats:
     return influence_N
 
 
-def placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floats]:
+def compute_placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floats]:
     """Return the share of wrong rows below each right row, and of right rows above each wrong row.
 
     Ties count half. The mean of either is the AUC.
@@ -86,7 +86,7 @@ def placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floats]:
     return share_P, share_Q
 
 
-def purity_of_cells(
+def compute_cell_purity(
     counts_2G: Int64s,
     points: Sequence[int],
     *,
@@ -106,18 +106,18 @@ def purity_of_cells(
     found = []
     for n in points:
         if cluster_G is None:
-            found.append(proportion(round(float(np.interp(n, rows_G, right_G))), n, confidence=confidence))
+            found.append(compute_proportion(round(float(np.interp(n, rows_G, right_G))), n, confidence=confidence))
         else:
-            found.append(share_right(counts_2G[1, :n] > 0, cluster_G[:n], confidence=confidence))
+            found.append(compute_share_right(counts_2G[1, :n] > 0, cluster_G[:n], confidence=confidence))
     return found
 
 
-def coverage_points(num_rows: int, coverages: Sequence[float] = COVERAGES) -> list[int]:
+def list_coverage_points(num_rows: int, coverages: Sequence[float] = COVERAGES) -> list[int]:
     """Numbers of rows that make up these shares, ascending, each once; at least one row, rounded to whole ones."""
     return sorted({max(1, round(coverage * num_rows)) for coverage in coverages}) if num_rows else []
 
 
-def _counts_by_score(scores_N: Floats, correct_N: Bools, weights_N: Int64s | None = None) -> Int64s:
+def _count_by_score(scores_N: Floats, correct_N: Bools, weights_N: Int64s | None = None) -> Int64s:
     """Wrong and right rows at each distinct score, in ascending order of the score, int64 [2, G]."""
     distinct_G, group_N = np.unique(scores_N, return_inverse=True)
     num_groups = len(distinct_G)
@@ -125,7 +125,7 @@ def _counts_by_score(scores_N: Floats, correct_N: Bools, weights_N: Int64s | Non
     return counts.reshape(2, num_groups).astype(np.int64)
 
 
-def _auc_variance(counts_2G: Int64s, value: float) -> float:
+def _compute_auc_variance(counts_2G: Int64s, value: float) -> float:
     """Compute the variance of the AUC ``value`` in (0, 1): DeLong's, drawn to that of Hanley and McNeil."""
     wrong_G, right_G = counts_2G
     num_wrong, num_right = float(wrong_G.sum()), float(right_G.sum())
@@ -142,7 +142,7 @@ def _auc_variance(counts_2G: Int64s, value: float) -> float:
     return (known * of_rows + _PRIOR_ROWS * expected) / (known + _PRIOR_ROWS)
 
 
-def _auc_of_counts(counts_2G: Int64s) -> Floats:
+def _compute_auc(counts_2G: Int64s) -> Floats:
     """Return AUC of each set of counts [..., 2, G]; NaN if a class is missing, [...]."""
     wrong, right = counts_2G[..., 0, :], counts_2G[..., 1, :]
     below = np.cumsum(wrong, axis=-1) - wrong

@@ -4,21 +4,21 @@ import bisect
 
 import scipy
 
-from curation.metrics.estimates import CONFIDENCE, Estimate, undefined
+from curation.metrics.estimates import CONFIDENCE, Estimate, make_undefined
 
 
-def share_of_finite(num_right: int, n: int, size: int, *, confidence: float = CONFIDENCE) -> Estimate:
+def compute_finite_share(num_right: int, n: int, size: int, *, confidence: float = CONFIDENCE) -> Estimate:
     """Return the share of right rows among ``size``, with ``n`` of them drawn, and its exact interval; NaN for no rows.
 
     The interval holds the shares that neither one-sided hypergeometric test rejects at half the level (Konijn,
     "Statistical Theory of Sample Survey Design and Analysis", 1973; Buonaccorsi, The American Statistician 41, 1987).
     Its coverage is at least ``confidence`` for every number of right rows. Of a large population it is the interval of
-    Clopper and Pearson (:func:`curation.metrics.proportion`); of rows that were all drawn it is a point.
+    Clopper and Pearson (:func:`curation.metrics.compute_proportion`); of rows that were all drawn it is a point.
     """
     if not 0 <= num_right <= n <= size:
         raise ValueError(f"num_right {num_right}, n {n} and size {size} do not ascend from 0")
     if n == 0:
-        return undefined(0)
+        return make_undefined(0)
     tail = (1 - confidence) / 2
     possible = range(num_right, size - (n - num_right) + 1)  # numbers of right rows in the population
     drawn = scipy.stats.hypergeom

@@ -24,8 +24,8 @@ import scipy
 from curation.arrays import Bools, Float32s, Int64s
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import ALPHA, Estimate, auc, auc_value
-from curation.metrics.foreign import Foreign, clearest, count_beyond, distances_to_source, separable_share
+from curation.metrics import ALPHA, Estimate, auc, compute_auc_value
+from curation.metrics.foreign import Foreign, compute_distances, compute_separable_share, count_beyond, find_clearest
 
 Strength = Literal["untested", "none shown", "slight", "minority", "clear", "severe"]
 
@@ -92,7 +92,7 @@ class Shift:
     @property
     def separable(self) -> Estimate:
         """The share of foreign rows that gives this AUC, if the classifier tells all of them."""
-        low, value, high = map(separable_share, (self.auc.low, self.auc.value, self.auc.high))
+        low, value, high = map(compute_separable_share, (self.auc.low, self.auc.value, self.auc.high))
         return Estimate(value=value, low=low, high=high, n=self.auc.n)
 
     def in_words(self) -> str:
@@ -102,8 +102,8 @@ class Shift:
         auc = f"AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}]"
         if self.foreign is not None and self.foreign.is_shown:
             share = self.foreign.share
-            return f"{auc}, and {percent(share)} of {share.n:,} rows are unlike any labelled one"
-        return f"{auc}: up to {percent(self.separable)} of the pool's rows may be foreign"
+            return f"{auc}, and {format_share_interval(share)} of {share.n:,} rows are unlike any labelled one"
+        return f"{auc}: up to {format_share_interval(self.separable)} of the pool's rows may be foreign"
 
     def warning(self) -> str | None:
         """Return a warning for the report, or ``None`` if the test shows no difference."""
@@ -140,7 +140,7 @@ class Shift:
         }
 
 
-def sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
+def mark_sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
     """Return the rows of a split to compare, bool [N]: about ``MAX_ROWS`` of its ``num_rows``, by a hash of the row id.
 
     The choice depends on each row alone, so that the labelling actor knows which rows' states to keep.
@@ -149,7 +149,7 @@ def sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
     return marked_N
 
 
-def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
+def compare_samples(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
     """Compare the hidden states of source and pool rows; at most ``max_rows`` of each, drawn by ``seed``.
 
     Rows with a NaN or an infinity are skipped. With fewer than 20 rows left on a side there is no test (AUC NaN, p 1).
@@ -159,15 +159,15 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
     source, pool = np.asarray(source_ND), np.asarray(pool_MD)
     if source.ndim != 2 or pool.ndim != 2 or (len(source) and len(pool) and source.shape[1] != pool.shape[1]):
         raise ValueError(f"states have shapes {source.shape} and {pool.shape}, not [N, D] and [M, D]")
-    sides = [_finite_rows(states, max_rows, rng) for states in (source, pool)]
+    sides = [_draw_finite_rows(states, max_rows, rng) for states in (source, pool)]
     num_source, num_pool = map(len, sides)
     if min(num_source, num_pool) < MIN_ROWS:
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool)
     states_ND, is_pool_N = np.concatenate(sides), np.repeat([False, True], [num_source, num_pool])
-    held_N = stratified(is_pool_N, 0.5, rng)
-    scores_H = _scores(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
+    held_N = draw_stratified(is_pool_N, 0.5, rng)
+    scores_H = _score_rows(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
     is_pool_H = is_pool_N[held_N]
-    distances = distances_to_source(sides[0], sides[1], rng)
+    distances = compute_distances(sides[0], sides[1], rng)
     foreign = [
         count_beyond(distances.source_K, distances.pool_M, "distance"),
         count_beyond(scores_H[~is_pool_H], scores_H[is_pool_H], "classifier"),
@@ -177,31 +177,31 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
         p_value=rank_test(scores_H, is_pool_H),
         num_source=num_source,
         num_pool=num_pool,
-        foreign=clearest(foreign),
+        foreign=find_clearest(foreign),
     )
 
 
-def percent(share: Estimate) -> str:
+def format_share_interval(share: Estimate) -> str:
     """Return a share with its interval, in per cent."""
     return f"{100 * share.value:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
 
 
-def passing_in_words(foreign: Foreign) -> str:
+def describe_passing(foreign: Foreign) -> str:
     """Return the share of foreign rows among those that pass a cut, in words."""
     share = foreign.share
     return (
-        f"{percent(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows that pass it, "
+        f"{format_share_interval(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows that pass it, "
         "and trust says nothing of them"
     )
 
 
-def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Float32s:
+def _draw_finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Float32s:
     """Return at most ``max_rows`` finite rows, in random order, float32 [N, D]."""
     finite = np.flatnonzero(np.isfinite(states_ND).all(axis=1))
     return np.asarray(states_ND[rng.permutation(finite)[:max_rows]], dtype=np.float32)
 
 
-def stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:
+def draw_stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:
     """Return a mask of a random share of the rows of each side."""
     marked_N = np.zeros(len(is_pool_N), dtype=np.bool_)
     for side in (False, True):
@@ -210,18 +210,18 @@ def stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bool
     return marked_N
 
 
-def _scores(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
+def _score_rows(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
     """Return how much each held-out row looks like the pool's, float32 [H]."""
-    inner_F = stratified(is_pool_F, _INNER_SHARE, rng)
+    inner_F = draw_stratified(is_pool_F, _INNER_SHARE, rng)
     reached = []
     for squares in (False, True):
-        fit, inner = _features(fit_FD[~inner_F], fit_FD[inner_F], squares)
-        reached.append(auc_value(inner @ _ridge(fit, is_pool_F[~inner_F]), is_pool_F[inner_F]))
-    fit, held = _features(fit_FD, held_HD, squares=reached[1] > reached[0])
-    return np.asarray(held @ _ridge(fit, is_pool_F))
+        fit, inner = _make_features(fit_FD[~inner_F], fit_FD[inner_F], squares)
+        reached.append(compute_auc_value(inner @ _fit_ridge(fit, is_pool_F[~inner_F]), is_pool_F[inner_F]))
+    fit, held = _make_features(fit_FD, held_HD, squares=reached[1] > reached[0])
+    return np.asarray(held @ _fit_ridge(fit, is_pool_F))
 
 
-def _features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float32s, Float32s]:
+def _make_features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float32s, Float32s]:
     """Return both parts, standardised by the fitted part and clipped; ``squares`` appends their centred squares."""
     mean_D, sd_D = fit_FD.mean(axis=0), fit_FD.std(axis=0)
     scale_D = np.where(sd_D > 0, sd_D, 1)
@@ -232,7 +232,7 @@ def _features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float
     return fit, held
 
 
-def _ridge(features_FD: Float32s, is_pool_F: Bools) -> Float32s:
+def _fit_ridge(features_FD: Float32s, is_pool_F: Bools) -> Float32s:
     """Return the weights [D] of ridge regression, by conjugate gradients, without a matrix of D x D or F x F."""
     penalty = _PENALTY * features_FD.shape[1]
     residual_F = is_pool_F - is_pool_F.mean(dtype=np.float32)

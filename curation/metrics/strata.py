@@ -13,7 +13,7 @@ import numpy.typing as npt
 import scipy
 
 from curation.arrays import Float64s
-from curation.metrics.estimates import TAIL, Estimate, over_seeds, undefined
+from curation.metrics.estimates import TAIL, Estimate, average_over_seeds, make_undefined
 
 
 def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
@@ -23,11 +23,11 @@ def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Es
     2008) and treats the rows of different estimates as independent; NaN if one of them has no bounds.
     """
     if not estimates:
-        return undefined(0)
-    return weighted_mean(estimates, weights_of(strata))
+        return make_undefined(0)
+    return compute_weighted_mean(estimates, compute_weights(strata))
 
 
-def weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
+def compute_weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
     """Return the mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their rows.
 
     The interval is MOVER's (see :func:`mean_over_strata`). It lies within the weighted means of the bounds, so a mean
@@ -43,7 +43,7 @@ def weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Esti
     return Estimate(value=mean, low=mean - below, high=mean + above, n=sum(item.n for item in estimates))
 
 
-def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None:
+def average_over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None:
     """Return the unweighted mean over strata of their runs' means, with a t interval of the runs within their strata.
 
     ``n`` is the number of runs; with one stratum it is ``over_seeds``. Over several strata the degrees of freedom are
@@ -53,8 +53,8 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
     if not runs or min(map(len, runs.values())) < 2:
         return None
     if len(runs) == 1:
-        return over_seeds(values)
-    mean = float(weights_of(strata) @ np.asarray(values, dtype=np.float64))
+        return average_over_seeds(values)
+    mean = float(compute_weights(strata) @ np.asarray(values, dtype=np.float64))
     parts = np.array([of.var(ddof=1) / len(of) for of in runs.values()]) / len(runs) ** 2
     freedom = np.array([len(of) - 1 for of in runs.values()])
     variance = float(parts.sum())
@@ -65,7 +65,7 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
     return Estimate(value=mean, low=mean - margin, high=mean + margin, n=len(values))
 
 
-def weights_of(strata: Sequence[str]) -> Float64s:
+def compute_weights(strata: Sequence[str]) -> Float64s:
     """Return the weight of each run in a mean over strata of the means of their runs, [S]."""
     names = list(strata)
     return np.array([1 / names.count(name) for name in names]) / len(set(names))

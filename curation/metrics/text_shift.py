@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from curation.metrics import auc
-from curation.metrics.foreign import NEIGHBOURS, clearest, count_beyond
-from curation.metrics.shift import MAX_ROWS, MIN_ROWS, Shift, rank_test, stratified
+from curation.metrics.foreign import NEIGHBOURS, count_beyond, find_clearest
+from curation.metrics.shift import MAX_ROWS, MIN_ROWS, Shift, draw_stratified, rank_test
 
 INPUTS = "questions (their words)"
 NUM_HASHES = 1 << 16
@@ -29,14 +29,14 @@ def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> S
     With fewer than 20 different texts on a side there is no test (AUC NaN, p 1).
     """
     rng = np.random.default_rng(seed)
-    source_NW, pool_MW = (_hash_words(_drawn(texts, rng)) for texts in (source, pool))
+    source_NW, pool_MW = (_hash_words(_draw_texts(texts, rng)) for texts in (source, pool))
     return _compare(source_NW, pool_MW, rng)
 
 
 def compare_with_words(source_NW: Words, pool: Sequence[str], *, seed: int) -> Shift:
     """Compare texts, of which each counts once, with the words of others (:func:`sample_words`)."""
     rng = np.random.default_rng(seed)
-    return _compare(source_NW, _hash_words(_drawn(pool, rng)), rng)
+    return _compare(source_NW, _hash_words(_draw_texts(pool, rng)), rng)
 
 
 def sample_words(texts: Sequence[str], *, seed: int) -> Words:
@@ -44,7 +44,7 @@ def sample_words(texts: Sequence[str], *, seed: int) -> Words:
 
     Fewer than 20 texts serve no comparison, so that none is returned then.
     """
-    words_NW = _hash_words(_drawn(texts, np.random.default_rng(seed)))
+    words_NW = _hash_words(_draw_texts(texts, np.random.default_rng(seed)))
     num_kept = int(np.searchsorted(words_NW.indptr, MAX_HASHES, side="right")) - 1
     return words_NW[: num_kept if num_kept >= MIN_ROWS else 0]
 
@@ -75,7 +75,7 @@ def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shif
 
     is_pool_N = np.repeat([False, True], [num_source, num_pool])
     words_NW = normalize(vstack([source_NW, pool_MW], format="csr").astype(np.float64))
-    held_N = stratified(is_pool_N, 0.5, rng)
+    held_N = draw_stratified(is_pool_N, 0.5, rng)
     is_pool_H = is_pool_N[held_N]
     fit_F, held_K = np.flatnonzero(~held_N & ~is_pool_N), np.flatnonzero(held_N & ~is_pool_N)
     with threadpool_limits(1):
@@ -95,11 +95,11 @@ def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shif
         num_source=num_source,
         num_pool=num_pool,
         inputs=INPUTS,
-        foreign=clearest(foreign),
+        foreign=find_clearest(foreign),
     )
 
 
-def _drawn(texts: Sequence[str], rng: np.random.Generator) -> list[str]:
+def _draw_texts(texts: Sequence[str], rng: np.random.Generator) -> list[str]:
     """Return at most ``MAX_ROWS`` of the different texts, in random order."""
     different = [*dict.fromkeys(texts)]
     return [different[place] for place in rng.permutation(len(different))[:MAX_ROWS]]

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from curation.metrics.estimates import TAIL, Estimate, undefined
+from curation.metrics.estimates import TAIL, Estimate, make_undefined
 
 
-def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool = True) -> Estimate:
+def compute_population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool = True) -> Estimate:
     """Return the mean of a number over a ``population`` of rows, from a simple random sample without replacement.
 
     The interval is the t interval with Hall's correction for skewness ("On the Removal of Skewness by Transformation",
@@ -23,7 +23,7 @@ def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool =
     values_N = np.asarray(sample_N, dtype=np.float64)
     n = len(values_N)
     if not n or population < 1:
-        return undefined(n)
+        return make_undefined(n)
     if is_part and n > population:
         raise ValueError(f"a sample of {n} rows is not part of a population of {population}")
     mean = float(values_N.mean())
@@ -37,11 +37,11 @@ def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool =
     variance = sd**2 * (1 / n - 1 / population if is_part else 1 / n + 1 / population)
     skewness = float(((values_N - mean) ** 3).mean()) / sd**3
     quantile = float(scipy.special.stdtrit(n - 1, 1 - TAIL))
-    low, high = (mean - math.sqrt(variance) * _untransformed(y, skewness, n) for y in (quantile, -quantile))
+    low, high = (mean - math.sqrt(variance) * _invert_transform(y, skewness, n) for y in (quantile, -quantile))
     return Estimate(value=mean, low=min(low, mean), high=max(high, mean), n=n)
 
 
-def _untransformed(y: float, skewness: float, n: int) -> float:
+def _invert_transform(y: float, skewness: float, n: int) -> float:
     """Return the inverse of Hall's cubic transformation of the t statistic, at ``y``."""
     if abs(skewness) < 1e-8:
         return y
@@ -49,7 +49,7 @@ def _untransformed(y: float, skewness: float, n: int) -> float:
     return 3 * root_n / skewness * (math.cbrt(1 + skewness / root_n * (y - skewness / (6 * root_n))) - 1)
 
 
-def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
+def compute_ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
     """Return the sum of ``parts`` over that of ``wholes`` of M batches, e.g. seconds a row; n is the number of batches.
 
     The t interval of the ratio estimator (Cochran, "Sampling Techniques", 1977, section 6.4), its variance from the
@@ -59,7 +59,7 @@ def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
     over_M, under_M = np.asarray(parts_M, dtype=np.float64), np.asarray(wholes_M, dtype=np.float64)
     m = len(over_M)
     if not m or not under_M.sum() > 0:
-        return undefined(m)
+        return make_undefined(m)
     value = float(over_M.sum() / under_M.sum())
     if m == 1:
         return Estimate(value=value, low=math.nan, high=math.nan, n=m)
@@ -69,20 +69,20 @@ def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
     return Estimate(value=value, low=max(0.0, value - margin), high=value + margin, n=m)
 
 
-def times(estimate: Estimate, factor: float) -> Estimate:
+def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
     """Return the estimate of a multiple; ``factor`` is known and not negative."""
     value, low, high = (factor * x for x in (estimate.value, estimate.low, estimate.high))
     return Estimate(value=value, low=low, high=high, n=estimate.n)
 
 
-def together(estimates: Iterable[Estimate]) -> Estimate:
+def sum_together(estimates: Iterable[Estimate]) -> Estimate:
     """Return the sum of estimates from one sample of n rows: the bounds add up, since one error moves all of them."""
     given = list(estimates)
     value, low, high = (math.fsum(getattr(item, name) for item in given) for name in ("value", "low", "high"))
     return Estimate(value=value, low=low, high=high, n=max((item.n for item in given), default=0))
 
 
-def independent(estimates: Iterable[Estimate]) -> Estimate:
+def sum_independent(estimates: Iterable[Estimate]) -> Estimate:
     """Return the sum of estimates with independent errors: distances to the bounds add as squares.
 
     MOVER (Zou, Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 2008).
@@ -94,16 +94,16 @@ def independent(estimates: Iterable[Estimate]) -> Estimate:
     return Estimate(value=value, low=value - below, high=value + above, n=sum(item.n for item in given))
 
 
-def widened(estimate: Estimate, share: float) -> Estimate:
+def widen_estimate(estimate: Estimate, share: float) -> Estimate:
     """Add an independent error of at most ``share`` of its value to an estimate, e.g. that of another hour's speed.
 
     Without an interval of its own it has this one alone.
     """
-    own = estimate if math.isfinite(estimate.low) else exactly(estimate.value, estimate.n)
+    own = estimate if math.isfinite(estimate.low) else make_exact(estimate.value, estimate.n)
     other = Estimate(value=0.0, low=-share * own.value, high=share * own.value, n=0)
-    return independent([own, other])
+    return sum_independent([own, other])
 
 
-def exactly(value: float, n: int = 0) -> Estimate:
+def make_exact(value: float, n: int = 0) -> Estimate:
     """Return a number that is known."""
     return Estimate(value=value, low=value, high=value, n=n)

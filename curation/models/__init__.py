@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from curation.activity import doing
 from curation.config import ModelConfig
-from curation.config.states import beyond
+from curation.config.states import find_depth_problem
 from curation.errors import ModelError, is_panic
 from curation.heavy import torch, transformers
 from curation.json_types import Json
 from curation.models import from_json
 from curation.models.loading import (
-    adapted,
+    add_adapter,
     check_adapter,
     check_files,
-    first_line,
+    find_hub_commit,
     from_pretrained,
-    hub_commit,
+    get_first_line,
     load_weights,
 )
-from curation.models.own_code import allowed_code, check_code, check_head, file_of
+from curation.models.own_code import check_code, check_head, find_allowed_code, read_model_file
 from curation.refs import ModelRef
-from curation.storage.cache import fetched, staged
-from curation.storage.digest import directory_digest
-from curation.storage.paths import Place, Remote, place
+from curation.storage.cache import fetch_folder, staged
+from curation.storage.digest import compute_directory_digest
+from curation.storage.paths import Place, Remote, to_place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -43,67 +43,67 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
         base: a directory, or a hub id.
         revision: of a hub id; a branch or a tag is replaced by its commit.
         adapter: a directory that peft saved.
-        code: what ``own_code.allowed_code`` gives; None: the model's own code never runs.
+        code: what ``own_code.find_allowed_code`` gives; None: the model's own code never runs.
 
     Raises:
         ModelError: it is neither a directory that ``loading.check_files`` accepts nor a reachable hub id; or the model
             needs code of its own that ``code`` does not allow.
     """
-    path = place(base)
+    path = to_place(base)
     if path.exists():
         check_files(ModelRef(base=base, adapter=adapter, code=code))
-        return ModelRef(base=str(path), revision=directory_digest(path), adapter=adapter, code=code)
+        return ModelRef(base=str(path), revision=compute_directory_digest(path), adapter=adapter, code=code)
     if adapter is not None:
         check_adapter(adapter)
     if base.startswith(("/", ".", "~")) or isinstance(path, Remote):
         raise ModelError(f"model {base!r}: no such directory; give one that save_pretrained made, or a hub id")
-    ref = ModelRef(base=base, revision=hub_commit(base, revision) or revision, adapter=adapter, code=code)
+    ref = ModelRef(base=base, revision=find_hub_commit(base, revision) or revision, adapter=adapter, code=code)
     try:
         if code is None:
             read_configuration(ref)
         else:  # nothing of it is run here
             check_files(ref)
-            if file_of(ref, "config.json") is None:
+            if read_model_file(ref, "config.json") is None:
                 raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id")
     except ModelError as error:
         if isinstance(error.__cause__, OSError | ValueError):
-            reason = first_line(error.__cause__)
+            reason = get_first_line(error.__cause__)
             raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id: {reason}") from error
         raise
     return ref
 
 
 def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> None:
-    """Refuse what :func:`named` would refuse of a model's files, without reading weights or asking the hub.
+    """Refuse what :func:`pin_model` would refuse of a model's files, without reading weights or asking the hub.
 
     ``head``: it is a reward model with a head, whose own code is never replaced by a class of transformers. ``loads``:
     of a local directory, configuration and tokenizer are loaded too, but where that would run the model's code.
 
     Raises:
-        ModelError: as :func:`named`.
+        ModelError: as :func:`pin_model`.
     """
     base = str(model.path)
-    code = allowed_code(base, model.revision) if model.allow_remote_code else None
-    if place(base).exists():
+    code = find_allowed_code(base, model.revision) if model.allow_remote_code else None
+    if to_place(base).exists():
         ref = ModelRef(base=base, adapter=model.adapter, code=code)
         check_files(ref)
         if head:
             check_head(ref)
-        if loads and code is None and not isinstance(place(base), Remote):
+        if loads and code is None and not isinstance(to_place(base), Remote):
             read_configuration(ref)
             read_tokenizer(ref)
     elif model.adapter is not None:
         check_adapter(model.adapter)
 
 
-def named(model: ModelConfig) -> ModelRef:
+def pin_model(model: ModelConfig) -> ModelRef:
     """Return the model that a section of the configuration names by its path, pinned (:func:`resolve`).
 
     Raises:
         ModelError: as :func:`resolve`; or ``allow_remote_code`` without the revision of the code.
     """
     base = str(model.path)
-    code = allowed_code(base, model.revision) if model.allow_remote_code else None
+    code = find_allowed_code(base, model.revision) if model.allow_remote_code else None
     with doing(f"reading the files of the model {base}"):
         return resolve(base, model.revision, model.adapter, code=code)
 
@@ -125,7 +125,7 @@ def create(
         ModelError: the family is unknown, or refuses the shape.
     """
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    tokenizer = _word_tokenizer(words, pattern)
+    tokenizer = _make_word_tokenizer(words, pattern)
     try:
         config = transformers.AutoConfig.for_model(
             family,
@@ -146,7 +146,7 @@ def create(
     return resolve(str(path))
 
 
-def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenizerBase":
+def _make_word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenizerBase":
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {word: index for index, word in enumerate((PAD, EOS, UNKNOWN, *words))}
@@ -167,13 +167,13 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
         ModelError: it does not load, or needs the model's own code, which is not allowed; or it has neither a padding
             nor an end token.
     """
-    local = here(ref)
+    local = fetch_model(ref)
     try:
         tokenizer: PreTrainedTokenizerBase = from_pretrained(transformers.AutoTokenizer, local, padding_side="left")
     except ModelError:
         raise
     except Exception as error:  # the library that reads its files raises plain ones
-        raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {first_line(error)}") from error
+        raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {get_first_line(error)}") from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
@@ -192,7 +192,7 @@ def read_tokenizer(ref: ModelRef) -> Any:
     """
     check_code(ref)
     with doing(f"reading the tokenizer of the model {ref.base}"):
-        found = from_json.tokenizer(ref)
+        found = from_json.load_json_tokenizer(ref)
         return load_tokenizer(ref) if found is None else found
 
 
@@ -213,7 +213,7 @@ def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "Pr
             )
 
 
-def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
+def encode_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
     """Return token ids of texts, with ``special`` those that the tokenizer puts around them.
 
     Raises:
@@ -224,7 +224,7 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, spe
     return ids
 
 
-def text_of(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -> str:
+def decode_tokens(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -> str:
     """Return the text of tokens, without special ones.
 
     Raises:
@@ -246,12 +246,12 @@ def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
         if not is_panic(error):
             raise
         raise ModelError(
-            f"model {tokenizer.name_or_path!r}: its tokenizer gives up on a text ({first_line(error)}); a pattern of "
+            f"model {tokenizer.name_or_path!r}: its tokenizer gives up on a text ({get_first_line(error)}); a pattern of "
             "its tokenizer.json takes too many steps there, so mend that pattern or give another model"
         ) from None
 
 
-def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
+def encode_prefixes(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
     """Return token ids of texts that something is to follow.
 
     With ``special``, tokens that the tokenizer puts before a text are there, and end tokens that it puts after one are
@@ -259,7 +259,7 @@ def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, spec
     """
     if not texts:
         return []
-    ids = token_ids(tokenizer, texts, special=special)
+    ids = encode_texts(tokenizer, texts, special=special)
     for tokens in ids if special else ():
         while tokens and tokens[-1] == tokenizer.eos_token_id:
             tokens.pop()
@@ -291,7 +291,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
         ModelError: the weights, or the adapter, do not load, or the adapter was made for another base.
     """
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    local = here(ref)
+    local = fetch_model(ref)
     try:
         settings: Json = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
         model, found = load_weights(transformers.AutoModelForCausalLM, local, **settings, output_loading_info=True)
@@ -300,7 +300,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
                 f"model {ref.base!r} lacks {len(missing)} of its weights, the first {missing[0]}; copy the model again"
             )
         if local.adapter is not None:
-            model = adapted(model, local.adapter, ref)
+            model = add_adapter(model, local.adapter, ref)
             if merge:
                 model = model.merge_and_unload()
         try:
@@ -315,7 +315,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     return loaded
 
 
-def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
+def load_configuration(ref: ModelRef) -> "PreTrainedConfig":
     """Return the configuration of a model.
 
     Raises:
@@ -324,11 +324,11 @@ def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
     from huggingface_hub.errors import StrictDataclassError
 
     try:
-        config: PreTrainedConfig = from_pretrained(transformers.AutoConfig, here(ref))
+        config: PreTrainedConfig = from_pretrained(transformers.AutoConfig, fetch_model(ref))
     except ModelError:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
-        raise ModelError(f"model {ref.base!r}: its configuration does not load: {first_line(error)}") from error
+        raise ModelError(f"model {ref.base!r}: its configuration does not load: {get_first_line(error)}") from error
     return config
 
 
@@ -336,14 +336,14 @@ def read_configuration(ref: ModelRef) -> Json:
     """Return the configuration of a text model, or of a model's part that reads text, without torch where that can be.
 
     Raises:
-        ModelError: as :func:`configuration_of`.
+        ModelError: as :func:`load_configuration`.
     """
     check_code(ref)
-    found = from_json.configuration(ref)
-    return configuration_of(ref).get_text_config().to_dict() if found is None else found
+    found = from_json.read_json_configuration(ref)
+    return load_configuration(ref).get_text_config().to_dict() if found is None else found
 
 
-def state_size(ref: ModelRef, states: Sequence[str]) -> int:
+def get_state_size(ref: ModelRef, states: Sequence[str]) -> int:
     """Return the width of these hidden states of a model, from its configuration alone.
 
     Raises:
@@ -360,19 +360,21 @@ def check_layers(ref: ModelRef, num_layers: int, states: Sequence[str]) -> None:
     Raises:
         ModelError: a layer is missing; the message names the state, its layer and the number of layers.
     """
-    problem = beyond(states, num_layers)
+    problem = find_depth_problem(states, num_layers)
     if problem is not None:
         raise ModelError(f"teacher.states: {problem} (model {ref.base!r})")
 
 
-def here(ref: ModelRef) -> ModelRef:
+def fetch_model(ref: ModelRef) -> ModelRef:
     """Return the same model with paths on this node: URLs are downloaded once; hub ids and local paths stay.
 
     Raises:
         ModelError: the model no longer exists.
     """
     try:
-        paths = {name: str(fetched(uri)) for name in ("base", "adapter") if "://" in (uri := getattr(ref, name) or "")}
+        paths = {
+            name: str(fetch_folder(uri)) for name in ("base", "adapter") if "://" in (uri := getattr(ref, name) or "")
+        }
     except OSError as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) cannot be fetched: {error}") from error
     return replace(ref, **paths)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from curation.config import AskConfig, LmStudentConfig
 from curation.errors import ModelError
-from curation.models.own_code import file_of
+from curation.models.own_code import read_model_file
 from curation.refs import ModelRef
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -21,7 +21,7 @@ FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 @cache
-def bfloat16_flag(cpuinfo: Path = CPUINFO) -> str | None:
+def find_bfloat16_flag(cpuinfo: Path = CPUINFO) -> str | None:
     """Return the flag of this processor's instructions for bfloat16; ``None`` where it has none, or does not say.
 
     Without them a product in bfloat16 takes several times as long as one in float32
@@ -49,10 +49,10 @@ Ask = TypeVar("Ask", bound=AskConfig)
 Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 
 
-def taken(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
+def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
     """Return ``dtype``, or what ``auto`` stands for: the checkpoint's own type if it is among ``half``, else float32.
 
-    On CPUs it is float32, but for :func:`settled`.
+    On CPUs it is float32, but for :func:`settle_ask`.
 
     ``model`` is ``None`` for one that the run makes from scratch, in float32, and where there are no weights.
 
@@ -61,15 +61,15 @@ def taken(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[st
     """
     if dtype != AUTO:
         return dtype
-    own = own_dtype(model) if on_gpu and model is not None else None
+    own = read_own_dtype(model) if on_gpu and model is not None else None
     return own if own is not None and own in half else "float32"
 
 
-def settled(ask: Ask, model: ModelRef | None) -> Ask:
+def settle_ask(ask: Ask, model: ModelRef | None) -> Ask:
     """Return how a model is asked, with its type: ``auto`` is bfloat16 on CPUs that compute it fast, too."""
     if ask.actors.num_gpus or not takes_bfloat16_on_cpus():
-        return ask.model_copy(update={"dtype": taken(ask.dtype, model, on_gpu=ask.actors.num_gpus > 0)})
-    return ask.model_copy(update={"dtype": taken(ask.dtype, model, on_gpu=True, half=HALF_TRAINING)})
+        return ask.model_copy(update={"dtype": choose_dtype(ask.dtype, model, on_gpu=ask.actors.num_gpus > 0)})
+    return ask.model_copy(update={"dtype": choose_dtype(ask.dtype, model, on_gpu=True, half=HALF_TRAINING)})
 
 
 def settle_cpus(recorded: bool | None) -> bool:
@@ -77,7 +77,7 @@ def settle_cpus(recorded: bool | None) -> bool:
 
     ``recorded``: what the run began with; ``None``: it begins here, and this processor decides.
     """
-    _taken_on_cpus[:] = [bfloat16_flag() is not None if recorded is None else recorded]
+    _taken_on_cpus[:] = [find_bfloat16_flag() is not None if recorded is None else recorded]
     return _taken_on_cpus[0]
 
 
@@ -86,20 +86,20 @@ def takes_bfloat16_on_cpus() -> bool:
     return any(_taken_on_cpus)
 
 
-def settled_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
+def settle_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
     """Return how a model is trained from ``base``, with the type that it computes in."""
-    dtype = taken(recipe.compute_dtype, base, on_gpu=recipe.gpus_per_worker > 0, half=HALF_TRAINING)
+    dtype = choose_dtype(recipe.compute_dtype, base, on_gpu=recipe.gpus_per_worker > 0, half=HALF_TRAINING)
     return recipe.model_copy(update={"compute_dtype": dtype})
 
 
 @lru_cache(maxsize=64)
-def own_dtype(model: ModelRef) -> str | None:
+def read_own_dtype(model: ModelRef) -> str | None:
     """Return the type of a checkpoint's weights by its ``config.json`` (the base's of an adapter); None: it has none.
 
     Raises:
         ModelError: there is no such file that can be read.
     """
-    config = file_of(model, "config.json")
+    config = read_model_file(model, "config.json")
     if config is None:
         raise ModelError(
             f"model {model.base!r}: config.json cannot be read, which says what dtype: auto is; name a type, e.g. "

@@ -160,7 +160,7 @@ class Footprint:
         return sum(self.parts.values())
 
 
-def asking(
+def compute_asking_memory(
     shape: DecoderShape, *, dtype: str, on_gpu: bool, batch_tokens: int, answer_tokens: int, head: bool
 ) -> Footprint:
     """Return the memory of a process that asks a model by transformers.
@@ -188,10 +188,10 @@ def asking(
         "logits": logits,
         "CUDA": context,
     }
-    return Footprint(parts=_shown(parts), least=weights + context + shape.cache_bytes(answer_tokens, dtype))
+    return Footprint(parts=_drop_zeros(parts), least=weights + context + shape.cache_bytes(answer_tokens, dtype))
 
 
-def serving(
+def compute_serving_memory(
     shape: DecoderShape, *, dtype: str, ranks: int, on_gpu: bool, row_tokens: int, answer_tokens: int, max_running: int
 ) -> Footprint:
     """Return the memory of a rank of vLLM's engine; the cache holds one longest row, the least that it starts with.
@@ -212,13 +212,13 @@ def serving(
     logits = max_running * shape.vocab_size * (size + FULL)
     full = max_running * shape.cache_bytes(row_tokens, dtype) / ranks
     return Footprint(
-        parts=_shown({"weights": weights, "cache of a row": row, "logits": logits, "CUDA": context}),
+        parts=_drop_zeros({"weights": weights, "cache of a row": row, "logits": logits, "CUDA": context}),
         least=weights + context + shape.cache_bytes(answer_tokens, dtype) / ranks,
         notes=f"{max_running:,} rows of {row_tokens:,} tokens at once would fill {full / GIB:,.1f} GiB of cache",
     )
 
 
-def training(
+def compute_training_memory(
     shape: DecoderShape, config: LmStudentConfig, *, dtype: str, on_gpu: bool, answer_tokens: int, engine: float = 0.0
 ) -> Footprint:
     """Return the memory of a worker that trains a student by ``config``.
@@ -234,26 +234,26 @@ def training(
         answer_tokens: tokens of the longest answer that is learnt; logits are made of these alone.
         engine: bytes of an engine that draws GRPO's answers, which sleeps while gradients are computed.
     """
-    held = held_in_training(shape, config, dtype=dtype, on_gpu=on_gpu)
+    held = compute_held_memory(shape, config, dtype=dtype, on_gpu=on_gpu)
     stays, grown = sum(held.values()) - held["buckets"] - held["cast weights"], held["gradients"]
-    moving = _moving(shape, config, dtype, answer_tokens)
+    moving = _compute_moving_memory(shape, config, dtype, answer_tokens)
     if engine > sum(moving.values()):  # the peak is then while answers are drawn
         moving = {"engine": engine}
-    elif not _accumulates(config):  # gradients grow as activations are freed
+    elif not _is_accumulating(config):  # gradients grow as activations are freed
         if held["gradients"] > sum(moving.values()):
             moving = {}
         else:
             del held["gradients"]
-    row_tokens = min(_micro_batch(config, answer_tokens)[1], answer_tokens + 1)
+    row_tokens = min(_compute_micro_batch(config, answer_tokens)[1], answer_tokens + 1)
     row = row_tokens * (shape.num_hidden_layers * shape.hidden_size * BYTES[dtype] + shape.vocab_size * FULL)
     least = stays - grown + max(grown, engine, row)
-    return Footprint(parts=_shown(held | moving), least=least)
+    return Footprint(parts=_drop_zeros(held | moving), least=least)
 
 
-def held_in_training(shape: DecoderShape, config: LmStudentConfig, *, dtype: str, on_gpu: bool) -> dict[str, float]:
+def compute_held_memory(shape: DecoderShape, config: LmStudentConfig, *, dtype: str, on_gpu: bool) -> dict[str, float]:
     """Return the bytes by their use that a training holds from step to step, or whenever it computes.
 
-    The arguments are those of :func:`training`.
+    The arguments are those of :func:`compute_training_memory`.
     """
     shards = config.num_workers if config.sharding == "fsdp" else 1
     parameters = shape.parameters()
@@ -275,11 +275,13 @@ def held_in_training(shape: DecoderShape, config: LmStudentConfig, *, dtype: str
     }
 
 
-def _moving(shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tokens: int) -> dict[str, float]:
+def _compute_moving_memory(
+    shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tokens: int
+) -> dict[str, float]:
     """Return bytes of what a micro-batch of the longest rows makes, at the larger peak: in the loss or in a layer."""
-    rows, row_tokens = _micro_batch(config, answer_tokens)
-    layer = layer_bytes(shape, dtype, is_trained=config.lora is None)
-    logits = rows * min(row_tokens, answer_tokens + 1) * logit_bytes(shape, config, dtype)
+    rows, row_tokens = _compute_micro_batch(config, answer_tokens)
+    layer = compute_layer_bytes(shape, dtype, is_trained=config.lora is None)
+    logits = rows * min(row_tokens, answer_tokens + 1) * compute_logit_bytes(shape, config, dtype)
     if not config.gradient_checkpointing:
         return {"activations": rows * row_tokens * shape.num_hidden_layers * layer, "logits": logits}
     inputs = rows * row_tokens * shape.num_hidden_layers * shape.hidden_size * BYTES[dtype]
@@ -287,20 +289,20 @@ def _moving(shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tok
     return {"layers' inputs": inputs, **({"logits": logits} if logits > again else {"a layer": again})}
 
 
-def _accumulates(config: LmStudentConfig) -> bool:
+def _is_accumulating(config: LmStudentConfig) -> bool:
     """Return whether a worker sums the gradients of several micro-batches, so that they wait beside activations."""
     rows = config.global_batch_size * (config.group_size if isinstance(config, GrpoConfig) else 1)
     return rows > config.micro_batch_size * config.num_workers
 
 
-def _micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]:
+def _compute_micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]:
     """Return sequences of a micro-batch, and tokens of the longest."""
     if isinstance(config, GrpoConfig):
         return config.micro_batch_size, config.max_length + answer_tokens
     return config.micro_batch_size * (2 if config.method == "dpo" else 1), config.max_length
 
 
-def layer_bytes(shape: DecoderShape, dtype: str, *, is_trained: bool) -> float:
+def compute_layer_bytes(shape: DecoderShape, dtype: str, *, is_trained: bool) -> float:
     """Return the bytes of a token's activations in a layer that wait for the backward pass.
 
     Norms are computed in float32: of each its input, what its weight multiplies if that is trained
@@ -313,7 +315,7 @@ def layer_bytes(shape: DecoderShape, dtype: str, *, is_trained: bool) -> float:
     return norms + head_norms + (2 * wide + 2 * narrow + 4 * shape.intermediate_size) * size
 
 
-def logit_bytes(shape: DecoderShape, config: LmStudentConfig, dtype: str) -> float:
+def compute_logit_bytes(shape: DecoderShape, config: LmStudentConfig, dtype: str) -> float:
     """Return the bytes of a token's logits at the peak, when the loss is computed.
 
     SFT and DPO hold the model's, a float32 copy, that without the last token and its log-softmax; GRPO the model's,
@@ -325,7 +327,7 @@ def logit_bytes(shape: DecoderShape, config: LmStudentConfig, dtype: str) -> flo
     return shape.vocab_size * ((size if size < FULL else 0) + 3 * FULL)
 
 
-def _shown(parts: Mapping[str, float]) -> dict[str, float]:
+def _drop_zeros(parts: Mapping[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in parts.items() if amount}
 
 
@@ -347,7 +349,7 @@ GIB_OF = {
 """GiB that a driver shows at most; of a name that stands for several cards (V100, A100) the larger one's."""
 
 
-def gib_of(name: str) -> int:
+def get_card_gib(name: str) -> int:
     """Return the memory of a card.
 
     Raises:

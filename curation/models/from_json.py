@@ -10,7 +10,7 @@ from typing import Any
 
 from curation.json_types import Json, JsonView
 from curation.models.footprint import FAMILIES
-from curation.models.own_code import file_of, file_path
+from curation.models.own_code import find_model_file, read_model_file
 from curation.refs import ModelRef
 
 SIZES = (
@@ -36,9 +36,9 @@ AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer", "Q
 """Classes, without ``Fast``, that tokenise as tokenizer.json says; others rebuild it in ways of their own."""
 
 
-def configuration(ref: ModelRef) -> Json | None:
+def read_json_configuration(ref: ModelRef) -> Json | None:
     """Return a text model's configuration with what its family adds; None where that takes transformers."""
-    config = file_of(ref, "config.json") or {}
+    config = read_model_file(ref, "config.json") or {}
     family = config.get("model_type")
     sizes = [config.get(name) for name in SIZES]
     if family not in FAMILIES or not all(type(size) is int and size > 0 for size in sizes):
@@ -55,34 +55,36 @@ def configuration(ref: ModelRef) -> Json | None:
     return {"tie_word_embeddings": family == "gemma3_text"} | config
 
 
-def tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
+def load_json_tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
     """Return a model's tokenizer; None where tokenizer.json is not all of it, or cannot be read."""
-    path, settings = file_path(ref, "tokenizer.json"), file_of(ref, "tokenizer_config.json")
+    path, settings = find_model_file(ref, "tokenizer.json"), read_model_file(ref, "tokenizer_config.json")
     if path is None or settings is None or "auto_map" in settings:
         return None
     if str(settings.get("tokenizer_class")).removesuffix("Fast") not in AS_IT_STANDS:
         return None
     template = settings.get("chat_template")
-    if (file := file_path(ref, "chat_template.jinja")) is not None:
+    if (file := find_model_file(ref, "chat_template.jinja")) is not None:
         template = file.read_text(encoding="utf-8")
-    special = {name: text for name, token in settings.items() if name.endswith("_token") and (text := _content(token))}
+    special = {
+        name: text for name, token in settings.items() if name.endswith("_token") and (text := _get_content(token))
+    }
     if "eos_token" not in special or not isinstance(template, str | None):
         return None  # its class names an end, or there are several templates
     try:
-        backend = _backend(str(path), path.stat().st_mtime_ns, path.stat().st_size)
+        backend = _load_backend(str(path), path.stat().st_mtime_ns, path.stat().st_size)
     except Exception:  # the library raises no narrower one; transformers says what is wrong
         return None
     added = settings.get("added_tokens_decoder")
     more = [settings.get(name) for name in ("extra_special_tokens", "additional_special_tokens")]
-    named = [*special.values(), *(_content(token) for token in (added if isinstance(added, dict) else {}).values())]
-    named += [_content(token) for tokens in more if isinstance(tokens, list) for token in tokens]
+    named = [*special.values(), *(_get_content(token) for token in (added if isinstance(added, dict) else {}).values())]
+    named += [_get_content(token) for tokens in more if isinstance(tokens, list) for token in tokens]
     if not set(named) <= {token.content for token in backend.get_added_tokens_decoder().values()}:
         return None  # transformers would add them
     return JsonTokenizer(ref.base, backend, special, settings, template)
 
 
 @lru_cache(maxsize=1)
-def _backend(path: str, modified_ns: int, size: int) -> Any:
+def _load_backend(path: str, modified_ns: int, size: int) -> Any:
     """Return what a tokenizer.json holds: a look takes it twice, and 33 MB take most of a second."""
     from tokenizers import Tokenizer
 
@@ -124,7 +126,7 @@ class JsonTokenizer:
         return texts
 
 
-def _content(token: object) -> str | None:
+def _get_content(token: object) -> str | None:
     """Return the text of a token in tokenizer_config.json: a string, or an object with its flags."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else None

@@ -16,17 +16,17 @@ from curation.errors import ModelError
 from curation.heavy import transformers
 from curation.json_types import Json
 from curation.models.own_code import (
-    brings_code,
     check_code,
-    code_digest,
-    file_of,
-    hub_revision,
+    compute_code_digest,
+    find_named_code,
+    get_hub_revision,
     is_commit,
-    named_code,
-    object_in,
+    make_code_error,
+    read_model_file,
+    read_object,
 )
 from curation.refs import ModelRef
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 from curation.storage.weights import ADAPTER, INDEX, check_names, check_weights
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
     check_code(ref)
     trusted = ref.code is not None
     try:
-        return loader.from_pretrained(ref.base, revision=hub_revision(ref), trust_remote_code=trusted, **settings)
+        return loader.from_pretrained(ref.base, revision=get_hub_revision(ref), trust_remote_code=trusted, **settings)
     except ValueError as error:
         if trusted or "trust_remote_code" not in str(error):
             raise
-    raise brings_code(ref.base, named_code(ref))
+    raise make_code_error(ref.base, find_named_code(ref))
 
 
 def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
@@ -80,14 +80,14 @@ def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
         raise
 
 
-def engine_arguments(ref: ModelRef) -> Json:
+def make_engine_arguments(ref: ModelRef) -> Json:
     """Return the arguments of vLLM's engine: which files of a model it reads, and that it runs no code unless allowed.
 
     Raises:
         ModelError: as :func:`check_files`.
     """
     check_files(ref)
-    commit = hub_revision(ref)
+    commit = get_hub_revision(ref)
     return {
         "model": ref.base,
         "revision": commit,
@@ -127,7 +127,7 @@ def check_files(ref: ModelRef) -> None:
     """
     if ref.adapter is not None:
         check_adapter(ref.adapter)
-    path = place(ref.base)
+    path = to_place(ref.base)
     if path.exists():
         if isinstance(path, Path) and not path.is_dir():
             raise ModelError(
@@ -136,17 +136,17 @@ def check_files(ref: ModelRef) -> None:
             )
         if not (path / "config.json").is_file():
             raise ModelError(f"model {ref.base!r} has no config.json; give a directory that save_pretrained made")
-        if object_in(path / "config.json") is None:
+        if read_object(path / "config.json") is None:
             raise ModelError(f"{path / 'config.json'}: is no JSON object; copy the model again")
         check_weights(path)
     else:
-        check_names(ref.base, (file_of(ref, INDEX) or {}).get("weight_map"))
-    if named := (file_of(ref, "config.json") or {}).get("transformers_weights"):
+        check_names(ref.base, (read_model_file(ref, INDEX) or {}).get("weight_map"))
+    if named := (read_model_file(ref, "config.json") or {}).get("transformers_weights"):
         raise ModelError(
             f"model {ref.base!r}: transformers_weights of its config.json names {str(named)[:80]!r}; weights are only "
             "read from model.safetensors, or from the files of its index: rename the file and remove the key"
         )
-    if file_of(ref, ADAPTER_CONFIG) is not None:  # transformers lays it over the model without a word
+    if read_model_file(ref, ADAPTER_CONFIG) is not None:  # transformers lays it over the model without a word
         raise ModelError(
             f"model {ref.base!r} holds an adapter, too ({ADAPTER_CONFIG}), which would change its weights; move the "
             "adapter's files to a directory of their own and name that one as adapter"
@@ -160,10 +160,10 @@ def check_adapter(adapter: str) -> None:
     Raises:
         ModelError: the message names the file.
     """
-    path = place(adapter)
+    path = to_place(adapter)
     if not (path / ADAPTER_CONFIG).is_file():
         raise ModelError(f"adapter {adapter!r} has no {ADAPTER_CONFIG}; give a directory that peft saved")
-    settings = object_in(path / ADAPTER_CONFIG)
+    settings = read_object(path / ADAPTER_CONFIG)
     if settings is None:
         raise ModelError(f"{path / ADAPTER_CONFIG}: is no JSON object; copy the adapter again")
     if (kind := str(settings.get("peft_type"))) in LEARNED_PROMPTS:
@@ -178,24 +178,24 @@ def check_adapter(adapter: str) -> None:
     check_weights(path, ADAPTER)
 
 
-def saved_from(ref: ModelRef, path: Place) -> ModelRef:
+def make_saved_ref(ref: ModelRef, path: Place) -> ModelRef:
     """Return the reference to a model that this process saved from ``ref``; code that might run goes on to."""
-    return ModelRef(base=str(path), code=None if ref.code is None else code_digest(path))
+    return ModelRef(base=str(path), code=None if ref.code is None else compute_code_digest(path))
 
 
-def hub_commit(base: str, revision: str | None) -> str | None:
+def find_hub_commit(base: str, revision: str | None) -> str | None:
     """Return the commit of a hub id at a revision: of the hub, or of the local cache where there is no network."""
     found: Any = transformers.utils.hub.resolve_revision(base, revision)
     commit = str(getattr(found, "resolved", found))
     return commit if is_commit(commit) else None
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     """Return the first line of an exception's message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
+def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     """Return the model with an adapter on top, from a directory on this node.
 
     peft loads an adapter of a deeper model in silence, and says of a narrower one only which sizes differ.
@@ -203,8 +203,8 @@ def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     Raises:
         ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
     """
-    made_for = str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
-    problem = _other_shape(made_for, model.config)
+    made_for = str((read_object(to_place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
+    problem = _describe_other_shape(made_for, model.config)
     if problem is None:
         try:
             loaded, found = load_adapter(model, adapter)
@@ -222,7 +222,7 @@ def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     )
 
 
-def _other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
+def _describe_other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
     """Return how the model that an adapter was made for, if it is a directory here, differs from that of ``config``."""
     path = Path(made_for) / "config.json"
     given = json.loads(path.read_text()) if path.is_file() else {}

@@ -6,10 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from curation.models import load_model, load_tokenizer
-from curation.models.loading import saved_from
+from curation.models.loading import make_saved_ref
 from curation.refs import ModelRef, fingerprint
 from curation.storage.cache import in_cache, remove_unused
-from curation.storage.digest import model_digest
+from curation.storage.digest import compute_model_digest
 
 PREFIX = "merged-"
 KEPT = 3
@@ -25,7 +25,7 @@ def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
     numbers are those of the transformers teacher, which merges too.
 
     Args:
-        model: with an adapter; both on this node (``curation.models.here``), or the base a hub id.
+        model: with an adapter; both on this node (``curation.models.fetch_model``), or the base a hub id.
         dtype: the type of the weights.
 
     Raises:
@@ -38,8 +38,8 @@ def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
         load_model(model, dtype=dtype).save_pretrained(directory)
         load_tokenizer(model).save_pretrained(directory)
 
-    contents = [model_digest(path) for path in map(Path, (model.base, model.adapter or "")) if path.is_dir()]
+    contents = [compute_model_digest(path) for path in map(Path, (model.base, model.adapter or "")) if path.is_dir()]
     libraries = [version(name) for name in ("peft", "transformers")]
     key = fingerprint([model.base, model.revision, model.code, contents, dtype, libraries])
     with in_cache(PREFIX + key, make) as directory:
-        yield saved_from(model, directory)
+        yield make_saved_ref(model, directory)

@@ -14,7 +14,7 @@ from curation.errors import ModelError
 from curation.heavy import transformers
 from curation.json_types import Json
 from curation.refs import ModelRef
-from curation.storage.paths import Place, Remote, place, walk
+from curation.storage.paths import Place, Remote, to_place, walk
 
 CODE_FILES = ("config.json", "tokenizer_config.json")
 """Files of a model that may name its own Python code, under ``auto_map``."""
@@ -32,20 +32,20 @@ def check_code(ref: ModelRef) -> None:
     Raises:
         ModelError: the message names the code.
     """
-    path = place(ref.base)
+    path = to_place(ref.base)
     if ref.code is not None:
         _check_pinned(ref, path)
     elif path.exists() and _needs_code(path):
-        raise brings_code(ref.base, named_code(ref))
+        raise make_code_error(ref.base, find_named_code(ref))
 
 
-def allowed_code(base: str, revision: str | None) -> str:
+def find_allowed_code(base: str, revision: str | None) -> str:
     """Return the ``code`` of a :class:`ModelRef` of a model with ``allow_remote_code: true``, pinned by ``revision``.
 
     Raises:
         ModelError: ``revision`` is not the commit of a hub id, or not the digest of the code in a directory.
     """
-    path = place(base)
+    path = to_place(base)
     if not path.exists():
         if revision is None or not is_commit(revision):
             raise ModelError(
@@ -53,17 +53,17 @@ def allowed_code(base: str, revision: str | None) -> str:
                 f"hexadecimal digits, as revision; found {revision!r}"
             )
         return revision
-    if revision != (found := code_digest(path)):
+    if revision != (found := compute_code_digest(path)):
         raise ModelError(
             f"model {base!r}: allow_remote_code: true needs the digest of the code that you have read as revision; "
-            f"found {revision!r}, and the digest of {', '.join(name for name, _ in _code_files(path))} is {found}"
+            f"found {revision!r}, and the digest of {', '.join(name for name, _ in _iter_code_files(path))} is {found}"
         )
     return found
 
 
-def code_digest(path: Place) -> str:
+def compute_code_digest(path: Place) -> str:
     """Return the SHA-256 of the Python files in a model's directory, and of those that say which classes to take."""
-    digests = [(name, hashlib.sha256(file.read_bytes()).hexdigest()) for name, file in _code_files(path)]
+    digests = [(name, hashlib.sha256(file.read_bytes()).hexdigest()) for name, file in _iter_code_files(path)]
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
@@ -72,14 +72,14 @@ def is_commit(revision: str | None) -> bool:
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
-def hub_revision(ref: ModelRef) -> str | None:
+def get_hub_revision(ref: ModelRef) -> str | None:
     """Return the commit of a hub id to load; None for a local directory, whose revision is our own digest."""
     return None if Path(ref.base).exists() else ref.revision
 
 
-def named_code(ref: ModelRef) -> dict[str, list[str]]:
+def find_named_code(ref: ModelRef) -> dict[str, list[str]]:
     """Return the classes that a model's files name under ``auto_map``, by file; empty if there are none."""
-    found = {name: (file_of(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
+    found = {name: (read_model_file(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
     named = {}
     for name, entry in found.items():
         if entry:
@@ -101,7 +101,7 @@ def check_head(ref: ModelRef) -> Json:
     Raises:
         ModelError: the message names the classes.
     """
-    found = (file_of(ref, "config.json") or {}).get("auto_map")
+    found = (read_model_file(ref, "config.json") or {}).get("auto_map")
     classes = found if isinstance(found, dict) else {}
     if classes and ref.code is None:
         raise ModelError(
@@ -113,8 +113,8 @@ def check_head(ref: ModelRef) -> Json:
 
 def _needs_code(path: Place) -> bool:
     """Return whether a directory's model or tokenizer is of no class of transformers' own."""
-    named = named_code(ModelRef(base=str(path)))
-    settings = object_in(path / "config.json") or {}
+    named = find_named_code(ModelRef(base=str(path)))
+    settings = read_object(path / "config.json") or {}
     if any("/" in str(settings.get(key) or "") for key in KERNELS):
         return True  # a kernel of the hub: compiled code
     if not named:
@@ -126,24 +126,24 @@ def _needs_code(path: Place) -> bool:
         return True
     if "tokenizer_config.json" not in named or family in TOKENIZER_MAPPING_NAMES:
         return False
-    name = (object_in(path / "tokenizer_config.json") or {}).get("tokenizer_class")
+    name = (read_object(path / "tokenizer_config.json") or {}).get("tokenizer_class")
     return not isinstance(name, str) or tokenizer_class_from_name(name) is None
 
 
 def _check_pinned(ref: ModelRef, path: Place) -> None:
-    if elsewhere := [name for names in named_code(ref).values() for name in names if "--" in name]:
+    if elsewhere := [name for names in find_named_code(ref).values() for name in names if "--" in name]:
         raise ModelError(
             f"model {ref.base!r}: takes code from another repository ({elsewhere[0]}), which its revision does not "
             "pin; copy that code into the model's directory"
         )
-    if path.exists() and (found := code_digest(path)) != ref.code:
+    if path.exists() and (found := compute_code_digest(path)) != ref.code:
         raise ModelError(
             f"model {ref.base!r}: its code changed: its digest is {found}, and {ref.code} was allowed; read it again, "
             f"then set revision: {found}"
         )
 
 
-def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
+def _iter_code_files(path: Place) -> Iterator[tuple[str, Place]]:
     """Yield the files that decide which code runs, by their names in a model's directory, sorted."""
     if isinstance(path, Remote):
         names = [entry.path for entry in path.entries()]
@@ -152,18 +152,18 @@ def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
     yield from ((name, path / name) for name in sorted(names) if name.endswith(".py") or name in CODE_FILES)
 
 
-def file_of(ref: ModelRef, name: str) -> Json | None:
+def read_model_file(ref: ModelRef, name: str) -> Json | None:
     """Return the JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
-    path = place(ref.base)
+    path = to_place(ref.base)
     if path.exists():
-        return object_in(path / name)
-    found = file_path(ref, name)
-    return None if found is None else object_in(found)
+        return read_object(path / name)
+    found = find_model_file(ref, name)
+    return None if found is None else read_object(found)
 
 
-def file_path(ref: ModelRef, name: str) -> Path | None:
+def find_model_file(ref: ModelRef, name: str) -> Path | None:
     """Return the file of a model on this machine, a hub id's in the local cache; None if there is none."""
-    path = place(ref.base)
+    path = to_place(ref.base)
     if isinstance(path, Remote):
         return None
     if path.exists():
@@ -177,7 +177,7 @@ def file_path(ref: ModelRef, name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def object_in(path: Place) -> Json | None:
+def read_object(path: Place) -> Json | None:
     """Return the JSON object in a file; None if there is none."""
     try:
         content = json.loads(path.read_text())
@@ -186,7 +186,7 @@ def object_in(path: Place) -> Json | None:
     return content if isinstance(content, dict) else None
 
 
-def brings_code(base: str, named: Mapping[str, list[str]]) -> ModelError:
+def make_code_error(base: str, named: Mapping[str, list[str]]) -> ModelError:
     """Return the error for a model that needs its own code."""
     where = "; ".join(f"auto_map of {name} names {', '.join(classes)}" for name, classes in named.items())
     where = where or "config.json names a kernel of the hub"

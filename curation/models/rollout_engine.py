@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from curation.config.grpo import GrpoConfig
-from curation.models.footprint import GIB, DecoderShape, Footprint, held_in_training, serving
+from curation.models.footprint import GIB, DecoderShape, Footprint, compute_held_memory, compute_serving_memory
 
 MAX_RUNNING = 256
 """Rows that vLLM runs at once unless it is told (``max_num_seqs``), and answers that our engine does."""
@@ -25,26 +25,26 @@ class RolloutEngine(NamedTuple):
     """The share of the memory of each one's GPU, in (0, 1)."""
 
 
-def num_answers(config: GrpoConfig, tensor_parallel: int) -> int:
+def count_answers(config: GrpoConfig, tensor_parallel: int) -> int:
     """Return how many answers an engine draws at a time."""
     return config.global_batch_size * config.group_size // config.num_workers * tensor_parallel
 
 
-def engine_footprint(shape: DecoderShape, config: GrpoConfig, *, dtype: str, ranks: int) -> Footprint:
+def compute_engine_memory(shape: DecoderShape, config: GrpoConfig, *, dtype: str, ranks: int) -> Footprint:
     """Return the memory of a rank of the engine; its CUDA context is the training's."""
     tokens = config.rollouts.max_tokens
-    return serving(
+    return compute_serving_memory(
         shape,
         dtype=dtype,
         ranks=ranks,
         on_gpu=False,
         row_tokens=config.max_length + tokens,
         answer_tokens=tokens,
-        max_running=min(num_answers(config, ranks), MAX_RUNNING),
+        max_running=min(count_answers(config, ranks), MAX_RUNNING),
     )
 
 
-def rollout_engine(
+def plan_rollout_engine(
     shape: DecoderShape | None, config: GrpoConfig, *, dtype: str, gpu_bytes: float | None
 ) -> RolloutEngine:
     """Return the division that the recipe names, or that follows from the sizes.
@@ -62,26 +62,26 @@ def rollout_engine(
     named = config.rollouts
     if shape is None or not gpu_bytes:
         return RolloutEngine(named.tensor_parallel or 1, named.gpu_memory or UNKNOWN_SHARE)
-    held: Mapping[str, float] = held_in_training(shape, config, dtype=dtype, on_gpu=True)
+    held: Mapping[str, float] = compute_held_memory(shape, config, dtype=dtype, on_gpu=True)
     # Answers are drawn between steps: without gradients, and without autocast's copies.
     stays = sum(bytes_ for use, bytes_ in held.items() if use not in ("gradients", "cast weights"))
     left = (min(1.0, config.gpus_per_worker) - KEPT_FREE) * gpu_bytes - stays
     room = left if named.gpu_memory is None else named.gpu_memory * gpu_bytes
-    ranks = named.tensor_parallel or _fewest_ranks(shape, config, dtype, room)
+    ranks = named.tensor_parallel or _find_fewest_ranks(shape, config, dtype, room)
     if named.gpu_memory is not None:
         return RolloutEngine(ranks, named.gpu_memory)
-    footprint = engine_footprint(shape, config, dtype=dtype, ranks=ranks)
-    rows = min(num_answers(config, ranks), MAX_RUNNING)
+    footprint = compute_engine_memory(shape, config, dtype=dtype, ranks=ranks)
+    rows = min(count_answers(config, ranks), MAX_RUNNING)
     full = footprint.total + (rows - 1) * footprint.parts["cache of a row"] + ALLOWANCE
     share = round(min(full, left) / gpu_bytes, 3)
     return RolloutEngine(ranks, min(max(share, 0.01), 0.95))
 
 
-def _fewest_ranks(shape: DecoderShape, config: GrpoConfig, dtype: str, room: float) -> int:
+def _find_fewest_ranks(shape: DecoderShape, config: GrpoConfig, dtype: str, room: float) -> int:
     heads = (shape.num_attention_heads, shape.num_key_value_heads)
     workers = range(1, config.num_workers + 1)
     possible = [n for n in workers if not config.num_workers % n and not any(number % n for number in heads)]
     for ranks in possible:
-        if engine_footprint(shape, config, dtype=dtype, ranks=ranks).total + ALLOWANCE <= room:
+        if compute_engine_memory(shape, config, dtype=dtype, ranks=ranks).total + ALLOWANCE <= room:
             return ranks
     return possible[-1]

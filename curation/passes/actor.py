@@ -64,7 +64,7 @@ class ModelActor:
         try:
             self._work(call)
         except Exception as problem:  # it ends one pass, not the dataset
-            ray.get(self._queue.fail.remote(pass_id, _pickled(problem)))
+            ray.get(self._queue.fail.remote(pass_id, _pickle_error(problem)))
         return calls
 
     def _work(self, call: Call) -> None:
@@ -119,7 +119,7 @@ class ModelActor:
 
     def _end(self, pass_id: str, why: StartError) -> NoReturn:
         """End the process, in which a model did not start: Ray starts another one, where there is room."""
-        ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.here(), str(why)))
+        ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(why)))
         os.write(2, f"{why}\n".encode())
         os._exit(1)
 
@@ -139,7 +139,7 @@ _call: ContextVar[Call] = ContextVar("_call")
 """The call that this thread works on."""
 
 
-def _streamed(table: pa.Table) -> bytes:
+def _serialise_table(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -147,12 +147,12 @@ def _streamed(table: pa.Table) -> bytes:
     return found
 
 
-def _pickled(error: Exception) -> bytes:
+def _pickle_error(error: Exception) -> bytes:
     try:
         found: bytes = ray.cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
         ray.cloudpickle.loads(found)
     except Exception:  # a stranger's exception may hold what cannot be pickled, or read again
-        return _pickled(RunFailedError(f"{type(error).__name__}: {error}"))
+        return _pickle_error(RunFailedError(f"{type(error).__name__}: {error}"))
     return found
 
 
@@ -211,9 +211,11 @@ class _ChunkWork:
                 ray.get(self._queue.keep.remote(self._call, self._actor, self._name, search))
             for part in session.worker.stream([self._rows[place] for place in piece]):
                 if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
-                    table = self._written({})
-                    places = [self._place[row_id] for row_id in _row_ids(table)]
-                    wrote = self._queue.wrote.remote(self._call, self._actor, self._name, places, _streamed(table))
+                    table = self._write_results({})
+                    places = [self._place[row_id] for row_id in _read_row_ids(table)]
+                    wrote = self._queue.wrote.remote(
+                        self._call, self._actor, self._name, places, _serialise_table(table)
+                    )
                     if not ray.get(wrote):
                         return None
                 self._parts.append(part)
@@ -222,9 +224,9 @@ class _ChunkWork:
         note: Json = {"deaths": search.num_deaths} if search.num_deaths else {}
         if started := session.started():
             note["teacher"] = started
-        return _streamed(self._written(note))
+        return _serialise_table(self._write_results(note))
 
-    def _written(self, note: Json) -> pa.Table:
+    def _write_results(self, note: Json) -> pa.Table:
         """Write the results that there are."""
         worker, seconds = self._session.worker, self._share()
         table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
@@ -234,11 +236,11 @@ class _ChunkWork:
         if worker.meter is not None:
             spent["tokens"] = list(astuple(worker.meter.take()))
         self._parts, self._seconds, self._last = [], seconds, time.monotonic()
-        self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(_row_ids(table)))
+        self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(_read_row_ids(table)))
         return commits.with_note(table, spent=spent)
 
 
-def _row_ids(written: pa.Table) -> list[int]:
+def _read_row_ids(written: pa.Table) -> list[int]:
     """Return the ids of rows that were written; those of each table of ``commits.WRITTEN`` are the same."""
     ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
     return ids

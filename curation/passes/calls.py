@@ -30,16 +30,16 @@ class Calls(Datasource):
         """Return one task, which lasts as long as the dataset."""
         queue = self._queue
         facts = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-        return [ReadTask(lambda: _blocks(queue), facts)]
+        return [ReadTask(lambda: _iter_blocks(queue), facts)]
 
 
-def _blocks(queue: Any) -> Iterator[pa.Table]:
+def _iter_blocks(queue: Any) -> Iterator[pa.Table]:
     index = 0
     while (call := ray.get(queue.next.remote(index))) is not None:
-        yield block(call)
+        yield make_block(call)
         index += 1
 
 
-def block(call: Call) -> pa.Table:
+def make_block(call: Call) -> pa.Table:
     """Return a call as a row of ``CALLS``."""
     return pa.Table.from_pylist([asdict(call)], schema=CALLS)

@@ -19,7 +19,7 @@ from curation.arrays import Bools, Int64s
 from curation.config import AskConfig
 from curation.refs import TableRef, fingerprint
 from curation.tables import io
-from curation.tables.row_ids import SCAN_ROWS, in_order, missing
+from curation.tables.row_ids import SCAN_ROWS, find_missing_ids, iter_ordered_ids
 
 GROWTH = 4
 """The most by which a chunk is larger than the largest one that came back: a small one says little of a row."""
@@ -70,9 +70,9 @@ class OpenRows:
         """The number of rows that have not been taken from here."""
         self._stretches: list[Chunk] = []
         start = 0
-        for ids_N in in_order(io.open_table(examples), SCAN_ROWS):
+        for ids_N in iter_ordered_ids(io.open_table(examples), SCAN_ROWS):
             wanted_N = takes(ids_N)
-            open_N = wanted_N & missing(ids_N, done)
+            open_N = wanted_N & find_missing_ids(ids_N, done)
             self.wanted += int(wanted_N.sum())
             if open_N.any():
                 self._stretches.append(Chunk.of(start + np.flatnonzero(open_N)))

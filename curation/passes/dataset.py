@@ -63,7 +63,7 @@ class RunningPass:
             except ray.exceptions.RayError as error:
                 raise self._failure() or error from None
             for part in taken.parts:
-                yield self._table(part)
+                yield self._read_table(part)
             if taken.error is not None:
                 raise ray.cloudpickle.loads(taken.error)
             if (failure := self._failure()) is not None:
@@ -75,9 +75,9 @@ class RunningPass:
         with suppress(ray.exceptions.RayError):
             parts: list[bytes] = ray.get(self._queue.end.remote(self._id, self._num_taken), timeout=REST_SECONDS)
             for part in parts:
-                yield self._table(part)
+                yield self._read_table(part)
 
-    def _table(self, part: bytes) -> pa.Table:
+    def _read_table(self, part: bytes) -> pa.Table:
         self._num_taken += 1
         table = pa.ipc.open_stream(part).read_all()
         self._left -= len(table["row_ids"][0].as_py()) // 8 if len(table) else 0
@@ -155,7 +155,7 @@ class ModelDataset:
             self._initial = min(max(config.min, config.initial or config.min), max(1, chunks))
             self._queue = (
                 ray.remote(WorkQueue)
-                .options(num_cpus=0, label_selector=_here(), max_concurrency=1000)
+                .options(num_cpus=0, label_selector=_get_node_labels(), max_concurrency=1000)
                 .remote(wanted=self._initial, calls=self._num_calls)
             )
             self._thread.start()
@@ -163,12 +163,12 @@ class ModelDataset:
     def _serve(self) -> None:
         """Run the dataset, until the work queue asks for no calls any more."""
         try:
-            for _ in self._dataset().iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            for _ in self._make_dataset().iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                 pass
         except BaseException as error:  # raised again in each pass that waits
             self._failure = self._failure or error
 
-    def _dataset(self) -> "ray.data.Dataset":
+    def _make_dataset(self) -> "ray.data.Dataset":
         from curation.passes.calls import Calls
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -178,13 +178,13 @@ class ModelDataset:
         context.target_max_block_size = 1  # each row is a block of its own: it does not wait for the next one
         context.autoscaling_config.actor_pool_util_upscaling_threshold = UPSCALING
         config = self._actors
-        held = nodes.held({**config.each, "CPU": self._num_cpus if self._hold_cpus else 0})
+        held = nodes.make_ray_options({**config.each, "CPU": self._num_cpus if self._hold_cpus else 0})
         with ray.data.DataContext.current(context):
             chunks = ray.data.read_datasource(
                 Calls(self._queue),
                 num_cpus=0,
                 override_num_blocks=1,
-                label_selector=_here(),
+                label_selector=_get_node_labels(),
             )
             dataset: ray.data.Dataset = chunks.map_batches(
                 ModelActor,
@@ -213,6 +213,6 @@ def threads_of(num_cpus: float) -> dict[str, dict[str, str]] | None:
     return None if num_cpus < 2 or THREADS in os.environ else {"env_vars": {THREADS: str(int(num_cpus))}}
 
 
-def _here() -> dict[str, str]:
+def _get_node_labels() -> dict[str, str]:
     """Return the labels of the driver's node; what dies with it dies with the driver."""
     return {"ray.io/node-id": ray.get_runtime_context().get_node_id()}

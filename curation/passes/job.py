@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Required, TypedDict, Type
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.errors import kind_of
+from curation.errors import get_error_kind
 from curation.json_types import Json
 from curation.passes.models import Models
 from curation.passes.monitor import ChunkSpent
@@ -108,9 +108,9 @@ class ChunkWorker(ABC, Generic[Part]):
         """Write the results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
 
 
-def failed(telemetry: Telemetry, problems: Iterable[str]) -> Json:
+def count_errors(telemetry: Telemetry, problems: Iterable[str]) -> Json:
     """Return the error rows of a chunk for its note: how many of each kind."""
-    kinds = Counter(map(kind_of, problems))
+    kinds = Counter(map(get_error_kind, problems))
     for kind, number in kinds.items():
         telemetry.add(metrics.ERROR_ROWS, number, kind=kind)
     return {"errors": dict(kinds)} if kinds else {}

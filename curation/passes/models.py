@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from curation.config import AskConfig
 from curation.errors import StartError
 from curation.refs import ModelRef, fingerprint
-from curation.teachers import Teacher, engine_key, load_teacher
+from curation.teachers import Teacher, get_engine_key, load_teacher
 from curation.teachers.reward import RewardModel
 
 Loaded = TypeVar("Loaded")
@@ -39,7 +39,7 @@ class Models:
         Raises:
             StartError: it did not start in this process, and may in another one.
         """
-        key = fingerprint([engine_key(engine), None if model is None else model.to_json()])
+        key = fingerprint([get_engine_key(engine), None if model is None else model.to_json()])
         held: Teacher = self._get(key, lambda: load_teacher(engine, model))
         return held.asked(config)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.passes.messages import Look
@@ -26,7 +26,7 @@ TELL_SECONDS = 2.0
 NOBODY = Look(actors=Actors(running=0, pending=0, restarting=0, deaths=0))
 """No actor has anything to do."""
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 
 class ChunkSpent(NamedTuple):
@@ -119,13 +119,13 @@ class Tally:
                 for words in set(look.unstarted) - self._unstarted:
                     logger.warning("%s", words)
                 self._unstarted |= {*look.unstarted}
-                standing = self._standing(look)
+                standing = self._make_standing(look)
                 if self._update is not None:
                     self._update(standing)
         except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk is said by what needs it
             logger.warning("progress could not be told: %s", error)
 
-    def _standing(self, look: Look) -> Standing:
+    def _make_standing(self, look: Look) -> Standing:
         actors = replace(look.actors, deaths=look.actors.deaths - self._deaths_before)
         self.spent = replace(self.spent, actor_seconds=round(look.actor_seconds, 3))
         work = Work(

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 from curation.json_types import Json
 from curation.passes.cutting import Chunk
-from curation.storage.paths import place, write_atomically
+from curation.storage.paths import to_place, write_atomically
 
 PARTS = 16
 """Into how many a piece is cut: one poison row of 256 costs two deaths to find, and two more to be sure."""
@@ -114,20 +114,20 @@ class PoisonSearch:
 
     def to_json(self) -> str:
         """Return all of it as JSON, places in runs: a chunk has thousands, most of them in one piece."""
-        value = asdict(self) | {name: _runs(getattr(self, name)) for name in ("harmless", "poison", "under_way")}
-        return json.dumps(value | {"suspect": [_runs(piece) for piece in self.suspect]})
+        value = asdict(self) | {name: _group_runs(getattr(self, name)) for name in ("harmless", "poison", "under_way")}
+        return json.dumps(value | {"suspect": [_group_runs(piece) for piece in self.suspect]})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the inverse of :meth:`to_json`."""
         value: Json = json.loads(text)
-        value |= {name: _places(value[name]) for name in ("harmless", "poison", "under_way")}
-        value["suspect"] = [_places(runs) for runs in value["suspect"]]
+        value |= {name: _list_places(value[name]) for name in ("harmless", "poison", "under_way")}
+        value["suspect"] = [_list_places(runs) for runs in value["suspect"]]
         value["solo_crashes"] = {int(row): number for row, number in value["solo_crashes"].items()}
         return cls(**value)
 
 
-def _runs(places: list[int]) -> list[list[int]]:
+def _group_runs(places: list[int]) -> list[list[int]]:
     """Return places, each at most once, as runs from the first of them to the one after the last."""
     runs: list[list[int]] = []
     for row in places:
@@ -138,7 +138,7 @@ def _runs(places: list[int]) -> list[list[int]]:
     return runs
 
 
-def _places(runs: list[list[int]]) -> list[int]:
+def _list_places(runs: list[list[int]]) -> list[int]:
     return [place for start, stop in runs for place in range(start, stop)]
 
 
@@ -157,7 +157,7 @@ class PoisonSuspects:
     """
 
     def __init__(self, table: str) -> None:
-        self._path = place(f"{table}.suspects")
+        self._path = to_place(f"{table}.suspects")
         self._kept: tuple[Suspect, ...] = ()
 
     def read(self) -> tuple[Suspect, ...]:

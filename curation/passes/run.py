@@ -22,11 +22,11 @@ from curation.passes.messages import Look
 from curation.passes.monitor import NOBODY, Tally
 from curation.passes.poison import PoisonSuspects
 from curation.registry import BACKENDS
-from curation.storage.lease import unguarded
+from curation.storage.lease import guard_nothing
 from curation.tables import commits, io
 from curation.tables.compaction import compact
 from curation.tables.stream import commit_stream
-from curation.tasks import cause
+from curation.tasks import make_driver_error
 
 
 def run_pass(
@@ -45,7 +45,7 @@ def run_pass(
         CommitError: the store refused, or rows in and rows out differ.
     """
     io.create(uri, schema)
-    guard, fragment_mb = how.get("guard", unguarded), how.get("fragment_mb")
+    guard, fragment_mb = how.get("guard", guard_nothing), how.get("fragment_mb")
     committer = commits.Committer(uri, guard, fragment_mb)
     num_done = len(committer.done)
     rows = OpenRows(job.examples, takes, committer.done)
@@ -59,7 +59,9 @@ def run_pass(
             if dataset is None:
                 dataset = stack.enter_context(closing(make_dataset(job.teacher)))
             try:
-                running = stack.enter_context(dataset.passing(uri, job, nodes.installed()(), rows, suspects.read()))
+                running = stack.enter_context(
+                    dataset.passing(uri, job, nodes.make_versions_question()(), rows, suspects.read())
+                )
 
                 def look() -> Look:
                     found = running.look()
@@ -78,11 +80,11 @@ def run_pass(
                     rest=running.rest,
                 )
             except ray.exceptions.RayError as error:
-                raise cause(error, name) from error
+                raise make_driver_error(error, name) from error
         else:
             with tally.telling(lambda: NOBODY):
                 pass
-    ref = io.latest(uri)
+    ref = io.find_latest(uri)
     if not len(committer.done) == (num_rows := io.count(ref)) == total:
         known = len(committer.done)
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
@@ -102,7 +104,7 @@ def run_pass(
 
 def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = True) -> ModelDataset:
     """Return a dataset for the model ``name``, with actors as its configuration asks."""
-    of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.living()]
+    of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.list_living()]
     actors = asked.actors
     cpus = actors.cpus(asked.backend, of_nodes)
     if not hold_cpus:  # then Ray would start more than there is room for

@@ -86,7 +86,9 @@ class WorkQueue:
         """
         mine = self._passes[pass_id]
         until = time.monotonic() + TAKE_SECONDS
-        while (left := until - time.monotonic()) > 0 and mine.error is None and (mine.has_work or self._at_work(mine)):
+        while (
+            (left := until - time.monotonic()) > 0 and mine.error is None and (mine.has_work or self._is_at_work(mine))
+        ):
             async with self._news:
                 try:
                     await asyncio.wait_for(self._news.wait(), left)
@@ -114,7 +116,7 @@ class WorkQueue:
         it has, and an idle actor's among all passes under way; between two passes nobody is charged.
         """
         self._charge()
-        living = sum(map(self._lives, self._actors.values()))
+        living = sum(map(self._is_alive, self._actors.values()))
         actors = Actors(
             running=living,
             pending=max(0, self._wanted - self._num_seen),
@@ -141,7 +143,7 @@ class WorkQueue:
         """Hand nothing out any more; whether nothing is under way."""
         self._is_closed = True
         await self._tell()
-        return not any(map(self._at_work, self._passes.values()))
+        return not any(map(self._is_at_work, self._passes.values()))
 
     # What the dataset asks
 
@@ -232,7 +234,7 @@ class WorkQueue:
         mine, opened = found
         now = time.monotonic()
         if opened.work is None and not is_last and not self._has_to_end(mine, opened, now):
-            opened.work = self._next_work(mine, slots)
+            opened.work = self._take_next_work(mine, slots)
         if (work := opened.work) is None:
             del mine.calls[call.index]
             await self._tell()
@@ -262,7 +264,7 @@ class WorkQueue:
             other.has_work and len(other.calls) + 1 < len(mine.calls) for other in self._passes.values()
         )
 
-    def _next_work(self, mine: OpenPass, slots: int | None) -> QueuedChunk | None:
+    def _take_next_work(self, mine: OpenPass, slots: int | None) -> QueuedChunk | None:
         if mine.waiting:
             return mine.waiting.popleft()
         how_many = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
@@ -345,7 +347,7 @@ class WorkQueue:
             await asyncio.sleep(BEAT_SECONDS)
             self._charge()
             for name, actor in list(self._actors.items()):
-                if self._lives(actor):
+                if self._is_alive(actor):
                     continue
                 silence = time.monotonic() - actor.heard
                 has = [(self._passes[opened.call.pass_id], opened) for opened in actor.calls]
@@ -360,18 +362,18 @@ class WorkQueue:
                     if silence > STUCK_SECONDS and opened.work is not None and not opened.is_replaced:
                         opened.is_replaced = True
                         mine.waiting.append(opened.work)
-            self._num_actors = max(self._wanted, sum(map(self._lives, self._actors.values())))
+            self._num_actors = max(self._wanted, sum(map(self._is_alive, self._actors.values())))
             await self._tell()
 
     @staticmethod
-    def _at_work(mine: OpenPass) -> bool:
+    def _is_at_work(mine: OpenPass) -> bool:
         return any(opened.work is not None for opened in mine.calls.values())
 
     @property
     def _beat_seconds(self) -> float:
         return max(BEAT_SECONDS, len(self._actors) / BEATS_PER_SECOND)
 
-    def _lives(self, actor: KnownActor) -> bool:
+    def _is_alive(self, actor: KnownActor) -> bool:
         return time.monotonic() - actor.heard <= max(SILENT_SECONDS, 3 * self._beat_seconds)
 
     def _charge(self, *actors: KnownActor) -> None:
@@ -380,7 +382,7 @@ class WorkQueue:
         for actor in actors or self._actors.values():
             passed, actor.charged = now - actor.charged, now
             users = [self._passes[opened.call.pass_id] for opened in actor.calls] or list(self._passes.values())
-            for user in users if self._lives(actor) else ():
+            for user in users if self._is_alive(actor) else ():
                 user.actor_seconds += passed / len(users)
 
     async def _tell(self) -> None:
@@ -390,4 +392,4 @@ class WorkQueue:
 
 def _is_gone(node: str) -> bool:
     """Return whether a node has left the cluster; false if none is named."""
-    return bool(node) and all(living["NodeID"] != node for living in nodes.living())
+    return bool(node) and all(living["NodeID"] != node for living in nodes.list_living())

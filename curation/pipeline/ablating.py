@@ -8,7 +8,7 @@ from curation.config.ablation import POOL, Ablation, Variant
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import Files
-from curation.rundir.graph import Out, Stage, ordered
+from curation.rundir.graph import Out, Stage, order_stages
 from curation.rundir.merging import Merged
 from curation.selection.budget import check_pool
 from curation.stages.score import ScoreGraded
@@ -29,7 +29,7 @@ class AblationStages(NamedTuple):
     @property
     def stages(self) -> list[Stage]:
         """All stages, each after those that it waits for."""
-        return ordered([*self])
+        return order_stages([*self])
 
 
 def check(ablation: Ablation) -> None:
@@ -64,7 +64,7 @@ def _check(ablation: Ablation, variant: Variant) -> None:
         raise ConfigError(f"{where}: students: the run has no test split, so that nothing is tested; add splits.test")
 
 
-def shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> dict[str, float]:
+def compute_shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> dict[str, float]:
     """Return the share of all rows of a set whose purity is measured, by variant.
 
     Raises:

@@ -6,7 +6,7 @@ from curation import arms
 from curation.config import AskConfig, RunConfig
 from curation.json_types import Json
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.pipeline.roles import asked
+from curation.pipeline.roles import describe_teacher_use
 from curation.rundir.graph import Out
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
@@ -16,63 +16,66 @@ UNADAPTED = "the teacher before it was adapted"
 """The role of a model among those of ``signals.models``, whose names have no spaces."""
 
 
-def signals_on(config: RunConfig, split: str) -> dict[str, arms.Signal]:
+def get_split_signals(config: RunConfig, split: str) -> dict[str, arms.Signal]:
     """Return the signals made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
     selection = config.selection
     if split == "pool":
-        return arms.signals_of(selection.used)
+        return arms.find_signals(selection.used)
     reads_reference = split in ("calibration", selection.budget.purity_split)
-    return arms.signals_of((selection.budget.reference,)) if reads_reference else {}
+    return arms.find_signals((selection.budget.reference,)) if reads_reference else {}
 
 
-def asked_of_teacher(generation: GenerationSpec, split: str) -> dict[str, Json]:
+def find_teacher_signals(generation: GenerationSpec, split: str) -> dict[str, Json]:
     """Return the signals that ask the labelling model, which may measure them as it labels, and what they depend on."""
-    signals = signals_on(generation.config, split).values()
+    signals = get_split_signals(generation.config, split).values()
     return {
-        _named(signal): {**_how(generation, signal, split), "stage": _stage(generation, signal, split)}
+        _get_name(signal): {
+            **_describe_settings(generation, signal, split),
+            "stage": _name_stage(generation, signal, split),
+        }
         for signal in signals
         if _asks_teacher(generation, signal)
     }
 
 
-def answering(generation: GenerationSpec, teacher: TeacherUse) -> dict[str, TeacherUse]:
+def get_asked_models(generation: GenerationSpec, teacher: TeacherUse) -> dict[str, TeacherUse]:
     """Return the models that a generation's signals ask, by role; ``UNADAPTED`` is the teacher before adaptation."""
     before = teacher
     if generation.unadapted != generation.teacher and UNADAPTED in map(
-        _role, signals_on(generation.config, "pool").values()
+        _get_role, get_split_signals(generation.config, "pool").values()
     ):
         ask = generation.config.teacher.ask.model_copy(update=AskConfig.BARE)
-        before = asked(generation.unadapted, ask, name=generation.name("backend-teacher-unadapted"))
+        before = describe_teacher_use(generation.unadapted, ask, name=generation.name("backend-teacher-unadapted"))
     return {"teacher": teacher, UNADAPTED: before, **generation.helpers.roles}
 
 
-def signals_of(
+def describe_signals(
     generation: GenerationSpec, roles: Mapping[str, TeacherUse], split: str, labels: Out
 ) -> dict[str, MeasureSignal]:
-    """Return a stage for each signal of a split, by column; ``roles`` are those of :func:`answering`."""
-    signals = signals_on(generation.config, split)
-    return {column: _signal(generation, roles, signal, split, labels) for column, signal in signals.items()}
+    """Return a stage for each signal of a split, by column; ``roles`` are those of :func:`get_asked_models`."""
+    signals = get_split_signals(generation.config, split)
+    return {column: _describe_signal(generation, roles, signal, split, labels) for column, signal in signals.items()}
 
 
-def _role(signal: arms.Signal) -> str:
+def _get_role(signal: arms.Signal) -> str:
     return UNADAPTED if signal.asks == "teacher" and signal.column in ASKS_UNADAPTED else signal.asks
 
 
 def _asks_teacher(generation: GenerationSpec, signal: arms.Signal) -> bool:
     was_adapted = generation.unadapted != generation.teacher
-    return _role(signal) == "teacher" or (_role(signal) == UNADAPTED and not was_adapted)
+    return _get_role(signal) == "teacher" or (_get_role(signal) == UNADAPTED and not was_adapted)
 
 
-def _named(signal: arms.Signal) -> str:
+def _get_name(signal: arms.Signal) -> str:
     """Return the name that ``curation.signals.get_signal`` finds it by."""
     return signal.column if signal.column in SIGNALS else signal.made_by
 
 
-def _stage(generation: GenerationSpec, signal: arms.Signal, split: str) -> str:
+def _name_stage(generation: GenerationSpec, signal: arms.Signal, split: str) -> str:
     return generation.name(f"signal-{signal.column}-{split}")
 
 
-def _how(generation: GenerationSpec, signal: arms.Signal, split: str) -> Json:
+def _describe_settings(generation: GenerationSpec, signal: arms.Signal, split: str) -> Json:
     """Return the part of a signal that its values depend on beside the model."""
     return {
         "seed": generation.seed(f"signal-{signal.column}-{split}"),
@@ -81,25 +84,25 @@ def _how(generation: GenerationSpec, signal: arms.Signal, split: str) -> Json:
     }
 
 
-def _signal(
+def _describe_signal(
     generation: GenerationSpec, roles: Mapping[str, TeacherUse], signal: arms.Signal, split: str, labels: Out
 ) -> MeasureSignal:
     config = generation.config
     reading = [arm for arm in dict.fromkeys(config.selection.used) if arms.ARMS[arm].signal == signal]
     required = {arm: key for arm in reading if (key := config.selection.required_by(arm)) is not None}
     return MeasureSignal(
-        name=_stage(generation, signal, split),
+        name=_name_stage(generation, signal, split),
         at=generation.at(split, of=signal.column),
-        signal=_named(signal),
+        signal=_get_name(signal),
         examples=generation.tables[split],
         labels=labels,
         domain=config.domain_of(split).agreeing,
-        teacher=roles[_role(signal)].changed(**AskConfig.BARE),
+        teacher=roles[_get_role(signal)].changed(**AskConfig.BARE),
         decoding=config.teacher.decoding,
         reward=config.signals.reward if signal.asks == "reward" else None,
         beside_labels=_asks_teacher(generation, signal),
         required=required,
         num_rows=generation.sizes[split],
-        **_how(generation, signal, split),
+        **_describe_settings(generation, signal, split),
         **generation.settings,
     )

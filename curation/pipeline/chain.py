@@ -13,12 +13,12 @@ from curation.config.trust import ROW_KEYS
 from curation.errors import ConfigError
 from curation.json_types import JsonView
 from curation.pipeline import roles
-from curation.pipeline.generation import GenerationStages, describe_generation, share_of
+from curation.pipeline.generation import GenerationStages, describe_generation, get_pool_share
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.pipeline.growth import Deals, Files, begun, prepare_name
+from curation.pipeline.growth import Deals, Files, format_prepare_name, make_first_deals
 from curation.report.record import PREDECESSOR
-from curation.rundir.graph import Model, Out, Position, Stage, Table, ordered
-from curation.sources import split_sizes
+from curation.rundir.graph import Model, Out, Position, Stage, Table, order_stages
+from curation.sources import compute_split_sizes
 from curation.stages.handover import GoOn, HoldOut
 from curation.stages.prepare import Prepare
 from curation.stages.repeats import FindRepeats
@@ -52,7 +52,7 @@ class Chain:
     def stages(self) -> list[Stage]:
         """All stages, each after those that it waits for."""
         described = [list(self.generations), dict(self.branches), list(self.shallow), list(self.decisions)]
-        return ordered([*(stage.value("tables") for stage in self.preparing), *described])
+        return order_stages([*(stage.value("tables") for stage in self.preparing), *described])
 
     @property
     def preparing(self) -> list[Stage]:
@@ -67,16 +67,16 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
         ModelError: a model that is named is not there.
         ConfigError: two splits of a chain are of different sources that share a file.
     """
-    deals = begun(config) if deals is None else deals
-    sizes, num = split_sizes(config, files, deals.taken(files)), max(1, len(config.generations))
-    preparing, tables = _preparing(config, files, deals)
+    deals = make_first_deals(config) if deals is None else deals
+    sizes, num = compute_split_sizes(config, files, deals.taken(files)), max(1, len(config.generations))
+    preparing, tables = _describe_preparing(config, files, deals)
     if num > 1:
         check_files(config, files)
     first = GenerationSpec(
         config=config,
         index=0,
-        teacher=roles.first_teacher(config, tables, sizes),
-        helpers=roles.helper_models(config, tables, sizes),
+        teacher=roles.describe_first_teacher(config, tables, sizes),
+        helpers=roles.describe_helper_models(config, tables, sizes),
         tables=tables,
         repeats=FindRepeats(
             name="repeats",
@@ -88,10 +88,10 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
         sizes={**sizes, "pool": config.pool_share(sizes)},
         pool_files=files[config.splits.pool.source],
     )
-    return _Describing(config, replace(first, base=_base(first, 0, ()))).chain(preparing, tables)
+    return _Describing(config, replace(first, base=_describe_base(first, 0, ()))).chain(preparing, tables)
 
 
-def _preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stage], dict[str, Table]]:
+def _describe_preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stage], dict[str, Table]]:
     """Return the stages that deal the splits, and the tables of all splits and of the audit, in the splits' order."""
     stages: list[Stage] = []
     made: dict[str, Out] = {}
@@ -99,7 +99,7 @@ def _preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stag
         named, taken = rows.splits.named(), deals.taken(files, number)
         read = list(rows.sources) if number == 0 else [named[name].source for name in deal.splits]
         stage = Prepare(
-            name=prepare_name(number),
+            name=format_prepare_name(number),
             config=rows,
             files={name: [file.to_json() for file in files[name]] for name in read},
             contents={name: [file.content for file in files[name]] for name in read},
@@ -108,7 +108,7 @@ def _preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stag
             commit_seconds=config.commit_seconds,
             fragment_mb=config.fragment_mb,
             max_error_rate=config.splits.max_error_rate,
-            num_rows=sum(split_sizes(rows, files, taken).values()) - sum(taken.values()),
+            num_rows=sum(compute_split_sizes(rows, files, taken).values()) - sum(taken.values()),
         )
         audit = ["audit"] if number == 0 and config.splits.audit else []
         made |= {name: stage.out("tables", name) for name in (*deal.splits, *audit)}
@@ -138,7 +138,7 @@ class _Describing:
         self._config, self._first = config, first
         self._bases: list[Model | None] = [first.base]
         self._tested = first.tested
-        self._main = [self._described(first)]
+        self._main = [self._describe(first)]
         self._decisions: list[Stage] = []
 
     def chain(self, preparing: Sequence[Stage], tables: Mapping[str, Table]) -> Chain:
@@ -149,15 +149,15 @@ class _Describing:
         branches: dict[str, list[Fields]] = {arm: [] for arm in others}
         for index in range(1, len(config.generations)):
             needs = (main[-1].students[leading], *self._go_on(leading))
-            self._bases.append(_base(self._first, index, needs))
+            self._bases.append(_describe_base(self._first, index, needs))
             arms = tuple(arm for arm in config.selection.arms if arm not in others)
             shallow = main[0] if "first_teacher" in config.chain.shallow else None
-            main.append(self._next(leading, main, needs, arms=arms, branch="", shallow=shallow))
+            main.append(self._describe_next(leading, main, needs, arms=arms, branch="", shallow=shallow))
             for arm, line in lines.items():
-                line.append(self._next(arm, line, (*needs, line[-1].students[arm]), arms=(arm,), branch=arm))
+                line.append(self._describe_next(arm, line, (*needs, line[-1].students[arm]), arms=(arm,), branch=arm))
                 branches[arm].append(line[-1].record)
             if index + 1 == len(config.generations) and PREDECESSOR in config.chain.shallow:
-                branches[PREDECESSOR] = [self._predecessor(leading, needs).record]
+                branches[PREDECESSOR] = [self._describe_predecessor(leading, needs).record]
         return Chain(
             prepared=preparing[0],
             added=preparing[1:],
@@ -193,7 +193,7 @@ class _Describing:
         self._decisions.append(stage)
         return (stage.value("go_on"),)
 
-    def _next(
+    def _describe_next(
         self,
         arm: str,
         line: Sequence[GenerationStages],
@@ -210,7 +210,7 @@ class _Describing:
         index = len(line)
         generation = replace(
             self._first,
-            config=self._of_arms(arms),
+            config=self._select_arms(arms),
             index=index,
             branch=branch,
             teacher=line[-1].students[arm],
@@ -230,20 +230,20 @@ class _Describing:
                 for name, table in generation.tables.items()
                 if name not in ("pool", "audit", "adapt", "shots") and self._config.splits.named()[name].source == pool
             },
-            share=share_of(generation),
+            share=get_pool_share(generation),
             teacher=f"the teacher of generation {index}",
             needs=needs,
             num_rows=0,
         )
         checked = replace(generation, needs=(*needs, held_out.value("num_trained")))
-        return self._described(checked, shallow)
+        return self._describe(checked, shallow)
 
-    def _predecessor(self, arm: str, needs: Sequence[Out]) -> GenerationStages:
+    def _describe_predecessor(self, arm: str, needs: Sequence[Out]) -> GenerationStages:
         """Return the last base, taught by the base before it, on the rows of the last generation."""
         index = len(self._bases) - 1
         generation = replace(
             self._first,
-            config=self._of_arms((arm,)),
+            config=self._select_arms((arm,)),
             index=index,
             branch=PREDECESSOR,
             base=self._bases[index],
@@ -252,25 +252,25 @@ class _Describing:
         )
         before = self._bases[index - 1]
         assert before is not None, "a chain has bases"
-        teacher = roles.adapted_teacher(
+        teacher = roles.describe_adapted_teacher(
             self._config, before, self._first.tables, self._first.sizes, name=generation.name("teacher"), needs=needs
         )
-        return self._described(replace(generation, teacher=teacher))
+        return self._describe(replace(generation, teacher=teacher))
 
-    def _of_arms(self, arms: tuple[str, ...]) -> RunConfig:
+    def _select_arms(self, arms: tuple[str, ...]) -> RunConfig:
         selection = self._config.selection.model_copy(update={"arms": arms})
         return self._config.model_copy(update={"selection": selection})
 
-    def _described(self, generation: GenerationSpec, shallow: GenerationStages | None = None) -> GenerationStages:
+    def _describe(self, generation: GenerationSpec, shallow: GenerationStages | None = None) -> GenerationStages:
         described = describe_generation(generation, None if shallow is None else shallow.selected)
         self._tested = described.tested
         return described
 
 
-def _base(first: GenerationSpec, index: int, needs: Sequence[Out]) -> Model | None:
+def _describe_base(first: GenerationSpec, index: int, needs: Sequence[Out]) -> Model | None:
     """Return the model that the students of a generation are trained from, in all chains; ``None`` where none are."""
     config = first.config
     if not config.generations:
         return None
     name = f"gen-{index}/student-base"
-    return roles.base_model(config, config.generations[index].student, name, needs)
+    return roles.describe_base_model(config, config.generations[index].student, name, needs)

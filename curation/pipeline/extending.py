@@ -50,23 +50,23 @@ def publish(config: RunConfig, report: JsonView, directory: Place) -> Iterator[s
         yield from publish_report(section, report, directory)
 
 
-def columns(generation: GenerationSpec, split: str, labels: Mapping[str, Out]) -> Outs:
+def describe_columns(generation: GenerationSpec, split: str, labels: Mapping[str, Out]) -> Outs:
     """Return the tables of columns that features add to the labels of a split."""
-    return _described("columns", generation.config, generation.tables, {"labels": labels}, generation, split)
+    return _describe_part("columns", generation.config, generation.tables, {"labels": labels}, generation, split)
 
 
-def after_selection(generation: GenerationSpec, record: JsonView, of_pool: Outs) -> Outs:
+def describe_after_selection(generation: GenerationSpec, record: JsonView, of_pool: Outs) -> Outs:
     """Return what features add after the selection of a generation, with the columns of its pool."""
-    found = _described("selected", generation.config, generation.tables, record, generation)
+    found = _describe_part("selected", generation.config, generation.tables, record, generation)
     return {name: {**of_pool.get(name, {}), **found.get(name, {})} for name in {**of_pool, **found}}
 
 
 def describe_analysis(config: RunConfig, tables: Mapping[str, Table], generations: Sequence[JsonView]) -> list[Outs]:
     """Return the outputs of the analysis of a finished run, an item a generation."""
-    return [_described("analysis", config, tables, record) for record in generations]
+    return [_describe_part("analysis", config, tables, record) for record in generations]
 
 
-def _described(
+def _describe_part(
     part: str,
     config: RunConfig,
     tables: Mapping[str, Table],

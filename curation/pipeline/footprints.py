@@ -18,8 +18,17 @@ from curation.config.models import LmStudentConfig
 from curation.errors import ConfigError
 from curation.heavy import torch
 from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, takes_bfloat16_on_cpus
-from curation.models.footprint import BYTES, GIB, DecoderShape, Footprint, asking, gib_of, serving, training
-from curation.models.rollout_engine import MAX_RUNNING, engine_footprint, rollout_engine
+from curation.models.footprint import (
+    BYTES,
+    GIB,
+    DecoderShape,
+    Footprint,
+    compute_asking_memory,
+    compute_serving_memory,
+    compute_training_memory,
+    get_card_gib,
+)
+from curation.models.rollout_engine import MAX_RUNNING, compute_engine_memory, plan_rollout_engine
 
 ShapeOf = Callable[[ModelConfig], DecoderShape | None]
 VLLM_SHARE, FRACTION_SHARE = 0.92, 0.9
@@ -41,7 +50,7 @@ class Process(NamedTuple):
     """A change that lowers the rest alone, or an empty text."""
 
 
-def shape_of(model: ModelConfig) -> DecoderShape | None:
+def read_shape(model: ModelConfig) -> DecoderShape | None:
     """Return the sizes in a model's configuration; None of a family whose parameters are not counted.
 
     Nor of one that brings code of its own, which reading its configuration would run.
@@ -51,10 +60,10 @@ def shape_of(model: ModelConfig) -> DecoderShape | None:
     """
     if model.allow_remote_code:
         return None
-    return DecoderShape.of(models.read_configuration(models.named(model)))
+    return DecoderShape.of(models.read_configuration(models.pin_model(model)))
 
 
-def memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = shape_of) -> Iterator[str]:
+def iter_memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = read_shape) -> Iterator[str]:
     """Yield a line for each actor and worker: its memory and what it has; a warning begins so.
 
     Args:
@@ -66,13 +75,13 @@ def memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = sha
     Raises:
         ConfigError: something cannot fit, or the card is not known; the message has the sum, its parts and the mend.
     """
-    gpu_bytes = _gpu_bytes(config, gpu)
-    ram = memory.usable().total if capacity.address_of(config.ray) == capacity.LOCAL else None
+    gpu_bytes = _find_gpu_bytes(config, gpu)
+    ram = memory.read_usable_memory().total if capacity.find_address(config.ray) == capacity.LOCAL else None
     refused = []
-    for process in processes(config, gpu_bytes, shape):
+    for process in iter_processes(config, gpu_bytes, shape):
         there = gpu_bytes if process.on_gpu else ram
         usable = None if there is None else there * process.share
-        line = _line(process, usable, gpu)
+        line = _format_line(process, usable, gpu)
         if usable is not None and process.footprint.least > usable:
             least = process.footprint.least / GIB
             refused.append(f"{line}; at least {least:,.1f} GiB in any case, which cannot fit: {process.mend}")
@@ -84,7 +93,7 @@ def memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = sha
         raise ConfigError("\n".join(refused))
 
 
-def _line(process: Process, usable: float | None, gpu: str | None) -> str:
+def _format_line(process: Process, usable: float | None, gpu: str | None) -> str:
     footprint = process.footprint
     parts = ", ".join(f"{name} {amount / GIB:,.1f}" for name, amount in footprint.parts.items())
     where = "memory" if not process.on_gpu else gpu or "GPU"
@@ -95,18 +104,18 @@ def _line(process: Process, usable: float | None, gpu: str | None) -> str:
     return f"memory of {process.who} ({process.model}): {footprint.total / GIB:,.1f} GiB{has}: {parts}{notes}"
 
 
-def _gpu_bytes(config: RunConfig, gpu: str | None) -> float | None:
+def _find_gpu_bytes(config: RunConfig, gpu: str | None) -> float | None:
     """Return the memory of a card; of this machine's own smallest one where none is named."""
     if gpu is not None:
-        return gib_of(gpu) * GIB
-    here = capacity.address_of(config.ray) == capacity.LOCAL
-    if not here or not capacity.this_machine(config.ray)["GPU"] or not torch.cuda.is_available():
+        return get_card_gib(gpu) * GIB
+    here = capacity.find_address(config.ray) == capacity.LOCAL
+    if not here or not capacity.get_local_resources(config.ray)["GPU"] or not torch.cuda.is_available():
         return None
     devices = range(torch.cuda.device_count())
     return float(min(torch.cuda.get_device_properties(index).total_memory for index in devices))
 
 
-def processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Iterator[Process]:
+def iter_processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Iterator[Process]:
     """Yield each kind of process with a model whose sizes are known: first those that ask, then those that train."""
     shapes = {
         role: found
@@ -115,35 +124,35 @@ def processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Ite
     }
     row_tokens = getattr(config.student, "max_length", 1024)
     for role, found in shapes.items():
-        yield _asking(config, role, found, row_tokens)
+        yield _make_asking_process(config, role, found, row_tokens)
     adapt = config.teacher.adapt
     if adapt is not None:
         for role in ("teacher", "second teacher"):
             if role in shapes:
-                made = partial(_training, config, adapt, shapes[role], gpu_bytes)
+                made = partial(_make_training_process, config, adapt, shapes[role], gpu_bytes)
                 yield made(f"training of the {role}'s format", str(config.models[role].path))
     for name, (base, recipe) in config.students.items():
         role = f"student {name}"
         if role not in shapes or not isinstance(recipe, LmStudentConfig):
             continue
-        yield _training(config, recipe, shapes[role], gpu_bytes, f"training of {role}", str(base.path))
+        yield _make_training_process(config, recipe, shapes[role], gpu_bytes, f"training of {role}", str(base.path))
         if isinstance(recipe, GrpoConfig) and _draws_by_vllm(recipe):
-            yield _drawing(recipe, shapes[role], gpu_bytes, role, str(base.path))
+            yield _make_drawing_process(recipe, shapes[role], gpu_bytes, role, str(base.path))
 
 
-def _type(dtype: str, shape: DecoderShape, *, halves: bool, half: tuple[str, ...]) -> str:
+def _choose_type(dtype: str, shape: DecoderShape, *, halves: bool, half: tuple[str, ...]) -> str:
     """Return the type that a key stands for, as ``curation.models.dtypes`` says of a checkpoint."""
     if dtype != AUTO:
         return dtype
     return shape.dtype if halves and shape.dtype in half else "float32"
 
 
-def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) -> Process:
+def _make_asking_process(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) -> Process:
     ask: AskConfig = config.teacher
     actors, engine = ask.actors, ask.vllm.engine
     on_gpu = actors.num_gpus > 0
     halves = on_gpu or takes_bfloat16_on_cpus()
-    dtype = _type(ask.dtype, shape, halves=halves, half=HALF if on_gpu else HALF_TRAINING)
+    dtype = _choose_type(ask.dtype, shape, halves=halves, half=HALF if on_gpu else HALF_TRAINING)
     answer_tokens = (config.evaluation.decoding if role.startswith("student") else ask.decoding).max_tokens
     backend = ask.backend if config.teacher.reader is None or role != "reader" else config.teacher.reader.backend
     who = f"an actor with the {role}"
@@ -153,7 +162,7 @@ def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) 
         running = int(engine.get("max_num_seqs", MAX_RUNNING))
         fraction = FRACTION_SHARE * actors.num_gpus if 0 < actors.num_gpus < 1 else VLLM_SHARE
         return place(
-            footprint=serving(
+            footprint=compute_serving_memory(
                 shape,
                 dtype=dtype,
                 row_tokens=row_tokens + answer_tokens,
@@ -169,7 +178,7 @@ def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) 
         )
     head = role != "reward model"
     return place(
-        footprint=asking(
+        footprint=compute_asking_memory(
             shape,
             dtype=dtype,
             on_gpu=on_gpu,
@@ -183,7 +192,7 @@ def _asking(config: RunConfig, role: str, shape: DecoderShape, row_tokens: int) 
     )
 
 
-def _training(
+def _make_training_process(
     config: RunConfig,
     recipe: LmStudentConfig,
     shape: DecoderShape,
@@ -192,26 +201,28 @@ def _training(
     model: str,
 ) -> Process:
     on_gpu = recipe.gpus_per_worker > 0
-    dtype = _type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
+    dtype = _choose_type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
     answer, engine = config.teacher.decoding.max_tokens, 0.0
     if isinstance(recipe, GrpoConfig):
         answer = recipe.rollouts.max_tokens
         if _draws_by_vllm(recipe):
-            found = rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes)
+            found = plan_rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes)
             engine = found.gpu_memory * gpu_bytes if gpu_bytes else shape.parameters() * BYTES[dtype]
     more = "take a larger card" if on_gpu else "take a machine with more memory"
     return Process(
         who=f"a worker in the {who}",
         model=model,
-        footprint=training(shape, recipe, dtype=dtype, on_gpu=on_gpu, answer_tokens=answer, engine=engine),
+        footprint=compute_training_memory(
+            shape, recipe, dtype=dtype, on_gpu=on_gpu, answer_tokens=answer, engine=engine
+        ),
         share=min(1.0, recipe.gpus_per_worker) if on_gpu else 1.0,
         on_gpu=on_gpu,
-        mend=", or ".join(filter(None, [_smaller(recipe), more])),
+        mend=", or ".join(filter(None, [_suggest_smaller(recipe), more])),
         ease="lower micro_batch_size, or " if recipe.micro_batch_size > 1 else "",
     )
 
 
-def _smaller(recipe: LmStudentConfig) -> str:
+def _suggest_smaller(recipe: LmStudentConfig) -> str:
     if recipe.sharding == "fsdp":
         return "raise num_workers"
     shard = "" if recipe.method == "dpo" else "set sharding: fsdp with more workers"
@@ -222,13 +233,15 @@ def _draws_by_vllm(recipe: GrpoConfig) -> bool:
     return recipe.rollouts.backend == "vllm" or (recipe.rollouts.backend == "auto" and recipe.gpus_per_worker > 0)
 
 
-def _drawing(recipe: GrpoConfig, shape: DecoderShape, gpu_bytes: float | None, role: str, model: str) -> Process:
+def _make_drawing_process(
+    recipe: GrpoConfig, shape: DecoderShape, gpu_bytes: float | None, role: str, model: str
+) -> Process:
     """Return the engine of workers that learn by GRPO, within its share of each one's GPU."""
     on_gpu = recipe.gpus_per_worker > 0
-    dtype = _type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
-    found = rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)
+    dtype = _choose_type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
+    found = plan_rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)
     ranks = found.tensor_parallel
-    footprint = engine_footprint(shape, recipe, dtype=dtype, ranks=ranks)
+    footprint = compute_engine_memory(shape, recipe, dtype=dtype, ranks=ranks)
     return Process(
         who=f"the engine that draws answers of {role}",
         model=model,

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from curation.config import AskConfig, PricesConfig
 from curation.json_types import Json
 from curation.metrics import Estimate
-from curation.metrics.totals import exactly, independent, times, together, widened
+from curation.metrics.totals import make_exact, scale_estimate, sum_independent, sum_together, widen_estimate
 from curation.pipeline.probing import AskGroup, LeftOut, StageAsk
 from curation.registry import BACKENDS
-from curation.report.costs import amounts, money
+from curation.report.costs import compute_amounts, compute_money
 from curation.tables.compaction import FEWEST
-from curation.tables.requests import of_pass
+from curation.tables.requests import count_pass_requests
 
 DRIFT = 0.15
 """Share by which the rate of a run may differ from a probe's, besides the error of the sample."""
@@ -76,23 +76,23 @@ class Forecast:
     def to_json(self) -> Json:
         """Return the forecast as JSON; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
         return {
-            "stages": [_json(stage) for stage in self.stages],
+            "stages": [_to_json(stage) for stage in self.stages],
             "left_out": [item._asdict() for item in self.left_out],
             "probes": [
                 {
                     "stages": [asking.stage for asking in question.askings],
                     "notes": list(dict.fromkeys(asking.note for asking in question.askings if asking.note)),
-                    **_json(question.measured),
+                    **_to_json(question.measured),
                 }
                 for question in self.questions
             ],
-            "workforce": _json(self.workforce),
+            "workforce": _to_json(self.workforce),
             "total": {name: estimate.to_json() for name, estimate in self.total.items()},
             "currency": self.currency,
         }
 
 
-def forecast(
+def forecast_questions(
     questions: Sequence[AskGroup],
     left_out: Sequence[LeftOut],
     workforce: Workforce,
@@ -104,25 +104,25 @@ def forecast(
 ) -> Forecast:
     """Return the forecast; ``has_requests``: the run directory is in an object store."""
     stages = [
-        _stage(asking, question, workforce, commit_seconds, fragment_mb << 20)
+        _forecast_stage(asking, question, workforce, commit_seconds, fragment_mb << 20)
         for question in questions
         for asking in question.askings
     ]
-    starts, first = _starts(questions, workforce)
-    work = together(stage.actor_seconds for stage in stages)
-    actor_hours = times(independent([work, starts]), 1 / 3600)
-    hours = times(independent([together(stage.seconds for stage in stages), first]), 1 / 3600)
+    starts, first = _estimate_starts(questions, workforce)
+    work = sum_together(stage.actor_seconds for stage in stages)
+    actor_hours = scale_estimate(sum_independent([work, starts]), 1 / 3600)
+    hours = scale_estimate(sum_independent([sum_together(stage.seconds for stage in stages), first]), 1 / 3600)
     total: dict[str, Estimate] = {
-        "prompt_tokens": together(stage.prompt_tokens for stage in stages),
-        "output_tokens": together(stage.output_tokens for stage in stages),
+        "prompt_tokens": sum_together(stage.prompt_tokens for stage in stages),
+        "output_tokens": sum_together(stage.output_tokens for stage in stages),
         "hours": hours,
-        **amounts(actor_hours, _json(workforce)),
-        "bytes": together(stage.bytes for stage in stages),
+        **compute_amounts(actor_hours, _to_json(workforce)),
+        "bytes": sum_together(stage.bytes for stage in stages),
     }
     if has_requests:
-        total |= {kind: together(getattr(stage, kind) for stage in stages) for kind in ("puts", "gets")}
+        total |= {kind: sum_together(getattr(stage, kind) for stage in stages) for kind in ("puts", "gets")}
     if prices is not None:
-        total |= money(total, prices)
+        total |= compute_money(total, prices)
     return Forecast(
         stages=stages,
         left_out=left_out,
@@ -133,23 +133,23 @@ def forecast(
     )
 
 
-def _stage(
+def _forecast_stage(
     asking: StageAsk, question: AskGroup, workforce: Workforce, commit_seconds: float, fragment_bytes: int
 ) -> StageForecast:
     measured, rows, chunk_rows = question.measured, asking.rows, asking.ask.chunk_rows
     chunks = math.ceil(rows / chunk_rows)
-    actors = _actors(chunks, asking.ask, workforce)
-    work = widened(times(measured.actor_seconds, rows), DRIFT)
+    actors = _count_actors(chunks, asking.ask, workforce)
+    work = widen_estimate(scale_estimate(measured.actor_seconds, rows), DRIFT)
     longest = (actors - 1) * min(rows, chunk_rows) * measured.actor_seconds.value  # all others wait for one chunk
-    spent = independent([work, Estimate(value=longest / 2, low=0.0, high=longest, n=0)])
-    other = _between(measured.other_seconds)
-    seconds = independent([times(spent, 1 / actors), other])
-    of_rows = times(_row_bytes(asking, question), rows)
+    spent = sum_independent([work, Estimate(value=longest / 2, low=0.0, high=longest, n=0)])
+    other = _make_estimate(measured.other_seconds)
+    seconds = sum_independent([scale_estimate(spent, 1 / actors), other])
+    of_rows = scale_estimate(_estimate_row_bytes(asking, question), rows)
     fragments = chunks if chunks < FEWEST else math.ceil(of_rows.value / fragment_bytes)  # else they are compacted
-    of_fragments = widened(exactly(fragments * measured.fragment_bytes), FIXED)
-    num_bytes = independent([widened(of_rows, DENSITY), of_fragments])
+    of_fragments = widen_estimate(make_exact(fragments * measured.fragment_bytes), FIXED)
+    num_bytes = sum_independent([widen_estimate(of_rows, DENSITY), of_fragments])
     requests = {
-        bound: of_pass(
+        bound: count_pass_requests(
             chunks=chunks,
             commits=min(chunks, 1 + getattr(seconds, bound) / max(commit_seconds, 1e-9)),
             num_bytes=getattr(num_bytes, bound),
@@ -163,8 +163,8 @@ def _stage(
     return StageForecast(
         name=asking.stage,
         rows=rows,
-        prompt_tokens=times(measured.prompt_tokens, rows),
-        output_tokens=times(measured.output_tokens, rows),
+        prompt_tokens=scale_estimate(measured.prompt_tokens, rows),
+        output_tokens=scale_estimate(measured.output_tokens, rows),
         actor_seconds=spent,
         seconds=seconds,
         bytes=num_bytes,
@@ -174,7 +174,7 @@ def _stage(
     )
 
 
-def _row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
+def _estimate_row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
     """Return bytes of a row, with what is stored of its states."""
     measured = question.measured
     size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
@@ -185,32 +185,32 @@ def _row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
         states = asking.stored_scores * 2 * 4  # a raw and a calibrated score, float32
     if asking.fitted:
         states = asking.states_share * states  # its scores are among the measured bytes
-    return independent([measured.bytes, exactly(states)])
+    return sum_independent([measured.bytes, make_exact(states)])
 
 
-def _actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
+def _count_actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
     return max(1, min(workforce.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
 
 
-def _starts(questions: Sequence[AskGroup], workforce: Workforce) -> tuple[Estimate, Estimate]:
+def _estimate_starts(questions: Sequence[AskGroup], workforce: Workforce) -> tuple[Estimate, Estimate]:
     """Return the seconds in which actors start: of all of them together, and until the first ones work."""
-    together_, first = [exactly(0.0)], [exactly(0.0)]
+    together_, first = [make_exact(0.0)], [make_exact(0.0)]
     for question in questions:
         seconds = question.measured.start_seconds
         if seconds is not None:
             chunks = [math.ceil(asking.rows / asking.ask.chunk_rows) for asking in question.askings]
-            num = _actors(sum(chunks), question.askings[0].ask, workforce)
-            together_.append(times(_between(seconds), num))
-            first.append(_between(seconds))
-    return together(together_), together(first)
+            num = _count_actors(sum(chunks), question.askings[0].ask, workforce)
+            together_.append(scale_estimate(_make_estimate(seconds), num))
+            first.append(_make_estimate(seconds))
+    return sum_together(together_), sum_together(first)
 
 
-def _between(seconds: float) -> Estimate:
+def _make_estimate(seconds: float) -> Estimate:
     low, high = START
     return Estimate(value=seconds, low=low * seconds, high=high * seconds, n=0)
 
 
-def _json(value: object) -> Json:
+def _to_json(value: object) -> Json:
     """Return the fields of a dataclass; estimates as JSON."""
     return {
         name: item.to_json() if isinstance(item, Estimate) else dict(item) if isinstance(item, Mapping) else item

@@ -11,27 +11,34 @@ from curation.config.trust import ROW_KEYS
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.pipeline import extending
-from curation.pipeline.asking_signals import answering, asked_of_teacher, signals_of
+from curation.pipeline.asking_signals import describe_signals, find_teacher_signals, get_asked_models
 from curation.pipeline.generation_spec import GenerationSpec, Known
-from curation.pipeline.grading import graded
-from curation.pipeline.roles import asked
-from curation.pipeline.selecting import kept_columns, lengths, limit, preferences, selecting, verified_by
-from curation.pipeline.students import Students, further, taught
+from curation.pipeline.grading import describe_grades
+from curation.pipeline.roles import describe_teacher_use
+from curation.pipeline.selecting import (
+    describe_kept_columns,
+    describe_lengths,
+    describe_preferences,
+    describe_selection,
+    get_verified_counts,
+    limit,
+)
+from curation.pipeline.students import Students, describe_further_students, describe_students
 from curation.pipeline.testing import Tested
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
-from curation.stages.fit import FitTrust, closed_in
+from curation.stages.fit import FitTrust, find_closed_classes
 from curation.stages.judge import Judge
 from curation.stages.label import Label
 from curation.stages.project import Project
 from curation.stages.read import Read
 from curation.stages.score import Score
-from curation.stages.search import Search, share_of_search, stored
+from curation.stages.search import Search, get_search_share, list_stored_states
 from curation.stages.select import Select
 from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
 from curation.trust.parts import read_by
-from tune.space import spelled_out
+from tune.space import expand_preset
 
 
 class GenerationStages(NamedTuple):
@@ -64,15 +71,15 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
 
     # The teacher labels the source split, on which trust is fitted.
     ask = config.teacher.labelling.paid_in(str(config.directory))
-    teacher = asked(generation.teacher, ask, name=generation.name("backend-teacher"))
-    labelled: dict[str, Label | Read] = {"source": _labelling(generation, teacher, "source")}
+    teacher = describe_teacher_use(generation.teacher, ask, name=generation.name("backend-teacher"))
+    labelled: dict[str, Label | Read] = {"source": _describe_labelling(generation, teacher, "source")}
     labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
-    grades = {"source": graded(generation, "source", "source", labels["source"])}
-    pca = _projected(generation, labels["source"])
+    grades = {"source": describe_grades(generation, "source", "source", labels["source"])}
+    pca = _describe_projection(generation, labels["source"])
     if pca is not None:
         labels["source"] = pca.out("labels")
     search = _search(generation, labels["source"], grades["source"])
-    fits = _fits(generation, labels["source"], grades["source"], search)
+    fits = _describe_fits(generation, labels["source"], grades["source"], search)
     fitted = {name: stage.out("trust") for name, stage in fits.items()}
 
     # It labels the other splits, the pool last; what has a gold label is graded.
@@ -81,18 +88,18 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     if scored_as_labelled:
         reducing = {"fitted": fitted, "sample": {"states": list(config.trust.states), "seed": config.seed}}
     for split in splits[1:]:
-        labelled[split] = _labelling(generation, teacher, split, **reducing)
+        labelled[split] = _describe_labelling(generation, teacher, split, **reducing)
         labels[split] = labelled[split].out("labels")
         if split != "pool" or config.splits.audit:
-            grades[split] = graded(generation, split, split, labels[split])
+            grades[split] = describe_grades(generation, split, split, labels[split])
 
     # Trust and signals score the labels.
-    asking = answering(generation, teacher)
+    asking = get_asked_models(generation, teacher)
     signals = {}
     for split, stage in labelled.items():  # further questions are about a server's answers as they were bought
         answers = cast(Out, stage.answers) if isinstance(stage, Read) else labels[split]
-        signals[split] = signals_of(generation, asking, split, answers)
-    added = {split: extending.columns(generation, split, labels) for split in splits}
+        signals[split] = describe_signals(generation, asking, split, answers)
+    added = {split: extending.describe_columns(generation, split, labels) for split in splits}
     scored = {
         split: Score(
             name=generation.name(f"score-{split}"),
@@ -108,22 +115,22 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         ).out("labels")
         for split in splits
     }
-    shift = _comparing(generation, labels)
+    shift = _describe_comparison(generation, labels)
 
     # Every arm selects as many rows as the budget says, among those that a student can be trained on.
     longest = limit(base, config.student)
-    long = {} if longest is None else lengths(generation, labels, longest)
-    selected = selecting(generation, teacher, longest, labels, scored, grades, long)
+    long = {} if longest is None else describe_lengths(generation, labels, longest)
+    selected = describe_selection(generation, teacher, longest, labels, scored, grades, long)
 
     # Students learn the selected rows, and are tested beside their teacher and their base.
-    pairs = preferences(generation, selected)
+    pairs = describe_preferences(generation, selected)
     learned = pairs if pairs is not None and METHODS[config.student.method].learns == "pairs" else selected
-    students = taught(generation, teacher, learned, config.selection.arms)
+    students = describe_students(generation, teacher, learned, config.selection.arms)
     tests = students.tests
     tested = replace(generation, tested=tests.known)
     shallow = Students({}, {}, Tested({}, {}, tests.known))
     if first is not None and base is not None:
-        shallow = taught(tested, teacher, first, config.chain.arms, prefix="shallow-")
+        shallow = describe_students(tested, teacher, first, config.chain.arms, prefix="shallow-")
 
     record: dict[str, Any] = {
         "index": generation.index,
@@ -138,23 +145,23 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "budget": selected.out("budget"),
         "unseen": selected.out("unseen").or_none,
         "dropped": selected.value("dropped"),
-        **kept_columns(generation, selected),
+        **describe_kept_columns(generation, selected),
         **({} if pairs is None else {"preferences": pairs.value("arms")}),
-        **verified_by(selected),
+        **get_verified_counts(selected),
         "shift": shift.out("shift"),
-        **_comparing_selected(generation, scored, selected),
+        **_describe_selected_comparison(generation, scored, selected),
         "tests": tests.main,
         "further_tests": tests.further,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
         "projection": None if pca is None else pca.out("fit"),
-        "asked": _asked(grades, tests.main),
+        "asked": _count_asked(grades, tests.main),
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "repeats": generation.repeats.out("counts"),
         "too_long": {split: stage.out("counts") for split, stage in long.items()},
         "training": students.training,
-        "students": further(tested, teacher, learned),
+        "students": describe_further_students(tested, teacher, learned),
     }
-    record["features"] = extending.after_selection(generation, record, added["pool"])
+    record["features"] = extending.describe_after_selection(generation, record, added["pool"])
     without_a_chain = {
         "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},
         "training": shallow.training,
@@ -162,13 +169,13 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     return GenerationStages(record, students.models, labels, search, shallow.tests.known, selected, without_a_chain)
 
 
-def share_of(generation: GenerationSpec) -> dict[str, int]:
+def get_pool_share(generation: GenerationSpec) -> dict[str, int]:
     """Return a generation's share of the pool (``curation.stages.label.RowShare``) as JSON, the same in all chains."""
     config = generation.config
     return {"index": generation.index, "of": config.num_shares, "seed": derive(config.seed, "share")}
 
 
-def _labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **reducing: Any) -> Label | Read:
+def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **reducing: Any) -> Label | Read:
     """Return the teacher's labels of a split; of the pool those of the generation's share.
 
     Where a model here reads a server's answers (``teacher.reader``), it is the stage that reads what was bought.
@@ -184,9 +191,9 @@ def _labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **re
         decoding=config.teacher.decoding,
         domain=config.domain_of(split).ungraded,
         seed=generation.seed(f"label-{split}"),
-        share=share_of(generation) if split == "pool" and config.num_shares > 1 else None,
+        share=get_pool_share(generation) if split == "pool" and config.num_shares > 1 else None,
         **(reducing if reader is None else {}),
-        signals=asked_of_teacher(generation, split),
+        signals=find_teacher_signals(generation, split),
         asks_teacher=generation.index == 0,
         num_rows=generation.sizes[split],
         needs=generation.needs,
@@ -209,7 +216,7 @@ def _labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **re
     )
 
 
-def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
+def _count_asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
     """Return how many labels the judge was asked on, by graded split and ``test-<model>`` (the first of its runs)."""
     found = {split: out for split, out in grades.items() if isinstance(out.stage, Judge)}
     if any(isinstance(run.stage, Judge) for runs in tests.values() for run in runs):
@@ -217,7 +224,7 @@ def _asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dic
     return {what: out.stage.value("num_asked") for what, out in found.items()}
 
 
-def _projected(generation: GenerationSpec, labels: Out) -> Project | None:
+def _describe_projection(generation: GenerationSpec, labels: Out) -> Project | None:
     """Return the projection of the source split's states; ``None`` if states are stored as they are, or not at all."""
     config = generation.config
     if not isinstance(config.teacher.store_states, PcaConfig):
@@ -240,22 +247,22 @@ def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
         at=generation.at("source", of=arms.REFERENCE_ARM),
         labels=labels,
         grades=grades,
-        stored=list(stored(config)),
-        tune=tune.model_copy(update={"space": spelled_out(tune.space)}),
+        stored=list(list_stored_states(config)),
+        tune=tune.model_copy(update={"space": expand_preset(tune.space)}),
         trust=config.fitting.without({"search"}),
-        share=share_of_search(config, generation.sizes["pool"]),
+        share=get_search_share(config, generation.sizes["pool"]),
         risk=config.selection.budget.risk if tune.metric == "certified" else None,
         seed=config.seed,
         num_rows=generation.sizes["source"],
     )
 
 
-def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
+def _describe_fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
     """Return the trust functions that the arms need, fitted on the source split, by name; that of the method always."""
     config, trust, examples = generation.config, generation.config.fitting, generation.tables["source"]
 
     def fitted(name: str, kind: str, of: str) -> Stage:
-        function = arms.fitted_of([kind])[kind]
+        function = arms.find_fitted([kind])[kind]
         return FitTrust(
             name=generation.name(name),
             at=generation.at("source", of=of),
@@ -266,17 +273,19 @@ def _fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) 
             grades=grades,
             trust=read_by(kind, function, config.fit_of(kind)).model_copy(update=trust.resources),
             seed=config.seed,
-            closed=closed_in(config.domain_of("source"), trust.states, examples) if kind == "stacked" else None,
+            closed=find_closed_classes(config.domain_of("source"), trust.states, examples)
+            if kind == "stacked"
+            else None,
             teacher=f"the teacher of generation {generation.index}" if generation.index else None,
             num_rows=generation.sizes["source"],
         )
 
-    others = arms.fitted_of(config.selection.used)
+    others = arms.find_fitted(config.selection.used)
     own = search if config.trust.search else fitted("trust", config.trust.kind, arms.REFERENCE_ARM)
     return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name, name) for name in others}}
 
 
-def _comparing(generation: GenerationSpec, labels: Mapping[str, Out]) -> MeasureShift:
+def _describe_comparison(generation: GenerationSpec, labels: Mapping[str, Out]) -> MeasureShift:
     """Describe the comparison by ``labels`` of the splits; where these have no hidden states, of their texts, too."""
     config = generation.config
     splits = [split for split in ("source", "calibration") if split in labels]
@@ -295,7 +304,9 @@ def _comparing(generation: GenerationSpec, labels: Mapping[str, Out]) -> Measure
     return MeasureTextShift(**arguments, examples=examples, domain=config.domain_of("pool").ungraded)
 
 
-def _comparing_selected(generation: GenerationSpec, scored: Mapping[str, Out], selected: Select) -> dict[str, Out]:
+def _describe_selected_comparison(
+    generation: GenerationSpec, scored: Mapping[str, Out], selected: Select
+) -> dict[str, Out]:
     """Describe the comparison of rows that pass the arms' cuts; nothing without hidden states, or arms that rank."""
     config = generation.config
     ranking = [arm for arm in config.selection.arms if ARMS[arm].ranked and not ARMS[arm].gold]

@@ -13,7 +13,7 @@ GONE = "not there"
 """The digest of a program that is not there: the status of a run that was graded by it can still be told."""
 
 
-def checker_of(domain: DomainConfig) -> str | None:
+def find_checker(domain: DomainConfig) -> str | None:
     """Return a digest of the program that grades a domain's rows; ``None`` where none does.
 
     Raises:
@@ -24,10 +24,10 @@ def checker_of(domain: DomainConfig) -> str | None:
     return None if domain.command is None else getattr(get_domain(domain), "checker", None)
 
 
-def known_checker(domain: DomainConfig) -> str | None:
-    """Return :func:`checker_of`, and ``GONE`` where the program is not there: what was done can still be told."""
+def find_known_checker(domain: DomainConfig) -> str | None:
+    """Return :func:`find_checker`, and ``GONE`` where the program is not there: what was done can still be told."""
     try:
-        return checker_of(domain)
+        return find_checker(domain)
     except ConfigError:
         return GONE
 
@@ -39,11 +39,11 @@ def require_checkers(config: RunConfig) -> None:
         ConfigError: names it.
     """
     for domain in map(config.domain_of, config.splits.named()):
-        if checker_of(domain) is not None and domain.command and domain.options["check"].get("sandbox") != "none":
+        if find_checker(domain) is not None and domain.command and domain.options["check"].get("sandbox") != "none":
             require_sandbox()
 
 
-def grading_stage(config: RunConfig, split: str) -> type[Stage]:
+def choose_grading_stage(config: RunConfig, split: str) -> type[Stage]:
     """Return the class of the stage whose grades of a split are the last word."""
     domain = config.domain_of(split)
     if domain.judge is not None:
@@ -53,11 +53,11 @@ def grading_stage(config: RunConfig, split: str) -> type[Stage]:
     return Grade
 
 
-def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:
+def describe_grades(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:
     """Return which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
-    kind = grading_stage(config, split)
+    kind = choose_grading_stage(config, split)
     by_judge = kind is JudgeByChoice
     made = Grade(
         name=generation.name(f"grade-{stage}"),
@@ -66,7 +66,7 @@ def graded(generation: GenerationSpec, stage: str, split: str, labels: Out) -> O
         gold=gold,
         examples=examples,
         domain=domain.agreeing if by_judge else domain,  # it says which questions are equal, and a judge what is right
-        checker=known_checker(domain),
+        checker=find_known_checker(domain),
         num_rows=generation.sizes[split],
     )
     grades = made.out("grades")

@@ -13,8 +13,8 @@ from curation.config import RowsConfig, RunConfig
 from curation.errors import RunDirError
 from curation.json_types import Json, JsonView
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.rundir.status import differences
-from curation.sources import SourceFile, split_sizes
+from curation.rundir.status import list_differences
+from curation.sources import SourceFile, compute_split_sizes
 
 Files = Mapping[str, Sequence[SourceFile]]
 """The input files by source."""
@@ -51,11 +51,11 @@ class Deals:
         """Return the rows of each split that was dealt before the deal of that number, before the last where unset.
 
         Raises:
-            ConfigError, SourceError: as :func:`curation.sources.split_sizes`.
+            ConfigError, SourceError: as :func:`curation.sources.compute_split_sizes`.
         """
         taken: dict[str, int] = {}
         for rows in self.rows[:before] if before is not None else self.rows[:-1]:
-            taken = split_sizes(rows, files, taken)
+            taken = compute_split_sizes(rows, files, taken)
         return taken
 
     def to_json(self) -> list[Json]:
@@ -63,19 +63,19 @@ class Deals:
         return [{name: list(names) for name, names in deal._asdict().items()} for deal in self.deals]
 
 
-def prepare_name(number: int) -> str:
+def format_prepare_name(number: int) -> str:
     """Return the name of the stage that prepares the deal of that number."""
     return f"prepare-{number}" if number else "prepare"
 
 
-def prepared_by(manifest: Manifest) -> Iterator[StageRecord]:
+def iter_prepare_records(manifest: Manifest) -> Iterator[StageRecord]:
     """Yield the records of the stages that prepared rows, in the order of the deals."""
     for number in range(max(1, len(manifest.deals))):
-        if (record := manifest.stages.get(prepare_name(number))) is not None:
+        if (record := manifest.stages.get(format_prepare_name(number))) is not None:
             yield record
 
 
-def identity_of(config: RunConfig) -> Json:
+def get_rows_identity(config: RunConfig) -> Json:
     """Return the part of a run that defines its rows."""
     # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
     rows = config.model_copy(update=config.ungraded)  # another check grades the same rows again
@@ -87,7 +87,7 @@ def identity_of(config: RunConfig) -> Json:
     }
 
 
-def deals_of(config: RunConfig, manifest: Manifest) -> Deals:
+def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
     """Return the deals of a run directory, with what the configuration adds to it as the last.
 
     A deal whose stage is not done binds nobody: its splits may be changed or taken away again.
@@ -95,46 +95,46 @@ def deals_of(config: RunConfig, manifest: Manifest) -> Deals:
     Raises:
         RunDirError: rows that were dealt would not stay as they are.
     """
-    now = identity_of(config)
+    now = get_rows_identity(config)
     if not manifest.identity:
-        deals = [_first(now)]
+        deals = [_read_first_deal(now)]
     elif manifest.identity == now:
-        deals = _recorded(manifest)
+        deals = _read_deals(manifest)
     else:
-        first, *others = _recorded(manifest)
+        first, *others = _read_deals(manifest)
         deals = [first]
         for number, deal in enumerate(others, start=1):
-            if prepare_name(number) not in manifest.stages:
+            if format_prepare_name(number) not in manifest.stages:
                 break
             deals.append(deal)
         _require_kept(manifest, deals, now)
         dealt = {name for deal in deals for name in deal.splits}
         if added := {name: split.source for name, split in config.splits.named().items() if name not in dealt}:
             deals.append(Deal(tuple(added), tuple(dict.fromkeys([*deals[-1].sources, *added.values()]))))
-    return Deals(deals=tuple(deals), rows=tuple(_rows(config, deals, manifest)))
+    return Deals(deals=tuple(deals), rows=tuple(_iter_row_configs(config, deals, manifest)))
 
 
-def begun(config: RunConfig) -> Deals:
+def make_first_deals(config: RunConfig) -> Deals:
     """Return the one deal of a run that has not grown."""
-    return Deals(deals=(_first(identity_of(config)),), rows=(config.rows,))
+    return Deals(deals=(_read_first_deal(get_rows_identity(config)),), rows=(config.rows,))
 
 
-def described(config: RunConfig, deals: Deals, files: Files) -> str | None:
+def describe_growth(config: RunConfig, deals: Deals, files: Files) -> str | None:
     """Return words on what the last deal adds to a run, and on what stays; ``None``: the run has not grown."""
     if not deals.added:
         return None
     taken = deals.taken(files)
-    sizes = split_sizes(deals.rows[-1], files, taken)
+    sizes = compute_split_sizes(deals.rows[-1], files, taken)
     new = ", ".join(f"{name} ({sizes[name]:,} rows of {config.splits.named()[name].source})" for name in deals.added)
     stay = ", ".join(f"{name} ({number:,})" for name, number in taken.items())
     return f"added to the run: {new}; the rows of {stay} stay as they were dealt"
 
 
-def _recorded(manifest: Manifest) -> list[Deal]:
-    return [Deal.from_json(deal) for deal in manifest.deals] or [_first(manifest.identity)]
+def _read_deals(manifest: Manifest) -> list[Deal]:
+    return [Deal.from_json(deal) for deal in manifest.deals] or [_read_first_deal(manifest.identity)]
 
 
-def _first(identity: JsonView) -> Deal:
+def _read_first_deal(identity: JsonView) -> Deal:
     splits = identity.get("splits", {})
     names = [name for name, value in splits.items() if name != "probes" and isinstance(value, Mapping)]
     return Deal((*names, *(_PROBE + name for name in splits.get("probes", {}))), tuple(identity.get("sources", {})))
@@ -143,16 +143,16 @@ def _first(identity: JsonView) -> Deal:
 def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, object]) -> None:
     """Refuse a configuration that changes what was dealt."""
     splits, sources = {name for deal in deals for name in deal.splits}, set(deals[-1].sources)
-    before, after = (_part(identity, splits, sources) for identity in (manifest.identity, now))
+    before, after = (_select_part(identity, splits, sources) for identity in (manifest.identity, now))
     if before != after:
-        changes = "; ".join(differences(before, after))
+        changes = "; ".join(list_differences(before, after))
         raise RunDirError(
             f"{manifest.directory}: belongs to another configuration ({changes}); what was dealt stays as it was, and "
             "splits and sources can only be added; give this one another name or run_dir, or undo the change"
         )
 
 
-def _part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
+def _select_part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
     """Return the part of an identity on these splits and sources alone."""
     part = dict(identity)
     if "sources" in part:
@@ -166,7 +166,7 @@ def _part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
     return part
 
 
-def _rows(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Iterator[RowsConfig]:
+def _iter_row_configs(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Iterator[RowsConfig]:
     rows, names = config.rows, set[str]()
     for number, deal in enumerate(deals):
         names |= set(deal.splits)
@@ -174,7 +174,7 @@ def _rows(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Itera
         probes = {name: probe for name, probe in given.probes.items() if _PROBE + name in names}
         absent = {name: None for name in given.named() if name not in names and not name.startswith(_PROBE)}
         overlap = given.overlap
-        record = manifest.stages.get(prepare_name(number)) if number + 1 < len(deals) else None
+        record = manifest.stages.get(format_prepare_name(number)) if number + 1 < len(deals) else None
         if record is not None:  # it was handled so, and stays
             default = type(given).model_fields["overlap"].default  # a key holds no defaults
             overlap = record.inputs["config"]["splits"].get("overlap", default)

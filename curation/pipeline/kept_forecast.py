@@ -13,8 +13,8 @@ from curation.errors import RunDirError
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
-from curation.rundir.spending import spent_since
-from curation.rundir.status import differences
+from curation.rundir.spending import compute_spent_since
+from curation.rundir.status import list_differences
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 
@@ -47,7 +47,7 @@ def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, o
     return path
 
 
-def saved(config: RunConfig | FilterConfig) -> Json | None:
+def read_forecast(config: RunConfig | FilterConfig) -> Json | None:
     """Return the forecast kept in the run directory, and in ``changed`` what the configuration has changed since.
 
     Raises:
@@ -62,22 +62,22 @@ def saved(config: RunConfig | FilterConfig) -> Json | None:
     except (ValueError, KeyError) as error:
         raise RunDirError(f"{path}: is not a forecast ({error}); remove it, or plan again with --save") from error
     now = config.model_dump(mode="json", by_alias=True, include=MATTERS)
-    return {**made, "changed": differences(before, now)}
+    return {**made, "changed": list_differences(before, now)}
 
 
-def used_since(forecast: JsonView, manifest: Manifest) -> dict[str, report.SpentRecord]:
+def collect_used_since(forecast: JsonView, manifest: Manifest) -> dict[str, report.SpentRecord]:
     """Return amounts that each stage of a forecast has used since it, by name."""
-    return used(manifest, [stage["name"] for stage in forecast["stages"]], forecast["made"])
+    return collect_used(manifest, [stage["name"] for stage in forecast["stages"]], forecast["made"])
 
 
-def used(manifest: Manifest, names: Iterable[str], since: float = 0.0) -> dict[str, report.SpentRecord]:
+def collect_used(manifest: Manifest, names: Iterable[str], since: float = 0.0) -> dict[str, report.SpentRecord]:
     """Amounts that each of the named stages that are done has used since a time, by name; passes of models alone."""
-    found = spent_since(manifest.events.last(MOST_EVENT_BYTES), since)
+    found = compute_spent_since(manifest.events.last(MOST_EVENT_BYTES), since)
     done = {name: record for name, record in manifest.stages.items() if name in found and "labels" in record.outputs}
     return {
         name: report.SpentRecord(
             **asdict(found[name].spent),
-            bytes=io.size(TableRef.from_json(done[name].outputs["labels"])),
+            bytes=io.get_table_size(TableRef.from_json(done[name].outputs["labels"])),
             spans=found[name].spans,
         )
         for name in names

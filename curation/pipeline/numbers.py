@@ -10,13 +10,13 @@ from curation.pipeline import reviews
 from curation.pipeline.opened import OpenedRun
 from curation.report.groups import PossibleGroups
 from curation.report.record import GenerationRecord
-from curation.report.verdict import gravest, with_verdict
+from curation.report.verdict import find_gravest, with_verdict
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.rundir.run import Run
-from curation.rundir.status import Status, statuses
+from curation.rundir.status import Status, iter_statuses
 from curation.stages.numbers import ComputeNumbers, read_numbers
-from curation.stages.preview import possible_groups, preview
+from curation.stages.preview import find_possible_groups, preview
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place
 from curation.telemetry.console import say
@@ -38,12 +38,12 @@ UNSHOWN = ("created", "command", "reproduce")
 def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]:
     """Return the stages that compute the numbers of all generations of a record."""
     branches = () if record.chain is None else record.chain.branches.values()
-    return [_stage(opened, record, item) for line in (record.generations, *branches) for item in line]
+    return [_describe_stage(opened, record, item) for line in (record.generations, *branches) for item in line]
 
 
-def left_to_compute(opened: OpenedRun, record: report.RunRecord) -> list[Status]:
+def list_missing_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Status]:
     """Return the stages of :func:`describe_numbers` that are not done."""
-    found = statuses(describe_numbers(opened, record), opened.manifest.records)
+    found = iter_statuses(describe_numbers(opened, record), opened.manifest.records)
     return [status for status in found if not status.is_settled]
 
 
@@ -66,7 +66,7 @@ def compute(opened: OpenedRun, record: report.RunRecord) -> report.RunRecord:
     return replace(record, numbers=found)
 
 
-def current(record: report.RunRecord, directory: Place) -> Json:
+def update_report(record: report.RunRecord, directory: Place) -> Json:
     """Return the report's content; write it in ``directory`` unless the one there says the same."""
     with doing("collecting the report"):
         content = report.collect(record)
@@ -84,7 +84,7 @@ def current(record: report.RunRecord, directory: Place) -> Json:
     return content
 
 
-def numbers_after(manifest: Manifest, stage: StageRecord, generation: int) -> Json | None:
+def read_numbers_after(manifest: Manifest, stage: StageRecord, generation: int) -> Json | None:
     """Return the content of a generation's ``metrics.json``, if it tells of the very work that ``stage`` records.
 
     Its ``numbers`` have the verdict on them. ``None``: they were not computed since.
@@ -96,27 +96,27 @@ def numbers_after(manifest: Manifest, stage: StageRecord, generation: int) -> Js
     return {**found, "numbers": judged}
 
 
-def verdict_of(manifest: Manifest) -> Json | None:
+def find_verdict(manifest: Manifest) -> Json | None:
     """Return the verdict on a run by the numbers of its generations; ``None`` where there are none."""
     people = reviews.read(manifest.directory)
     found: list[Json | None] = []
     while (content := read_numbers(manifest, len(found))) is not None:
         found.append(with_verdict(content["numbers"], people, str(manifest.directory))["verdict"])
-    return gravest(found)
+    return find_gravest(found)
 
 
-def _stage(opened: OpenedRun, record: report.RunRecord, generation: GenerationRecord) -> ComputeNumbers:
+def _describe_stage(opened: OpenedRun, record: report.RunRecord, generation: GenerationRecord) -> ComputeNumbers:
     def groups() -> list[PossibleGroups]:
         files = opened.manifest.source_files
         try:
-            return possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
+            return find_possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
         except (SourceError, OSError):  # numbers are also computed where the files are gone
             return []
 
     return ComputeNumbers(
         name=f"{generation.name}/numbers",
         at=Position(generation=generation.index, branch=generation.branch),
-        config={name: _part(record.config.get(name), keys) for name, keys in READ.items()},
+        config={name: _select_keys(record.config.get(name), keys) for name, keys in READ.items()},
         seed=record.seed,
         domain=opened.config.domain_of("pool"),
         prepared=dict(record.prepared),
@@ -133,5 +133,5 @@ def _stage(opened: OpenedRun, record: report.RunRecord, generation: GenerationRe
     )
 
 
-def _part(section: object, keys: tuple[str, ...] | None) -> object:
+def _select_keys(section: object, keys: tuple[str, ...] | None) -> object:
     return {key: section.get(key) for key in keys} if keys and isinstance(section, dict) else section

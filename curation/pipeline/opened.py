@@ -7,27 +7,27 @@ import yaml
 
 from curation.cluster import capacity
 from curation.config import RunConfig
-from curation.config.resolved import too_few_verified
+from curation.config.resolved import check_num_verified
 from curation.domains import get_domain
 from curation.domains.text import Text
 from curation.errors import ConfigError
 from curation.models.dtypes import settle_cpus
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
-from curation.pipeline.growth import Deals, Files, deals_of, described, identity_of
-from curation.pipeline.outlook import student_steps, types_taken
+from curation.pipeline.growth import Deals, Files, describe_growth, find_deals, get_rows_identity
+from curation.pipeline.outlook import iter_student_steps, iter_type_lines
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
 from curation.pipeline.work import Opened
-from curation.redaction import redacted_in
+from curation.redaction import redact_value
 from curation.rundir import history
 from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
-from curation.sources import check_unchanged, discover, split_sizes
+from curation.sources import check_unchanged, compute_split_sizes, discover
 from curation.stages import fit
 from curation.stages.cap_keys import check_by
-from curation.stages.class_quota import divided
+from curation.stages.class_quota import find_divided_classes
 from curation.stages.keep import check_kept
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
@@ -59,23 +59,23 @@ class OpenedRun(Opened[RunConfig]):
     @property
     def needs(self) -> list[capacity.Need]:
         """Resources of the teacher's actors and of the training workers."""
-        return capacity.needs(self.config)
+        return capacity.list_needs(self.config)
 
     @property
     def growth(self) -> dict[str, str | None]:
         """``added``: splits that are added to a run that has grown, and those that stay as they are."""
-        return {"added": described(self.config, self.deals, self.manifest.source_files)}
+        return {"added": describe_growth(self.config, self.deals, self.manifest.source_files)}
 
     def save(self) -> None:
         """Write what defines the run into its directory: its identity and files, and the configuration."""
         self.manifest.save()
-        settings = redacted_in(self.config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
+        settings = redact_value(self.config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
         write_atomically(self.manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
 
     def begin(self) -> Iterator[str]:
         """Lines on which type each ``dtype: auto`` stands for; configurations and tokenizers of models are loaded."""
         check_models(self.config, loads=True)
-        yield from types_taken(self.config)
+        yield from iter_type_lines(self.config)
 
     def checks(self) -> Iterator[str]:
         """Lines on checks and students' steps, on models, and on rows of the sources that were not prepared yet."""
@@ -83,22 +83,22 @@ class OpenedRun(Opened[RunConfig]):
         yield from (f"warning: {line}" for line in self.warnings)
         check_models(config, loads=True)
         capacity.check_machine(config.ray, self.needs)
-        yield from (f"warning: {line}" for line in too_few_verified(config))
-        for found in student_steps(config, self.num_pool):
+        yield from (f"warning: {line}" for line in check_num_verified(config))
+        for found in iter_student_steps(config, self.num_pool):
             yield found.line if found.warning is None else f"warning: {found.warning}"
         if self.is_settled(self.chain.preparing):
             return  # rows are prepared, and were looked at
         taken = self.deals.taken(files)
         yield from check_preview(preview(config, files, taken), config)
         yield from look(config, files, taken)
-        yield from types_taken(config)
+        yield from iter_type_lines(config)
 
     def note(self, stage: Stage, rows: int, seconds: float) -> None:
         """Keep how long a stage took beside the run directory, for the plans of later runs."""
         history.note(self.config.directory, stage, rows, seconds)
 
 
-def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> OpenedRun:
+def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.guard_nothing) -> OpenedRun:
     """Open a configuration's run directory, checked against it, and its stages; with ``save``, write what is new.
 
     ``guard`` is called before anything there is changed for good.
@@ -113,15 +113,15 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     manifest = Manifest.load(config.directory, guard=guard)
     manifest.require_current()
     manifest.bfloat16_on_cpus = settle_cpus(manifest.bfloat16_on_cpus)
-    deals, known = deals_of(config, manifest), manifest.source_files
+    deals, known = find_deals(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name in files:
         check_unchanged(known.get(name, ()), files[name])
-    num_pool = config.pool_share(split_sizes(config, files, deals.taken(files)))
+    num_pool = config.pool_share(compute_split_sizes(config, files, deals.taken(files)))
     check_settings(config, files, num_pool)
     chain = describe(config, files, deals)
     recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
-    manifest.identify(identity_of(config), recorded, deals=deals.to_json(), save=False)
+    manifest.identify(get_rows_identity(config), recorded, deals=deals.to_json(), save=False)
     opened = OpenedRun(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals, warnings=warnings)
     if save:
         opened.save()
@@ -139,7 +139,7 @@ def check_settings(config: RunConfig, files: Files, num_pool: int) -> None:
     selection, domain = config.selection, get_domain(config.domain_of("pool"))
     check_pool(selection.budget, num_pool)
     check_by(selection.max_per_label_by, domain)
-    if divided(selection, domain) is not None and selection.verify is not None:
+    if find_divided_classes(selection, domain) is not None and selection.verify is not None:
         raise ConfigError("selection.verify: does not go with places by class; set selection.quota: none")
     if selection.verify is not None and isinstance(domain, Text):
         domain.require_no_reference()

@@ -5,12 +5,20 @@ from typing import NamedTuple
 
 from curation import models
 from curation.config import BudgetConfig, LmStudentConfig, ModelConfig, RunConfig, StudentConfig
-from curation.config.base import rows_in
+from curation.config.base import count_share
 from curation.config.models import EpochsConfig
 from curation.domains import Example, attempt, get_domain
 from curation.domains.given import as_asked
 from curation.features import parts
-from curation.models.dtypes import AUTO, FLAGS, HALF, HALF_TRAINING, bfloat16_flag, taken, takes_bfloat16_on_cpus
+from curation.models.dtypes import (
+    AUTO,
+    FLAGS,
+    HALF,
+    HALF_TRAINING,
+    choose_dtype,
+    find_bfloat16_flag,
+    takes_bfloat16_on_cpus,
+)
 from curation.signals import label_request
 from curation.teachers.prompts import tokenise
 
@@ -27,12 +35,12 @@ class StudentSteps(NamedTuple):
     """The key that gives ``FEW`` steps, where there are fewer."""
 
 
-def student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentSteps]:
+def iter_student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentSteps]:
     """Yield a line for each recipe of a run; none where the budget is known only once rows are labelled.
 
     ``num_pool``: rows of the pool of one generation.
     """
-    found = _selected(config.selection.budget, num_pool)
+    found = _estimate_selected(config.selection.budget, num_pool)
     if found is None:
         return
     about, num_rows = found
@@ -46,11 +54,11 @@ def student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentSteps]:
             f"{name}: {about}{num_rows:,} rows, global_batch_size {recipe.global_batch_size:,}: {about}{steps:,} "
             f"optimizer step{'s' if steps != 1 else ''}"
         )
-        few = f"{line}, which hardly move it from its base; {_mend(recipe, num_rows)}" if steps < FEW else None
+        few = f"{line}, which hardly move it from its base; {_suggest_batch(recipe, num_rows)}" if steps < FEW else None
         yield StudentSteps(line, few)
 
 
-def _mend(recipe: LmStudentConfig, num_rows: int) -> str:
+def _suggest_batch(recipe: LmStudentConfig, num_rows: int) -> str:
     """Return the largest batch that gives ``FEW`` steps; more epochs or rows where none does."""
 
     def steps(size: int) -> int:
@@ -67,12 +75,12 @@ def _mend(recipe: LmStudentConfig, num_rows: int) -> str:
     return f"global_batch_size: {size}{divided} gives {steps(size):,}"
 
 
-def _selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
+def _estimate_selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
     """Return the rows that each arm selects, and how well that is known; ``None`` where labels decide."""
     if budget.n is not None:
         return "", budget.n
     if budget.share is not None:
-        return "about ", rows_in(budget.share, num_pool)
+        return "about ", count_share(budget.share, num_pool)
     if budget.oracle:
         return "at most ", min(budget.cap, num_pool)
     return None
@@ -90,7 +98,7 @@ class TypedModels(NamedTuple):
     half: Sequence[str]
 
 
-def types_taken(config: RunConfig) -> Iterator[str]:
+def iter_type_lines(config: RunConfig) -> Iterator[str]:
     """Yield a line for each ``auto``: what it stands for, by model, and why; and one for bfloat16 on a CPU without it.
 
     Of trainings those on GPUs: on CPUs they have one type.
@@ -98,8 +106,8 @@ def types_taken(config: RunConfig) -> Iterator[str]:
     Raises:
         ModelError: a model is not there, or does not say its type.
     """
-    for typed in _typed(config):
-        if typed.dtype == "bfloat16" and not typed.gpus and typed.models and bfloat16_flag() is None:
+    for typed in _iter_typed_models(config):
+        if typed.dtype == "bfloat16" and not typed.gpus and typed.models and find_bfloat16_flag() is None:
             yield (
                 f"{typed.key}: bfloat16 takes several times as long as float32 on this processor, which has no "
                 f"instructions for it ({', '.join(FLAGS)}); set auto, or {typed.gpus_key}"
@@ -109,18 +117,18 @@ def types_taken(config: RunConfig) -> Iterator[str]:
         is_fast = typed.half == HALF and not typed.gpus and takes_bfloat16_on_cpus()
         roles: dict[str, list[str]] = {}
         for role, model in typed.models.items():
-            ref = None if model.path is None or not (typed.gpus or is_fast) else models.named(model)
+            ref = None if model.path is None or not (typed.gpus or is_fast) else models.pin_model(model)
             half = HALF_TRAINING if is_fast else typed.half
-            dtype = taken(typed.dtype, ref, on_gpu=typed.gpus > 0 or is_fast, half=half)
+            dtype = choose_dtype(typed.dtype, ref, on_gpu=typed.gpus > 0 or is_fast, half=half)
             roles.setdefault(dtype, []).append(role)
         words = "; ".join(f"{dtype} ({', '.join(of)})" for dtype, of in roles.items())
         why = "by config.json of each" if typed.gpus else "since no GPU is asked for"
         if is_fast and "bfloat16" in roles:
-            why = f"by config.json of each and the processor's {bfloat16_flag() or 'on which the run began'}"
+            why = f"by config.json of each and the processor's {find_bfloat16_flag() or 'on which the run began'}"
         yield f"{typed.key}: auto is {words}, {why} ({typed.gpus_key}: {typed.gpus:g})"
 
 
-def _typed(config: RunConfig) -> Iterator[TypedModels]:
+def _iter_typed_models(config: RunConfig) -> Iterator[TypedModels]:
     teacher, student = config.teacher, config.student
     bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
     own = {
@@ -144,7 +152,7 @@ def _typed(config: RunConfig) -> Iterator[TypedModels]:
         yield from dtypes(config, section)
 
 
-def long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
+def iter_long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
     """Yield a warning for each split of whose ``examples`` some have longer prompts than the teacher takes.
 
     Raises:
@@ -153,7 +161,7 @@ def long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -
     model, decoding = config.models.get("teacher"), config.teacher.decoding
     if model is None or model.path is None or model.allow_remote_code:
         return  # code of a model's own is not run to look
-    ref = models.named(model)
+    ref = models.pin_model(model)
     longest = models.read_configuration(ref).get("max_position_embeddings")
     if longest is None:
         return

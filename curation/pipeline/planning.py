@@ -10,17 +10,17 @@ from pathlib import Path
 from curation.cluster import capacity
 from curation.config import RayConfig, RunConfig
 from curation.domains import get_domain
-from curation.pipeline.forecasting import Forecast, Workforce, forecast
+from curation.pipeline.forecasting import Forecast, Workforce, forecast_questions
 from curation.pipeline.opened import OpenedRun
-from curation.pipeline.probing import LeftOut, SplitRows, StageAsk, askings_of, cpus_of, probe_all
+from curation.pipeline.probing import LeftOut, SplitRows, StageAsk, collect_askings, count_actor_cpus, probe_all
 from curation.pipeline.session import joined
-from curation.pipeline.stage_times import num_committed
+from curation.pipeline.stage_times import count_committed
 from curation.pipeline.work import WorkConfig
 from curation.refs import TableRef
-from curation.rundir.graph import Known, Out, Stage, Unknown, recorded
-from curation.sources import SourceFile, assignment_of, rows_at
-from curation.stages.deal import examples_of
-from curation.storage.paths import Place, Remote, place, remove
+from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded
+from curation.sources import SourceFile, make_assignment, read_rows_at
+from curation.stages.deal import make_example_table
+from curation.storage.paths import Place, Remote, remove, to_place
 from curation.tables import io
 
 
@@ -33,18 +33,18 @@ def forecast_run(
     directory is left as it is.
     """
     config, files = opened.config, opened.manifest.source_files
-    done = partial(num_committed, opened.manifest, known=known)
+    done = partial(count_committed, opened.manifest, known=known)
     taken = opened.deals.taken(files)
-    askings, left_out = askings_of(stages, config, files, known, done, taken)
+    askings, left_out = collect_askings(stages, config, files, known, done, taken)
     if not askings:
         return None, left_out
-    asked = [need for need in capacity.needs(config) if need.key.startswith("teacher.actors")]
+    asked = [need for need in capacity.list_needs(config) if need.key.startswith("teacher.actors")]
     with joined(config.ray, asked), scratch(config.directory, config.ray) as directory:
-        shots = _shots(config, files, taken, known, directory)
-        return forecast_of(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
+        shots = _make_shots_finder(config, files, taken, known, directory)
+        return forecast_askings(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
 
 
-def forecast_of(
+def forecast_askings(
     askings: Sequence[StageAsk],
     left_out: Sequence[LeftOut],
     config: WorkConfig,
@@ -63,12 +63,14 @@ def forecast_of(
         shots=shots,
     )
     engine = askings[0].engine
-    each = {**engine.actors.each, "CPU": cpus_of(engine)}
-    room = engine.actors.max if capacity.autoscales() else min(engine.actors.max, max(1, capacity.fitting(each)))
-    return forecast(
+    each = {**engine.actors.each, "CPU": count_actor_cpus(engine)}
+    room = (
+        engine.actors.max if capacity.can_autoscale() else min(engine.actors.max, max(1, capacity.count_fitting(each)))
+    )
+    return forecast_questions(
         questions,
         left_out,
-        Workforce(actors=room, each=each, per_node=capacity.fitting_on_one(each)),
+        Workforce(actors=room, each=each, per_node=capacity.count_fitting_on_one(each)),
         config.prices,
         commit_seconds=config.commit_seconds,
         fragment_mb=config.fragment_mb,
@@ -76,7 +78,7 @@ def forecast_of(
     )
 
 
-def _shots(
+def _make_shots_finder(
     config: RunConfig,
     files: Mapping[str, Sequence[SourceFile]],
     taken: Mapping[str, int],
@@ -87,16 +89,16 @@ def _shots(
 
     def found(out: Out) -> TableRef:
         try:
-            table: TableRef = out.read(recorded(out, known))
+            table: TableRef = out.read(get_recorded(out, known))
             return table
         except Unknown:
             name = out.path[-1]
         source = config.splits.named()[name].source
-        assignment = assignment_of(config, source, files[source], taken)
+        assignment = make_assignment(config, source, files[source], taken)
         rows = SplitRows(files=files[source], assignment=assignment, splits=(name,))
-        drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, rows.num, rows.seed))
+        drawn = read_rows_at(rows.files, rows.assignment.draw(rows.splits, rows.num, rows.seed))
         domain = get_domain(config.domain_of(name))
-        examples = examples_of(domain, name, list(range(len(drawn))), [row.raw for row in drawn])
+        examples = make_example_table(domain, name, list(range(len(drawn))), [row.raw for row in drawn])
         return io.write(examples, str(directory / f"{name}.lance"))
 
     return found
@@ -107,7 +109,7 @@ def scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
     """Yield a folder that every actor can reach, by the run directory or on this machine alone; remove it after."""
     if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
         with tempfile.TemporaryDirectory(prefix="curate-probe-") as local:
-            yield place(local)
+            yield to_place(local)
         return
     directory = run_directory.with_name(f"{run_directory.name}.probe-{uuid.uuid4().hex[:8]}")
     try:

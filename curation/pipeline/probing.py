@@ -15,16 +15,16 @@ from curation.json_types import Json, JsonView
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
-from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded, resolved
-from curation.sources import NOTHING, Assignment, SourceFile, assignment_of, rows_at
+from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded, resolve_outputs, to_plain_json
+from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
 from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
-from curation.stages.asks import asks_of
-from curation.stages.calibration_look import compared, with_blanks
-from curation.stages.deal import POOL, examples_of
+from curation.stages.asks import make_asks
+from curation.stages.calibration_look import compare_calibration, with_blanks
+from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.probe import SECONDS, MeasuredCost, Population, num_actors, probe
+from curation.stages.probe import SECONDS, MeasuredCost, Population, choose_num_actors, probe
 from curation.stages.reduce import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
@@ -105,7 +105,7 @@ class StageAsk:
         signals = {name: {key: how[key] for key in how.keys() - apart} for name, how in self.signals.items()}
         parts: Json = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
         parts["seed"] = self.seed
-        return fingerprint(plain({**parts, "fitted": self.fitted, "files": files, "signals": signals}, {}))
+        return fingerprint(to_plain_json({**parts, "fitted": self.fitted, "files": files, "signals": signals}, {}))
 
 
 class AskGroup(NamedTuple):
@@ -122,7 +122,7 @@ class LeftOut(NamedTuple):
     why: str
 
 
-def askings_of(
+def collect_askings(
     stages: Iterable[Stage],
     config: RowsConfig,
     files: Mapping[str, Sequence[SourceFile]],
@@ -149,14 +149,14 @@ def askings_of(
             left_out.append(LeftOut(stage.name, NOTHING_ASKED))
         elif not (isinstance(stage, Label) and stage.asks_teacher):
             left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
-        elif isinstance(asking := _asking(stage, config, files, known, taken), str):
+        elif isinstance(asking := _make_asking(stage, config, files, known, taken), str):
             left_out.append(LeftOut(stage.name, asking))
         else:
             found.append(replace(asking, rows=max(0, asking.rows - rows_done(stage))))
     return [asking for asking in found if asking.rows], left_out
 
 
-def _asking(
+def _make_asking(
     stage: Label,
     config: RowsConfig,
     files: Mapping[str, Sequence[SourceFile]],
@@ -165,11 +165,11 @@ def _asking(
 ) -> StageAsk | str:
     """Return the request of a labelling stage, or why that cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
-    model, note = _model(stage.teacher.model, known)
+    model, note = _find_model(stage.teacher.model, known)
     if model is None and stage.teacher.model is not None:
         return "its teacher does not exist yet; curate run --until makes it"
     try:
-        teacher = replace(stage.teacher, backend=resolved(stage.teacher.backend, known))
+        teacher = replace(stage.teacher, backend=resolve_outputs(stage.teacher.backend, known))
     except Unknown as unknown:
         return f"teacher.backend: auto is not settled; curate run --until {unknown.out.stage.name} does it"
     source = config.splits.named()[examples.path[-1]].source
@@ -179,7 +179,7 @@ def _asking(
         rows=stage.num_rows or 0,
         drawn_from=SplitRows(
             files=files[source],
-            assignment=assignment_of(config, source, files[source], taken),
+            assignment=make_assignment(config, source, files[source], taken),
             splits=(examples.path[-1],),
             seed=derive(config.seed, f"probe:{source}"),
             id_column=config.sources[source].id_column if is_paid else None,
@@ -197,14 +197,14 @@ def _asking(
     )
 
 
-def _model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None, str | None]:
+def _find_model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None, str | None]:
     """Return the model itself, or the base that it will be made of; and in what that differs."""
     if not isinstance(model, Out):
         return model, None
     try:
-        return model.read(recorded(model, known)), None
+        return model.read(get_recorded(model, known)), None
     except Unknown:
-        base, _ = _model(model.stage.inputs.get("base"), known)
+        base, _ = _find_model(model.stage.inputs.get("base"), known)
         return base, f"the probe asked the teacher's base, since {model.stage.name} is not done"
 
 
@@ -231,54 +231,54 @@ def probe_all(
     kinds: dict[str, list[StageAsk]] = {}
     for asking in askings:
         kinds.setdefault(asking.question, []).append(asking)
-    largest = max(map(union, kinds.values()), key=lambda rows: rows.num)
+    largest = max(map(merge_rows, kinds.values()), key=lambda rows: rows.num)
     if num_rows is not None and num_rows > largest.num:
         raise ConfigError(
             f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
             "ask for fewer"
         )
     by_engine: dict[str, list[list[StageAsk]]] = {}
-    for same in sorted(kinds.values(), key=lambda same: -union(same).num):
-        by_engine.setdefault(fingerprint(plain([same[0].engine, same[0].model], {})), []).append(same)
+    for same in sorted(kinds.values(), key=lambda same: -merge_rows(same).num):
+        by_engine.setdefault(fingerprint(to_plain_json([same[0].engine, same[0].model], {})), []).append(same)
     found: list[AskGroup] = []
     for of_engine in by_engine.values():
-        engine = _spread(of_engine[0][0].engine, _size(of_engine[0], num_rows))
+        engine = _spread_actors(of_engine[0][0].engine, _choose_sample_size(of_engine[0], num_rows))
         with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
             for same in of_engine:
-                num, place = _size(same, num_rows), directory / f"question-{len(found)}"
-                measured = _probed(
+                num, place = _choose_sample_size(same, num_rows), directory / f"question-{len(found)}"
+                measured = _probe_sample(
                     same, num, engine, dataset, place, seconds=limit, commit_seconds=commit_seconds, shots=shots
                 )
                 found.append(AskGroup(tuple(same), measured))
     return found
 
 
-def union(askings: Sequence[StageAsk]) -> SplitRows:
+def merge_rows(askings: Sequence[StageAsk]) -> SplitRows:
     """Return the rows that the stages' rows are a random part of, together."""
     splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
     return replace(askings[0].drawn_from, splits=tuple(splits))
 
 
-def _size(askings: Sequence[StageAsk], wanted: int | None) -> int:
+def _choose_sample_size(askings: Sequence[StageAsk], wanted: int | None) -> int:
     """Return rows of a sample: no more than it is drawn from has."""
     backend = BACKENDS[askings[0].ask.backend]
-    return min(union(askings).num, wanted or backend.probe_rows or PROBE_ROWS * backend.calls)
+    return min(merge_rows(askings).num, wanted or backend.probe_rows or PROBE_ROWS * backend.calls)
 
 
-def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
+def _spread_actors(engine: AskConfig, num_rows: int) -> AskConfig:
     """Return the same engine, with the actors of a probe."""
-    cpus = cpus_of(engine)
-    num = num_actors(num_rows, engine.actors.max, capacity.fitting({**engine.actors.each, "CPU": cpus}))
+    cpus = count_actor_cpus(engine)
+    num = choose_num_actors(num_rows, engine.actors.max, capacity.count_fitting({**engine.actors.each, "CPU": cpus}))
     actors = engine.actors.model_copy(update={"min": num, "initial": num, "max": num, "num_cpus": cpus})
     return engine.model_copy(update={"actors": actors})
 
 
-def cpus_of(engine: AskConfig) -> float:
+def count_actor_cpus(engine: AskConfig) -> float:
     """Return the CPUs that an actor will have."""
-    return engine.actors.cpus(engine.backend, [node["Resources"].get("CPU", 0) for node in nodes.living()])
+    return engine.actors.cpus(engine.backend, [node["Resources"].get("CPU", 0) for node in nodes.list_living()])
 
 
-def _probed(
+def _probe_sample(
     askings: Sequence[StageAsk],
     num: int,
     engine: AskConfig,
@@ -289,11 +289,11 @@ def _probed(
     commit_seconds: float,
     shots: Callable[[Out], TableRef] | None,
 ) -> MeasuredCost:
-    most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
-    drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
+    most, rows = max(askings, key=lambda asking: len(asking.ask.states)), merge_rows(askings)
+    drawn = read_rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
     domain = get_domain(most.domain)
     ids, chooses = rows.ids(drawn), most.ask.endpoint is None and not most.ask.reads_given
-    examples = examples_of(domain, POOL, ids, [row.raw for row in drawn])
+    examples = make_example_table(domain, POOL, ids, [row.raw for row in drawn])
     if chooses:
         examples = with_blanks(examples, domain, most.decoding)
     signals = {name: dict(how) for name, how in most.signals.items()}
@@ -312,7 +312,7 @@ def _probed(
         decoding=most.decoding,
         seed=derive(rows.seed, "answers") if most.seed is None else most.seed,
         reduction=ScoredOnly(fitted=tuple(most.fitted.items()), states=(), num_rows=0, seed=0) if most.fitted else None,
-        asks=asks_of(signals, directory),
+        asks=make_asks(signals, directory),
     )
     left = sum(asking.rows for asking in askings)
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)
@@ -325,6 +325,6 @@ def _probed(
     if chooses and domain.blanks:
         golds = {row_id: attempt(domain.gold, row.raw)[0] for row_id, row in zip(ids, drawn, strict=True)}
         known = {row_id: gold for row_id, gold in golds.items() if gold is not None}
-        if (words := compared(io.latest(job.labels_uri), domain, known)) is not None:
+        if (words := compare_calibration(io.find_latest(job.labels_uri), domain, known)) is not None:
             say(f"probe of {stages}: {words}")
     return found

@@ -3,40 +3,40 @@
 from collections.abc import Mapping, Sequence
 
 from curation import report
-from curation.cluster.versions import versions
+from curation.cluster.versions import find_versions
 from curation.config.endpoint import PAID
 from curation.domains import get_domain
 from curation.json_types import Json
 from curation.pipeline import reviews
 from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.extending import describe_analysis
-from curation.pipeline.kept_forecast import saved, used, used_since
+from curation.pipeline.kept_forecast import collect_used, collect_used_since, read_forecast
 from curation.pipeline.opened import OpenedRun
-from curation.redaction import redacted_in
+from curation.redaction import redact_value
 from curation.report.record import MAIN, SHALLOW
-from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
+from curation.rundir.graph import Known, Skipped, count_steps, list_awaited, order_stages, resolve_present
 from curation.rundir.manifest import StageRecord
-from curation.rundir.status import statuses
-from curation.teachers.endpoint_paid import spending_in
+from curation.rundir.status import iter_statuses
+from curation.teachers.endpoint_paid import read_spending
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
     """Return the record of a run, of whose stages all outputs are ``known``."""
     config, manifest = opened.config, opened.manifest
-    forecast = saved(config)
+    forecast = read_forecast(config)
     analyses = describe_analysis(config, opened.chain.tables, opened.chain.generations)
-    further = [stage for stage in ordered(analyses) if stage.name not in known]
+    further = [stage for stage in order_stages(analyses) if stage.name not in known]
     known = {**known}
-    for _ in statuses(further, manifest.records, known):  # adds what is done of them
+    for _ in iter_statuses(further, manifest.records, known):  # adds what is done of them
         pass
     stages = [*opened.stages, *further]
-    step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
+    step_of, after = count_steps(stages), {stage.name: list_awaited(stage) for stage in stages}
     # In the order of the run, not that in which stages side by side ended: the same run has the same record.
     made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
     done = {name: manifest.stages[name] for name in made}
-    bought = None if config.teacher.endpoint is None else spending_in(str(config.directory / PAID))
-    counts, overlap = _prepared(opened.chain, known)
-    generations = _generations(
+    bought = None if config.teacher.endpoint is None else read_spending(str(config.directory / PAID))
+    counts, overlap = _collect_prepared(opened.chain, known)
+    generations = _collect_generations(
         [
             {
                 **fields,
@@ -51,13 +51,13 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     )
     return report.RunRecord(
         name=config.name,
-        config=redacted_in(config.model_dump(mode="json", by_alias=True)),
+        config=redact_value(config.model_dump(mode="json", by_alias=True)),
         config_path=config_path,
         seed=config.seed,
-        versions=versions(),
+        versions=find_versions(),
         command=command or "curation.run(curation.config.load.load_config('config.yaml'))",
         domain=get_domain(config.domain_of("pool")),
-        prepared=present(opened.chain.tables, known),
+        prepared=resolve_present(opened.chain.tables, known),
         prepare_counts=counts,
         reviews=reviews.read(config.directory),
         overlap=overlap,
@@ -74,18 +74,18 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
             )
             for name, stage in done.items()
         ],
-        passes=[_pass(name, stage) for name, stage in done.items() if "pass" in stage.outputs],
+        passes=[_make_pass_record(name, stage) for name, stage in done.items() if "pass" in stage.outputs],
         generations=generations,
-        chain=_chain(opened, known, len(generations)) if len(opened.chain.generations) > 1 else None,
+        chain=_make_chain_record(opened, known, len(generations)) if len(opened.chain.generations) > 1 else None,
         forecast=forecast,
         directory=config.run_dir or f"runs/{config.name}",
         own_code=config.runs_code,
-        spent={} if forecast is None else used_since(forecast, manifest),
-        used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
+        spent={} if forecast is None else collect_used_since(forecast, manifest),
+        used=collect_used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
 
 
-def _pass(name: str, stage: StageRecord) -> report.PassRecord:
+def _make_pass_record(name: str, stage: StageRecord) -> report.PassRecord:
     """Return the record of a stage that asked a model."""
     counts = stage.outputs.get("counts", {})
     return report.PassRecord(
@@ -97,7 +97,7 @@ def _pass(name: str, stage: StageRecord) -> report.PassRecord:
     )
 
 
-def _prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
+def _collect_prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
     """Return the counts of every table by name, and what the splits share, of all deals together."""
     counts: Json = {}
     overlap: Json = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
@@ -111,18 +111,18 @@ def _prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
     return counts, overlap
 
 
-def _generations(described: Sequence[Fields], known: Known, branch: str = "") -> list[report.GenerationRecord]:
+def _collect_generations(described: Sequence[Fields], known: Known, branch: str = "") -> list[report.GenerationRecord]:
     """Return the generations that were reached: of one that was not, nothing was selected."""
-    found = [present(fields, known) for fields in described]
+    found = [resolve_present(fields, known) for fields in described]
     return [report.GenerationRecord(**fields, branch=branch) for fields in found if "budget" in fields]
 
 
-def _chain(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRecord:
+def _make_chain_record(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRecord:
     """Return chains beside the main one."""
     chain = opened.chain
-    shallow = [present(fields, known) for fields in chain.shallow]
-    decisions = [present({"decision": out}, known) for out in chain.decisions]
-    branches = {name: _generations(fields, known, name) for name, fields in chain.branches.items()}
+    shallow = [resolve_present(fields, known) for fields in chain.shallow]
+    decisions = [resolve_present({"decision": out}, known) for out in chain.decisions]
+    branches = {name: _collect_generations(fields, known, name) for name, fields in chain.branches.items()}
     return report.ChainRecord(
         arms=opened.config.chain.arms,
         branches=branches,
@@ -130,40 +130,40 @@ def _chain(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRec
             str(index): {arm: {key: found[key][arm] for key in found} for arm in found["training"]}
             for index, found in enumerate(shallow)
         },
-        stages=_stages(chain),
+        stages=_locate_stages(chain),
         decisions=[found["decision"] for found in decisions if found],
-        ended=_ended(chain.generations, known, num_reached),
+        ended=_explain_end(chain.generations, known, num_reached),
         branches_ended={
             name: why
             for name, fields in chain.branches.items()
-            if (why := _ended([chain.generations[0], *fields], known, 1 + len(branches[name]))) is not None
+            if (why := _explain_end([chain.generations[0], *fields], known, 1 + len(branches[name]))) is not None
         },
     )
 
 
-def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
+def _locate_stages(chain: Chain) -> dict[str, tuple[int, str]]:
     """Return the generation and line that need a stage first, by its name; ``prepare`` belongs to no generation."""
     found: dict[str, tuple[int, str]] = {}
-    shared = {stage.name for stage in ordered([stage.value() for stage in chain.preparing])}
+    shared = {stage.name for stage in order_stages([stage.value() for stage in chain.preparing])}
     for index, fields in enumerate(chain.generations):
         lines: Json = {MAIN: [fields, chain.decisions[index : index + 1]]}
         lines |= {name: [item for item in branch if item["index"] == index] for name, branch in chain.branches.items()}
         lines[SHALLOW] = chain.shallow[index]
         for line, outs in lines.items():
-            for stage in ordered(outs):
+            for stage in order_stages(outs):
                 if stage.name not in shared:
                     found.setdefault(stage.name, (index, line))
     return found
 
 
-def _ended(generations: Sequence[Fields], known: Known, num_reached: int) -> str | None:
+def _explain_end(generations: Sequence[Fields], known: Known, num_reached: int) -> str | None:
     """Return why a chain has fewer generations than are configured, in words; ``None``: it has all."""
     if num_reached == len(generations):
         return None
     why = known[generations[num_reached]["budget"].stage.name]
     if not isinstance(why, Skipped):  # it is reached, and no arm is left
         return str(why["absent"]["budget"])
-    before = present({"budget": generations[num_reached - 1]["budget"]}, known) if num_reached else {}
+    before = resolve_present({"budget": generations[num_reached - 1]["budget"]}, known) if num_reached else {}
     if before and before["budget"]["n"] == 0:
         last = num_reached - 1
         return f"generation {last} selected nothing, so that none of its students can teach: the chain ends"

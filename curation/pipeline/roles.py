@@ -7,9 +7,9 @@ from curation import models
 from curation.activity import doing
 from curation.config import AskConfig, ModelConfig, RunConfig, StudentConfig
 from curation.config.models import LmStudentConfig
-from curation.config.states import others_of
+from curation.config.states import find_other_layers
 from curation.hashing import derive
-from curation.models.dtypes import settled, settled_training
+from curation.models.dtypes import settle_ask, settle_training
 from curation.pipeline.generation_spec import HelperModels
 from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Table
@@ -19,9 +19,9 @@ from curation.stages.training import Adapt, MakeBase, Training
 Recipe = TypeVar("Recipe", bound=StudentConfig)
 
 
-def asked(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
+def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
     """Return a model asked as ``ask`` says; if the backend is ``auto``, the stage ``name`` settles it."""
-    ask = settled(ask, checkpoint(model))
+    ask = settle_ask(ask, find_checkpoint(model))
     if ask.backend != "auto":
         return TeacherUse(model=model, ask=ask, engine=ask, backend=ask.backend)
     stage = SettleBackend(
@@ -29,19 +29,19 @@ def asked(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
         model=model,
         engine=ask.vllm.engine,
         num_gpus=ask.actors.num_gpus,
-        other_layers=bool(others_of(ask.states)),
+        other_layers=bool(find_other_layers(ask.states)),
         ask=ask,
         num_rows=0,
     )
     return TeacherUse(model=model, ask=ask, engine=ask, backend=stage.out("backend"))
 
 
-def trained(recipe: Recipe, base: Model | None) -> Recipe:
+def describe_training(recipe: Recipe, base: Model | None) -> Recipe:
     """Return how a model is trained from ``base``, with the type that it computes in."""
-    return settled_training(recipe, checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
+    return settle_training(recipe, find_checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
 
 
-def checkpoint(model: Model | None) -> ModelRef | None:
+def find_checkpoint(model: Model | None) -> ModelRef | None:
     """Return the checkpoint whose type a model has: its base, if the run trains it; ``None`` for one from scratch."""
     while isinstance(model, Out):
         model = model.stage.base if isinstance(model.stage, Training) else None
@@ -61,7 +61,7 @@ def check_models(config: RunConfig, *, loads: bool = False) -> None:
                 models.check(model, head=head, loads=loads)
 
 
-def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
+def describe_first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
     """Return the weak teacher that the configuration names, or the reader of given labels; ``None`` without weights.
 
     A server is one without: the reader of its answers is among the helpers.
@@ -70,10 +70,10 @@ def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping
     if model is None or config.teacher.endpoint is not None:
         return None
     role = "teacher" if config.teacher.reader is None else "reader"
-    return adapted_teacher(config, _base(config, model, role), tables, sizes, name="gen-0/teacher")
+    return describe_adapted_teacher(config, _describe_base(config, model, role), tables, sizes, name="gen-0/teacher")
 
 
-def adapted_teacher(
+def describe_adapted_teacher(
     config: RunConfig,
     base: Model,
     tables: Mapping[str, Table],
@@ -90,7 +90,7 @@ def adapted_teacher(
         name=name,
         base=base,
         examples=tables["adapt"],
-        recipe=trained(recipe, base),
+        recipe=describe_training(recipe, base),
         domain=config.domain_of("adapt"),
         seed=derive(config.seed, "gen-0"),
         num_rows=sizes.get("adapt"),
@@ -99,46 +99,50 @@ def adapted_teacher(
     return stage.out("model")
 
 
-def helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
+def describe_helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
     """Return the models that signals and the judge ask."""
     ask = config.teacher.ask.of_weights(chat_template=config.evaluation.chat_template)
     ask, reward, judge = ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
     if config.teacher.given is not None and config.teacher.reader is None:
         ask = ask.model_copy(update={"backend": "transformers"})
     roles = {
-        role: asked(_base(config, model, role), ask, name=f"gen-0/backend-{role}")
+        role: describe_teacher_use(_describe_base(config, model, role), ask, name=f"gen-0/backend-{role}")
         for role, model in config.signals.models.items()
     }
     if config.signals.second_teacher is not None:
-        base = _base(config, config.signals.second_teacher, "second-teacher")
-        second = adapted_teacher(config, base, tables, sizes, name="gen-0/second-teacher")
-        roles["second_teacher"] = asked(second, ask, name="gen-0/backend-second-teacher")
+        base = _describe_base(config, config.signals.second_teacher, "second-teacher")
+        second = describe_adapted_teacher(config, base, tables, sizes, name="gen-0/second-teacher")
+        roles["second_teacher"] = describe_teacher_use(second, ask, name="gen-0/backend-second-teacher")
     if reward is not None:
-        model = _base(config, reward.model, "reward")
+        model = _describe_base(config, reward.model, "reward")
         in_words = ask.model_copy(update={"chat_template": reward.chat_template})
         if reward.kind == "verifier":
-            roles["reward"] = asked(model, in_words, name="gen-0/backend-reward")
+            roles["reward"] = describe_teacher_use(model, in_words, name="gen-0/backend-reward")
         else:
-            in_words = settled(in_words, checkpoint(model))
+            in_words = settle_ask(in_words, find_checkpoint(model))
             roles["reward"] = TeacherUse(model=model, ask=in_words, engine=in_words, backend=ask.backend)
     judging = None
     if judge is not None:
         in_words = ask.model_copy(update={"chat_template": judge.chat_template})
-        judging = asked(_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge")
+        judging = describe_teacher_use(
+            _describe_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge"
+        )
     reads, reader = config.teacher.reading, None
     if reads is not None and config.teacher.loaded is not None:
-        reader = asked(_base(config, config.teacher.loaded, "reader"), reads, name="gen-0/backend-reader")
+        reader = describe_teacher_use(
+            _describe_base(config, config.teacher.loaded, "reader"), reads, name="gen-0/backend-reader"
+        )
     return HelperModels(roles=roles, judge=judging, reader=reader)
 
 
-def base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:
+def describe_base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:
     """Return a model; one that is to come from scratch is made by the stage ``name``."""
     if model.path is not None:
-        return models.named(model)
+        return models.pin_model(model)
     assert model.init is not None, "a model has a path or comes from scratch"
     stage = MakeBase(name=name, init=model.init, domain=config.domain, seed=derive(config.seed, name), needs=needs)
     return stage.out("model")
 
 
-def _base(config: RunConfig, model: ModelConfig, role: str) -> Model:
-    return base_model(config, model, f"gen-0/{role}-base")
+def _describe_base(config: RunConfig, model: ModelConfig, role: str) -> Model:
+    return describe_base_model(config, model, f"gen-0/{role}-base")

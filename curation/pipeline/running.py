@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 from curation import report
-from curation.cluster.versions import versions
+from curation.cluster.versions import find_versions
 from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
-from curation.config.resolved import warnings
+from curation.config.resolved import iter_warnings
 from curation.errors import ConfigError, RunFailedError
 from curation.json_types import Json
 from curation.pipeline import ablating, extending, numbers
@@ -18,12 +18,12 @@ from curation.pipeline.roles import check_models
 from curation.pipeline.session import session
 from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
-from curation.redaction import redacted_in
+from curation.redaction import redact_value
 from curation.report.levels import CARE, STOP, USE
-from curation.rundir.graph import Outputs, Skipped, Stage, ordered, resolved, waited_for
+from curation.rundir.graph import Outputs, Skipped, Stage, list_awaited, order_stages, resolve_outputs
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.status import statuses
+from curation.rundir.status import iter_statuses
 from curation.stages.search import check as check_search
 from curation.storage import lease
 from curation.storage.paths import Place
@@ -60,7 +60,7 @@ def run_chain(
         record = record_of(opened, known, config_path, command)
         if record.chain is not None and record.chain.ended is not None:
             say(record.chain.ended)
-        content = numbers.current(numbers.compute(opened, record), run.directory)
+        content = numbers.update_report(numbers.compute(opened, record), run.directory)
         if (verdict := content["verdict"]) is not None:  # a gauge for as long as this driver lives
             level = (USE, CARE, STOP).index(verdict["level"])
             Telemetry(run=opened.name, stage="driver").set(metrics.VERDICT, level)
@@ -80,7 +80,7 @@ def run_search(
     """
 
     def search(opened: OpenedRun) -> list[Stage]:
-        return ordered([opened.chain.first.search.value()])
+        return order_stages([opened.chain.first.search.value()])
 
     with _at_work(config, search, wait=wait, searching=True) as (opened, run):
         stage, stages = opened.chain.first.search, search(opened)
@@ -93,7 +93,7 @@ def run_search(
                 config_path=config_path,
                 command=command,
                 tune=config.tune.model_dump(mode="json"),
-                versions=versions(),
+                versions=find_versions(),
                 seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
                 found=found,
             )
@@ -124,15 +124,15 @@ def run_ablation(ablation: Ablation, directory: Place, *, command: str | None = 
                 return ablating.describe_seed(ablation, variants, opened.manifest.source_files).stages
 
             with _at_work(config, of_seed, wait=wait) as (opened, run):
-                shares = ablating.shares(ablation, variants, opened.num_pool)
+                shares = ablating.compute_shares(ablation, variants, opened.num_pool)
                 described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
-                seeds[seed] = resolved(described._asdict(), run.do(described.stages))
+                seeds[seed] = resolve_outputs(described._asdict(), run.do(described.stages))
     content = report.collect_ablation(
         report.AblationRecord(
             name=ablation.name,
             command=command,
-            config=redacted_in(ablation.config.model_dump(mode="json", by_alias=True)),
-            versions=versions(),
+            config=redact_value(ablation.config.model_dump(mode="json", by_alias=True)),
+            versions=find_versions(),
             shares=shares,
             seeds=seeds,
         )
@@ -157,13 +157,13 @@ def run_analysis(
     _require_finished(config, "is not finished")
 
     def analysis(opened: OpenedRun) -> list[Stage]:
-        return ordered(extending.describe_analysis(config, opened.chain.tables, opened.chain.generations))
+        return order_stages(extending.describe_analysis(config, opened.chain.tables, opened.chain.generations))
 
     with _at_work(config, analysis, wait=wait, redo_by=None) as (opened, run):
         known = run.do(opened.stages)  # nothing: it is finished
         run.do(analysis(opened))
         record = numbers.compute(opened, record_of(opened, known, config_path, command))
-        return numbers.current(record, run.directory)
+        return numbers.update_report(record, run.directory)
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def _at_work(
     """
     # A model that does not load, like a wrong name below, leaves no directory behind.
     check_models(config, loads=not Manifest.load(config.directory).identity)
-    for line in warnings(config):
+    for line in iter_warnings(config):
         say(f"warning: {line}")
 
     def opening(guard: lease.Guard) -> OpenedRun:
@@ -194,7 +194,7 @@ def _at_work(
 
     def again(opened: OpenedRun) -> list[str]:
         recorded = opened.manifest.stages  # also those of numbers and of an analysis, which follow the run's
-        return [name if name in recorded else _stage(opened, name, alone=False).name for name in redo]
+        return [name if name in recorded else _find_stage(opened, name, alone=False).name for name in redo]
 
     if redo:
         again(open_run(config, save=False))
@@ -209,10 +209,12 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
     Raises:
         ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
     """
-    full_name = _stage(open_run(config, save=False), name, alone=alone).name  # a wrong name leaves no directory behind
+    full_name = _find_stage(
+        open_run(config, save=False), name, alone=alone
+    ).name  # a wrong name leaves no directory behind
 
     def needed(opened: OpenedRun) -> list[Stage]:
-        return ordered([_stage(opened, full_name, alone=alone).value()])
+        return order_stages([_find_stage(opened, full_name, alone=alone).value()])
 
     with _at_work(config, needed, wait=wait, redo=redo) as (opened, run):
         run.do(needed(opened))
@@ -220,7 +222,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
         say(f"{full_name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
 
 
-def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
+def _find_stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
     """Return the stage of that name, or of that name without its generation where one stage has it."""
     stages = opened.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
@@ -233,7 +235,7 @@ def _stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
         raise ConfigError(f"{name}: several stages end so; name one: {', '.join(stage.name for stage in found)}")
     (stage,) = found
     for status in opened.statuses if alone else ():
-        if status.stage.name in waited_for(stage) and not status.is_settled:
+        if status.stage.name in list_awaited(stage) and not status.is_settled:
             raise ConfigError(
                 f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
                 f"use --until {name}, which does it too"
@@ -248,7 +250,7 @@ def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Plac
         RunFailedError: a stage is missing.
     """
     opened, record = _require_finished(config, "no report yet", config_path=config_path, command=command)
-    with lease.hold(config.directory) if numbers.left_to_compute(opened, record) else nullcontext():
+    with lease.hold(config.directory) if numbers.list_missing_numbers(opened, record) else nullcontext():
         record = numbers.compute(opened, record)
     html, _ = report.write(report.collect(record), config.directory)
     return html
@@ -258,7 +260,7 @@ def _require_finished(
     config: RunConfig, else_: str, *, config_path: str | None = None, command: str | None = None
 ) -> tuple[OpenedRun, report.RunRecord]:
     try:
-        return _finished(config, config_path=config_path, command=command)
+        return _open_finished(config, config_path=config_path, command=command)
     except Unfinished as missing:
         raise RunFailedError(
             f"{config.directory}: {else_}, stage {missing.stage} is missing ({missing.why}); "
@@ -266,24 +268,24 @@ def _require_finished(
         ) from None
 
 
-def finished(config: RunConfig) -> report.RunRecord:
+def get_finished_record(config: RunConfig) -> report.RunRecord:
     """Return the record of a finished run, from which its report is made; nothing is done or written.
 
     Raises:
         Unfinished: a stage is missing.
     """
-    opened, record = _finished(config)
-    for status in numbers.left_to_compute(opened, record):
+    opened, record = _open_finished(config)
+    for status in numbers.list_missing_numbers(opened, record):
         raise Unfinished(status.stage.name, status.words)
     return numbers.compute(opened, record)
 
 
-def _finished(
+def _open_finished(
     config: RunConfig, *, config_path: str | None = None, command: str | None = None
 ) -> tuple[OpenedRun, report.RunRecord]:
     opened = open_run(config, save=False)
     known: dict[str, Outputs | Skipped] = {}
-    for status in statuses(opened.stages, opened.manifest.records, known):
+    for status in iter_statuses(opened.stages, opened.manifest.records, known):
         if not status.is_settled:
             redo = f" {config.directory} --redo {status.stage.name}" if status.state == "damaged" else ""
             raise Unfinished(status.stage.name, status.words, redo)

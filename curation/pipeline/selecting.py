@@ -6,18 +6,18 @@ from typing import Any, Literal
 
 from curation.arms import ARMS, TRUST
 from curation.config import AskConfig, RunConfig, StudentConfig
-from curation.domains import get_domain, preference_of
+from curation.domains import get_domain, get_preference_function
 from curation.json_types import Json
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.pipeline.grading import GONE, known_checker
-from curation.pipeline.testing import taught_domain
+from curation.pipeline.grading import GONE, find_known_checker
+from curation.pipeline.testing import get_taught_domain
 from curation.refs import ModelRef
 from curation.registry import METHODS
 from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
-from curation.stages.chooser import ChoiceInputs, declared, is_verified
-from curation.stages.class_quota import Classes, divided
+from curation.stages.chooser import ChoiceInputs, collect_declared, is_verified
+from curation.stages.class_quota import Classes, find_divided_classes
 from curation.stages.keep import Keep
 from curation.stages.length import Limit, MeasureLength
 from curation.stages.preferences import WritePreferences
@@ -41,7 +41,7 @@ def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
     )
 
 
-def lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
+def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
     """Return rows by split that some arm could not train on: they are left out for all arms."""
     config = generation.config
     by_gold = [ARMS[arm].gold for arm in config.selection.arms]
@@ -58,7 +58,7 @@ def lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limi
             labels=labels[split],
             weak=not all(by_gold) or longest.completions is not True,
             gold=gold,
-            domain=taught_domain(config, split),
+            domain=get_taught_domain(config, split),
             limit=longest,
             rollouts=rollouts if gold and split == "pool" else None,
             split=split,
@@ -67,7 +67,7 @@ def lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limi
     return found
 
 
-def selecting(
+def describe_selection(
     generation: GenerationSpec,
     teacher: TeacherUse,
     longest: Limit | None,
@@ -98,19 +98,19 @@ def selecting(
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
             selection=selection.without({"gold_rollouts", "quota", "keep", "verify"}),
-            declared=declared(selection),
+            declared=collect_declared(selection),
             seed=config.seed,
         )
 
     chosen = choice(scored)
-    if (names := divided(selection, get_domain(config.domain_of("pool")))) is not None:
+    if (names := find_divided_classes(selection, get_domain(config.domain_of("pool")))) is not None:
         quota = selection.quota if isinstance(selection.quota, dict) else None
         split = {"examples": generation.tables["source"], "labels": labels["source"], "grades": grades["source"]}
         chosen = replace(chosen, classes=Classes(names=names, wanted=quota, **split))
-    verified = verifying(generation, chosen)
+    verified = describe_verification(generation, chosen)
     if verified is not None:
         chosen = replace(chosen, verdicts=verified.out("verdicts"))
-    rollouts = rolling_out(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
+    rollouts = describe_rollouts(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
     texts: Any = None if rollouts is None else rollouts.value("texts")
     if METHODS[config.student.method].learns != "completions":
         texts = {"source": "label", "samples": None}
@@ -125,7 +125,7 @@ def selecting(
     )
 
 
-def rolling_out(
+def describe_rollouts(
     generation: GenerationSpec,
     teacher: TeacherUse,
     *,
@@ -147,7 +147,7 @@ def rolling_out(
     return RollOut(
         name=generation.name("rollouts"),
         at=generation.at("pool"),
-        choice=replace(choice if by_score else unscored, selection=of_gold, declared=declared(of_gold)),
+        choice=replace(choice if by_score else unscored, selection=of_gold, declared=collect_declared(of_gold)),
         teacher=teacher.changed(**AskConfig.BARE),
         decoding=generation.config.teacher.decoding,
         rollout_seed=generation.seed("rollouts"),
@@ -156,14 +156,14 @@ def rolling_out(
     )
 
 
-def verifying_stage(config: RunConfig) -> type[Verify] | type[VerifyByJudge] | None:
+def choose_verifying_stage(config: RunConfig) -> type[Verify] | type[VerifyByJudge] | None:
     """Return the class of the stage that checks the pool's best rows; ``None`` where none is wanted."""
     if config.selection.verify is None:
         return None
     return Verify if config.domain_of("pool").judge is None else VerifyByJudge
 
 
-def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | VerifyByJudge | None:
+def describe_verification(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | VerifyByJudge | None:
     """Return the check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
     selection = generation.config.selection
     if selection.verify is None or not any(is_verified(ARMS[arm], selection) for arm in selection.arms):
@@ -183,24 +183,24 @@ def verifying(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | Veri
         "seed": choice.seed,
         "num_rows": min(selection.verify, generation.sizes["pool"]),
     }
-    if verifying_stage(generation.config) is Verify:
-        return Verify(**arguments, checker=known_checker(choice.domain) or GONE)
+    if choose_verifying_stage(generation.config) is Verify:
+        return Verify(**arguments, checker=find_known_checker(choice.domain) or GONE)
     judge, model = generation.config.judge, generation.helpers.judge
     assert judge is not None and model is not None, "a judge that is asked is among the models"
     asked = model.changed(**AskConfig.BARE)
     return VerifyByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)
 
 
-def verified_by(selected: Select) -> dict[str, Out]:
+def get_verified_counts(selected: Select) -> dict[str, Out]:
     """Return the counts of the rows that were checked, for the record; nothing where none is."""
     verdicts: object = selected.choice.verdicts
     return {"verified": verdicts.stage.value("counts")} if isinstance(verdicts, Out) else {}
 
 
-def preferences(generation: GenerationSpec, selected: Select) -> WritePreferences | None:
+def describe_preferences(generation: GenerationSpec, selected: Select) -> WritePreferences | None:
     """Return the selected pairs with a chosen and a rejected answer; ``None`` where the pool's rows are no pairs."""
     config, domain = generation.config, generation.config.domain_of("pool")
-    if preference_of(get_domain(domain)) is None:
+    if get_preference_function(get_domain(domain)) is None:
         return None
     return WritePreferences(
         name=generation.name("preferences"),
@@ -213,7 +213,7 @@ def preferences(generation: GenerationSpec, selected: Select) -> WritePreference
     )
 
 
-def kept_columns(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
+def describe_kept_columns(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
     """Return the selected rows with the columns of the pool's files that are named; nothing where none is."""
     config = generation.config
     if not config.selection.keep:

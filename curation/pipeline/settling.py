@@ -10,12 +10,12 @@ import numpy as np
 
 from curation.config import DomainConfig, RunConfig
 from curation.domains import attempt, get_domain
-from curation.domains.classification import labels_of, with_words
+from curation.domains.classification import parse_labels, with_words
 from curation.errors import ConfigError, SourceError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.json_types import Json, JsonView
 from curation.rundir.manifest import Manifest
-from curation.sources import SourceFile, assignment_of, discover, nearest, rows_at
+from curation.sources import SourceFile, discover, find_nearest_column, make_assignment, read_rows_at
 from curation.stages.deal import POOL
 
 _ROWS = 50_000
@@ -55,17 +55,17 @@ def settle(config: RunConfig) -> SettledRun:
         splits = [split for split in config.domains_of(name) if split != POOL or config.splits.audit]
         if not splits or not set(domain.settles) - set(asked.options):
             continue
-        kept = _recorded(identity, name, asked, domain.settles)
+        kept = _find_recorded_options(identity, name, asked, domain.settles)
         if kept is None:
             files = discover(source)
-            decided = domain.settle(_labelled(config, name, files, splits), f"source {name}")
+            decided = domain.settle(_iter_labelled(config, name, files, splits), f"source {name}")
             kept = dict(decided.options)
             warnings += filter(None, [decided.warning])
         found[name] = asked.with_options(**{**kept, **asked.options})
     return SettledRun(_with_domains(config, found), tuple(warnings))
 
 
-def _recorded(identity: JsonView, source: str, asked: DomainConfig, settles: Sequence[str]) -> Json | None:
+def _find_recorded_options(identity: JsonView, source: str, asked: DomainConfig, settles: Sequence[str]) -> Json | None:
     """Return the options with which a run began, where its rows of this source were asked in the same way."""
     if source not in identity.get("sources", {}):
         return None
@@ -89,7 +89,7 @@ def _with_domains(config: RunConfig, found: dict[str, DomainConfig]) -> RunConfi
     return config.model_copy(update={"domain": common, "sources": sources})
 
 
-def _labelled(
+def _iter_labelled(
     config: RunConfig,
     source: str,
     files: Sequence[SourceFile],
@@ -97,11 +97,11 @@ def _labelled(
     columns: Sequence[str] | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of a source's splits that have gold labels; unless ``columns`` are named, with all of them."""
-    assignment = assignment_of(config, source, files)
+    assignment = make_assignment(config, source, files)
     num_rows = sum(assignment.counts[split] for split in splits)
     positions_N = np.sort(assignment.draw(splits, num_rows, 0))
     for start in range(0, num_rows, _ROWS):
-        yield from (row.raw for row in rows_at(files, positions_N[start : start + _ROWS], columns))
+        yield from (row.raw for row in read_rows_at(files, positions_N[start : start + _ROWS], columns))
 
 
 def with_split_classes(config: RunConfig) -> RunConfig:
@@ -116,7 +116,7 @@ def with_split_classes(config: RunConfig) -> RunConfig:
     own = [source.domain for source in config.sources.values() if source.domain is not None]
     if not any(domain.lacks_classes for domain in (config.domain, *own)):
         return config
-    classes = _recorded_classes(config) or _classes_of_rows(config)
+    classes = _find_recorded_classes(config) or _read_row_classes(config)
 
     def filled(domain: DomainConfig) -> DomainConfig:
         return domain.with_options(classes=classes) if domain.lacks_classes else domain
@@ -124,7 +124,7 @@ def with_split_classes(config: RunConfig) -> RunConfig:
     return config.model_copy(update=config.with_domains(filled))
 
 
-def _recorded_classes(config: RunConfig) -> Classes | None:
+def _find_recorded_classes(config: RunConfig) -> Classes | None:
     """Return the classes with which a run directory began, where its labelled split was asked in the same way."""
     identity: JsonView = Manifest.load(config.directory).identity
     if not identity:
@@ -135,7 +135,7 @@ def _recorded_classes(config: RunConfig) -> Classes | None:
     return classes if begun == asked and isinstance(classes, list | dict) else None
 
 
-def _classes_of_rows(config: RunConfig) -> Classes:
+def _read_row_classes(config: RunConfig) -> Classes:
     domain, source = config.domain_of(LABELLED), config.splits.source.source
     if not domain.lacks_classes:
         raise ConfigError(
@@ -146,26 +146,26 @@ def _classes_of_rows(config: RunConfig) -> Classes:
     column = str(domain.options.get("label", "label"))
     for file in files:
         if column not in file.schema:
-            close = nearest(column, file.schema)
-            hint = f"did you mean {quoted(close)}?" if close else f"it has {', '.join(file.schema)}"
+            close = find_nearest_column(column, file.schema)
+            hint = f"did you mean {quote_text(close)}?" if close else f"it has {', '.join(file.schema)}"
             raise SourceError(
-                f"{file.path}: has no column {quoted(column)}, whose labels would be the classes; {hint} Set "
+                f"{file.path}: has no column {quote_text(column)}, whose labels would be the classes; {hint} Set "
                 "domain.label, or give domain.classes"
             )
-    where = f"domain.classes: is left out, and column {quoted(column)} of splits.{LABELLED} has"
+    where = f"domain.classes: is left out, and column {quote_text(column)} of splits.{LABELLED} has"
     found: set[str] = set()
-    for row in _labelled(config, source, files, [LABELLED], [column]):
-        labels = None if row[column] is None else attempt(labels_of, row[column], domain.options)[0]
+    for row in _iter_labelled(config, source, files, [LABELLED], [column]):
+        labels = None if row[column] is None else attempt(parse_labels, row[column], domain.options)[0]
         found |= labels or set()  # a row that cannot be read is refused as such
         if len(found) > MOST_CLASSES:
-            some = ", ".join(quoted(label, 20) for label in sorted(found)[:3])
+            some = ", ".join(quote_text(label, 20) for label in sorted(found)[:3])
             raise ConfigError(
                 f"{where} more than {MOST_CLASSES:,} different labels ({some}, ...), so it holds no classes; name the "
                 "column with the class as domain.label, or give the classes as a list or a file"
             )
     if len(found) < 2:
         raise ConfigError(
-            f"{where} {'one label alone, ' + quoted(min(found)) if found else 'no label'}; two classes are the least: "
+            f"{where} {'one label alone, ' + quote_text(min(found)) if found else 'no label'}; two classes are the least: "
             "give more labelled rows, or the classes as a list"
         )
     return with_words(sorted(found))

@@ -12,10 +12,10 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from curation.metrics import Estimate
-from curation.metrics.totals import independent, together
-from curation.rundir.graph import Known, Stage, Unknown, key_of, waited_for
-from curation.rundir.history import StageTime, amount_of, like_of
-from curation.rundir.load import Load, fits
+from curation.metrics.totals import sum_independent, sum_together
+from curation.rundir.graph import Known, Stage, Unknown, list_awaited, make_cache_key
+from curation.rundir.history import StageTime, compute_amount, compute_likeness
+from curation.rundir.load import Load, has_room
 from curation.rundir.manifest import Manifest
 from curation.stages.asking import AskModel
 from curation.tables import io
@@ -62,23 +62,23 @@ class StageTimeEstimate(NamedTuple):
 
 def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Sequence[StageTime]) -> StageTimeEstimate:
     """Estimate the time of a stage with ``rows`` left to do; ``known`` holds what this machine has done."""
-    amount, kind, like = amount_of(stage, rows or 0), stage.kind, like_of(stage)
+    amount, kind, like = compute_amount(stage, rows or 0), stage.kind, compute_likeness(stage)
     alike = [item for item in known if item.like == like]
     if probed is not None:
         low = FASTER * probed.low
         if alike:  # what the same teacher has taken before says what a short probe cannot
-            low = min(low, _scaled(alike, amount, "history").low)
+            low = min(low, _scale_times(alike, amount, "history").low)
         return StageTimeEstimate(Estimate(value=probed.value, low=low, high=probed.high, n=probed.n), "probe")
     if alike:
-        return StageTimeEstimate(_scaled(alike, amount, "history"), "history")
+        return StageTimeEstimate(_scale_times(alike, amount, "history"), "history")
     if similar := [item for item in known if item.kind == kind]:
-        return StageTimeEstimate(_scaled(similar, amount, "similar"), "similar")
+        return StageTimeEstimate(_scale_times(similar, amount, "similar"), "similar")
     fixed, each = _ROUGH.get(kind, _ROUGH_ELSE)
     about = fixed + each * amount
-    return StageTimeEstimate(_within(about, about, about, FACTORS["rough"]), "rough")
+    return StageTimeEstimate(_make_estimate(about, about, about, FACTORS["rough"]), "rough")
 
 
-def expected_seconds(stage: Stage, known: Sequence[StageTime]) -> float:
+def estimate_seconds(stage: Stage, known: Sequence[StageTime]) -> float:
     """Return how long a stage is expected to take, from what this machine has done (``known``).
 
     A model whose like was never seen may take for ever: its stages come before all others.
@@ -87,23 +87,23 @@ def expected_seconds(stage: Stage, known: Sequence[StageTime]) -> float:
     return math.inf if found.basis == "rough" and isinstance(stage, AskModel) else found.seconds.value
 
 
-def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
+def count_rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
     """Return the rows that a stage has to do, less those that an interrupted one has committed."""
     if stage.num_rows is None or not isinstance(stage, AskModel):
         return stage.num_rows
-    return max(0, stage.num_rows - num_committed(manifest, stage, known=known))
+    return max(0, stage.num_rows - count_committed(manifest, stage, known=known))
 
 
-def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
+def count_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
     """Return how many rows an interrupted stage has labelled already."""
     try:
-        uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
+        uri = manifest.directory_of(stage.name, make_cache_key(stage, known)) / "labels.lance"
     except Unknown:
         return 0
-    return io.count(io.latest(str(uri))) if uri.exists() else 0
+    return io.count(io.find_latest(str(uri))) if uri.exists() else 0
 
 
-def whole_run(
+def estimate_run(
     stages: Sequence[Stage], seconds: Mapping[str, Estimate], room: Mapping[str, float], most: int | None = None
 ) -> Estimate:
     """Estimate the time of the ordered ``stages`` from start to end; the run starts them side by side if there is room.
@@ -116,33 +116,35 @@ def whole_run(
     for stage in stages:
         if stage.name in seconds:
             kinds.setdefault(stage.kind, []).append(seconds[stage.name])
-    alone = independent([together(estimates) for estimates in kinds.values()])  # stages of a kind are wrong alike
+    alone = sum_independent(
+        [sum_together(estimates) for estimates in kinds.values()]
+    )  # stages of a kind are wrong alike
     share = value / alone.value if alone.value else 0.0
     low, high = value - share * (alone.value - alone.low), value + share * (alone.high - alone.value)
     own = Estimate(value=value, low=low, high=high, n=0)
     common = Estimate(value=0.0, low=-TOGETHER * value, high=TOGETHER * value, n=0)
-    found = independent([own, common, OVERHEAD])
+    found = sum_independent([own, common, OVERHEAD])
     return Estimate(value=found.value, low=max(found.low, OVERHEAD.low), high=found.high, n=0)
 
 
-def _scaled(known: Iterable[StageTime], amount: float, basis: Basis) -> Estimate:
+def _scale_times(known: Iterable[StageTime], amount: float, basis: Basis) -> Estimate:
     """Estimate a time from what stages took with other amounts of work, those of the nearest amounts."""
-    nearest = sorted(known, key=lambda item: abs(_ratio(amount, item.amount) - 1))[:8]
+    nearest = sorted(known, key=lambda item: abs(_compute_ratio(amount, item.amount) - 1))[:8]
     found = []
     for item in nearest:
-        ratio = _ratio(amount, item.amount)
+        ratio = _compute_ratio(amount, item.amount)
         powers = sorted(item.seconds * ratio**power for power in GROWTH)
         found.append((powers[0], item.seconds * ratio ** GROWTH[1], powers[-1]))
     value = median(likely for _, likely, _ in found)
     low, high = min(low for low, _, _ in found), max(high for _, _, high in found)
-    return _within(value, low, high, FACTORS[basis])
+    return _make_estimate(value, low, high, FACTORS[basis])
 
 
-def _within(value: float, low: float, high: float, factor: float) -> Estimate:
+def _make_estimate(value: float, low: float, high: float, factor: float) -> Estimate:
     return Estimate(value=value, low=min(value, low) / factor, high=max(value, high) * factor, n=0)
 
 
-def _ratio(amount: float, other: float) -> float:
+def _compute_ratio(amount: float, other: float) -> float:
     return max(amount, 1.0) / max(other, 1.0)
 
 
@@ -166,7 +168,7 @@ def _end_of(
             load, beside = Load.of(stage), [Load.of(by_name[name]) for name in ends]
             may = most is None or len(ends) < most
             may = may and (load.shared is None or all(other.shared != load.shared for other in beside))
-            if may and done.issuperset(waited_for(stage)) and (not beside or fits(load, beside, room)):
+            if may and done.issuperset(list_awaited(stage)) and (not beside or has_room(load, beside, room)):
                 ends[stage.name] = now + seconds(stage.name)
                 waiting.remove(stage)
         first = min(ends, key=lambda name: ends[name])

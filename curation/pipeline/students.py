@@ -1,7 +1,7 @@
 """The students of a generation: trained on what the arms selected, from one base by one recipe, and tested beside it.
 
 The students that teach, those that learned from the first teacher, and further ones (``generations[].students``) are
-all described by :func:`taught`; a further student is the generation with another base, recipe and name.
+all described by :func:`describe_students`; a further student is the generation with another base, recipe and name.
 """
 
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from curation import arms
 from curation.config import RunConfig, SftConfig
-from curation.domains import get_domain, preference_of
+from curation.domains import get_domain, get_preference_function
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
 from curation.pipeline import roles
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.pipeline.roles import trained
-from curation.pipeline.testing import Tested, testing
+from curation.pipeline.roles import describe_training
+from curation.pipeline.testing import Tested, describe_tests
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.stages.asking import TeacherUse
@@ -42,7 +42,10 @@ def check_students(config: RunConfig) -> None:
     if not config.generations or METHODS[method].learns != "pairs":
         return
     for split in ("pool", "test"):
-        if split in config.splits.named() and preference_of(get_domain(domain := config.domain_of(split))) is None:
+        if (
+            split in config.splits.named()
+            and get_preference_function(get_domain(domain := config.domain_of(split))) is None
+        ):
             raise ConfigError(
                 f"student.method: {method} learns from pairs of answers, and rows of domain {domain.name} (splits."
                 f"{split}) are none; take the domain pair, or another method, e.g. sft"
@@ -54,7 +57,7 @@ def check_students(config: RunConfig) -> None:
         )
 
 
-def taught(
+def describe_students(
     generation: GenerationSpec, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
 ) -> Students:
     """Return the students of a generation's base on the selections of these arms; none without a base.
@@ -64,13 +67,15 @@ def taught(
     if generation.base is None:
         return Students({}, {}, Tested({}, {}, {}))
     check_students(generation.config)
-    stages = {arm: _student(generation, selected, arm, prefix) for arm in of}
+    stages = {arm: _describe_student(generation, selected, arm, prefix) for arm in of}
     models = {arm: stage.out("model") for arm, stage in stages.items()}
-    tests = testing(generation, teacher, generation.base, {f"{prefix}{arm}": model for arm, model in models.items()})
+    tests = describe_tests(
+        generation, teacher, generation.base, {f"{prefix}{arm}": model for arm, model in models.items()}
+    )
     return Students(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
 
 
-def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, JsonView]:
+def describe_further_students(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, JsonView]:
     """Return the students beside those that teach, by name: their own fields of ``report.GenerationRecord``.
 
     Each is described from the tests of the generation alone, so that none depends on which others there are.
@@ -83,8 +88,10 @@ def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) ->
         own = replace(
             generation, branch=name, config=config.model_copy(update={"student": student.recipe or config.student})
         )
-        own = replace(own, base=roles.base_model(config, student.model, own.name("student-base"), generation.needs))
-        group = taught(own, teacher, selected, config.selection.arms)
+        own = replace(
+            own, base=roles.describe_base_model(config, student.model, own.name("student-base"), generation.needs)
+        )
+        group = describe_students(own, teacher, selected, config.selection.arms)
         found[name] = {
             "student_base": own.base,
             "tests": group.tests.main,
@@ -94,7 +101,7 @@ def further(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) ->
     return found
 
 
-def _student(generation: GenerationSpec, selected: Stage, arm: str, prefix: str) -> TrainStudent:
+def _describe_student(generation: GenerationSpec, selected: Stage, arm: str, prefix: str) -> TrainStudent:
     """Return the student of an arm; the digest of its rows says whether they changed."""
     config, recipe = generation.config, generation.config.student
     method, base = METHODS[recipe.method], generation.base
@@ -106,7 +113,7 @@ def _student(generation: GenerationSpec, selected: Stage, arm: str, prefix: str)
         at=generation.at(of=f"{prefix}{arm}"),
         base=base,
         digest=selected.out("arms", arm, "digest"),
-        recipe=trained(recipe, base),
+        recipe=describe_training(recipe, base),
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all students of a generation
         trained_by=method.trained_by,
         read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.config.evaluation import MAIN
 from curation.pipeline.generation_spec import GenerationSpec, Known
-from curation.pipeline.grading import graded
-from curation.pipeline.roles import asked
+from curation.pipeline.grading import describe_grades
+from curation.pipeline.roles import describe_teacher_use
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS, METHODS
-from curation.rundir.graph import Model, Out, plain, with_outs
+from curation.rundir.graph import Model, Out, to_plain_json, with_outs
 from curation.stages.answer_once import AnswerOnce
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label
@@ -36,14 +36,16 @@ class Tested(NamedTuple):
     """These, and those of earlier generations."""
 
 
-def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, students: Mapping[str, Model]) -> Tested:
+def describe_tests(
+    generation: GenerationSpec, teacher: TeacherUse, base: Model, students: Mapping[str, Model]
+) -> Tested:
     """Return the tests of every model of a generation; none without a test split."""
     if "test" not in generation.tables:
         return Tested({}, {}, generation.tested)
     config, evaluation = generation.config, generation.config.evaluation
     in_words = {"chat_template": evaluation.chat_template}
     ask = config.teacher.ask.of_weights(**in_words).model_copy(update=AskConfig.BARE)
-    students_are = asked(base, ask, name=generation.name("backend-student"))
+    students_are = describe_teacher_use(base, ask, name=generation.name("backend-student"))
     models = {"teacher": teacher, "base": base, **students}
     if config.teacher.given is not None and config.domain_of("test").given_labels is None:
         del models["teacher"]  # no label of these rows was given
@@ -55,10 +57,12 @@ def testing(generation: GenerationSpec, teacher: TeacherUse, base: Model, studen
             answering = replace(answering, backend="transformers")
         answering = answering.changed(**AskConfig.BARE, **({} if answering.is_served else in_words))
         own = config.domain_of("test").tested
-        domain = own if name == "teacher" else taught_domain(config, "test").tested
-        what = _identity(answering) if domain == own else f"{_identity(answering)}, by likelihood"
+        domain = own if name == "teacher" else get_taught_domain(config, "test").tested
+        what = _make_identity(answering) if domain == own else f"{_make_identity(answering)}, by likelihood"
         if what not in known:
-            known[what] = {decoding: _tests(generation, name, answering, decoding, domain) for decoding in found}
+            known[what] = {
+                decoding: _describe_model_tests(generation, name, answering, decoding, domain) for decoding in found
+            }
         for decoding, tests in found.items():
             tests[name] = list(known[what][decoding])
     return Tested(found.pop(MAIN), found, known)
@@ -69,19 +73,19 @@ def _needs_no_weights(backend: str | Out) -> bool:
     return isinstance(backend, str) and not BACKENDS[backend].weights
 
 
-def _identity(answering: TeacherUse) -> str:
+def _make_identity(answering: TeacherUse) -> str:
     """Return a value that models share which are asked the same way, by backends that are settled alike."""
     backend = answering.backend if isinstance(answering.backend, str) else answering.backend.stage.inputs
-    return fingerprint(plain(with_outs({**answering.inputs, "backend": backend}, str), {}))
+    return fingerprint(to_plain_json(with_outs({**answering.inputs, "backend": backend}, str), {}))
 
 
-def taught_domain(config: RunConfig, split: str) -> DomainConfig:
+def get_taught_domain(config: RunConfig, split: str) -> DomainConfig:
     """Return a split's domain as students answer it: those that learn from pairs by the likelier of two answers."""
     domain = config.domain_of(split)
     return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
 
 
-def _tests(
+def _describe_model_tests(
     generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str, domain: DomainConfig
 ) -> list[Out]:
     """Return the grades of one model by one decoding, a table a run."""
@@ -108,7 +112,7 @@ def _tests(
         }
         is_kept = kept_in is not None and _is_pinned(answering)
         test = AnswerOnce(kept_in=str(kept_in), **arguments) if is_kept else Label(**arguments)
-        found.append(graded(generation, stage, "test", test.out("labels")))
+        found.append(describe_grades(generation, stage, "test", test.out("labels")))
     return found
 
 

@@ -13,14 +13,14 @@ from typing import Generic, Protocol, TypeVar
 
 from curation.cluster import capacity, news, nodes
 from curation.config import PricesConfig, RayConfig
-from curation.errors import RunFailedError, of_file
+from curation.errors import RunFailedError, describe_file_error
 from curation.pipeline.session import started
-from curation.pipeline.stage_times import expected_seconds
+from curation.pipeline.stage_times import estimate_seconds
 from curation.rundir import history
-from curation.rundir.graph import Stage, dependents
+from curation.rundir.graph import Stage, find_dependents
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Timing
-from curation.rundir.status import Status, statuses
+from curation.rundir.status import Status, iter_statuses
 from curation.stopping import Stopped
 from curation.storage import lease
 from curation.storage.paths import Place
@@ -109,12 +109,12 @@ class Opened(ABC, Generic[Config]):
     @property
     def statuses(self) -> list[Status]:
         """Where every stage stands."""
-        return list(statuses(self.stages, self.manifest.records))
+        return list(iter_statuses(self.stages, self.manifest.records))
 
     def is_settled(self, stages: Sequence[Stage] | None = None) -> bool:
         """Return whether these stages are done; unset, all."""
         found = self.stages if stages is None else stages
-        return all(status.is_settled for status in statuses(found, self.manifest.records))
+        return all(status.is_settled for status in iter_statuses(found, self.manifest.records))
 
 
 AnyOpened = TypeVar("AnyOpened", bound=Opened)  # type: ignore[type-arg]
@@ -149,7 +149,7 @@ def at_work(
         opened = opening(held.still_held)
         opened.manifest.require_own_tables()
         own = {stage.name for stage in opened.stages}
-        again = [*dependents(named := redo(opened), opened.stages), *(name for name in named if name not in own)]
+        again = [*find_dependents(named := redo(opened), opened.stages), *(name for name in named if name not in own)]
         works, hosts = not own.isdisjoint(again) or not opened.is_settled(stages(opened)), None
         if works:
             for line in opened.begin():
@@ -170,10 +170,10 @@ def at_work(
             opened.name,
             opened.manifest,
             max_stages=opened.config.ray.max_stages,
-            room=capacity.resources,
+            room=capacity.get_total_resources,
             hosts=hosts,
             redo=redo_by,
-            timing=Timing(lasts=partial(expected_seconds, known=history.read(directory)), note=opened.note),
+            timing=Timing(lasts=partial(estimate_seconds, known=history.read(directory)), note=opened.note),
             lease=held,
         )
         yield opened, run
@@ -208,6 +208,6 @@ def files_of(directory: Place) -> Iterator[None]:
     try:
         yield
     except (IsADirectoryError, NotADirectoryError) as error:
-        raise RunFailedError(f"{of_file(error) or error} (run directory {directory})") from error
+        raise RunFailedError(f"{describe_file_error(error) or error} (run directory {directory})") from error
     except OSError as error:
         raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error

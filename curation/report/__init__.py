@@ -1,6 +1,6 @@
 """The report of one or several runs: a self-contained HTML page, and the same numbers as JSON."""
 
-from curation.report.ablated import AblationRecord, ablation_markdown, collect_ablation
+from curation.report.ablated import AblationRecord, collect_ablation, format_ablation
 from curation.report.collect import collect
 from curation.report.combine import Member, combine
 from curation.report.compare import compare
@@ -15,7 +15,7 @@ from curation.report.record import (
     SpentRecord,
     StageSummary,
 )
-from curation.report.searched import SearchRecord, collect_search, in_words
+from curation.report.searched import SearchRecord, collect_search, describe_point
 
 __all__ = [
     "FORMAT",
@@ -29,13 +29,13 @@ __all__ = [
     "SearchRecord",
     "SpentRecord",
     "StageSummary",
-    "ablation_markdown",
     "collect",
     "collect_ablation",
     "collect_search",
     "combine",
     "compare",
-    "in_words",
+    "describe_point",
+    "format_ablation",
     "write",
     "write_ablation",
     "write_combined",

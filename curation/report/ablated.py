@@ -18,10 +18,10 @@ from curation.arrays import Int64s
 from curation.domains.grading import read_grades
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef
-from curation.report.measures import finite
+from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.rows import FunctionScores, Judged, arm_order, filled
-from curation.report.tested import accuracy, differences
+from curation.report.rows import FunctionScores, Judged, fill_scores, rank_for_arm
+from curation.report.tested import compute_accuracy, compute_test_differences
 from curation.tables import io
 from curation.trust import saved
 
@@ -56,7 +56,7 @@ def read_scored(ref: TableRef) -> Judged:
     """Return the rows of a table of ``schemas.SCORED``, scored by the reference arm's trust function."""
     table = io.read(ref)
     raw_N, trust_N = (table[name].to_numpy() for name in ("raw", "trust"))
-    score = FunctionScores(raw_N=filled(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
+    score = FunctionScores(raw_N=fill_scores(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
     return Judged(
         row_ids_N=table["row_id"].to_numpy(),
         correct_N=table["correct"].to_numpy(zero_copy_only=False),
@@ -68,8 +68,8 @@ def read_scored(ref: TableRef) -> Judged:
 def collect_ablation(record: AblationRecord) -> Json:
     """Return the content of the page, as JSON; ``lines`` of trust, ``students`` of the arms' students."""
     config = record.config
-    lines = [line for where in config["sets"] for line in _lines(record, where)]
-    result: Json = finite(
+    lines = [line for where in config["sets"] for line in _iter_lines(record, where)]
+    result: Json = make_finite(
         {
             "name": record.name,
             "title": config["title"],
@@ -80,19 +80,19 @@ def collect_ablation(record: AblationRecord) -> Json:
             "seeds": list(record.seeds),
             "reference": config["reference"],
             "lines": lines,
-            "students": _students(record) if config["students"] else [],
+            "students": _collect_students(record) if config["students"] else [],
         }
     )
     return result
 
 
-def _lines(record: AblationRecord, where: str) -> Iterator[Json]:
+def _iter_lines(record: AblationRecord, where: str) -> Iterator[Json]:
     """Yield the variants on one set of rows."""
     reference = record.config["reference"]
     references = {} if reference is None else _read(record, reference, where)
     for variant in record.config["variants"]:
         rows_of = references if variant == reference else _read(record, variant, where)
-        yield _line(record, variant, where, rows_of, {} if variant == reference else references)
+        yield _make_line(record, variant, where, rows_of, {} if variant == reference else references)
 
 
 def _read(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
@@ -100,16 +100,16 @@ def _read(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]
     return {seed: read_scored(made["scored"][variant][where]) for seed, made in record.seeds.items()}
 
 
-def _line(
+def _make_line(
     record: AblationRecord, variant: str, where: str, rows_of: Mapping[int, Judged], references: Mapping[int, Judged]
 ) -> Json:
     """Return one variant on one set of rows, by seed; ``references`` are another variant's, to compare it with."""
     share = record.shares[variant]
-    measured = [_measured(rows, share, seed) for seed, rows in rows_of.items()]
-    pairs = [_compared(rows_of[seed], others, share, seed) for seed, others in references.items()]
+    measured = [_measure_rows(rows, share, seed) for seed, rows in rows_of.items()]
+    pairs = [_compare_rows(rows_of[seed], others, share, seed) for seed, others in references.items()]
     compared = [pair for pair in pairs if pair is not None]
     made_of = record.seeds.values()
-    fits = [saved.described(made["fits"][variant])["fit"] for made in made_of if variant in made["fits"]]
+    fits = [saved.read_description(made["fits"][variant])["fit"] for made in made_of if variant in made["fits"]]
     reduced = [*fits, *(made["projections"].get(variant, {}) for made in made_of)]
     kept = [found["variance_kept"] for found in reduced if found.get("variance_kept") is not None]
     paper = record.config["paper"]
@@ -118,8 +118,11 @@ def _line(
         "set": where,
         "share": share,
         "num_rows": sum(found["num_rows"] for found in measured),
-        **{name: _over([found[name] for found in measured]) for name in (*METRICS, "share_right", "constant_brier")},
-        "differences": {name: _differences([found[name] for found in compared]) for name in COMPARED}
+        **{
+            name: _average_seeds([found[name] for found in measured])
+            for name in (*METRICS, "share_right", "constant_brier")
+        },
+        "differences": {name: _average_differences([found[name] for found in compared]) for name in COMPARED}
         if compared and len(compared) == len(pairs)
         else {},
         "num_fit": [fit["num_fit"] for fit in fits],
@@ -128,7 +131,7 @@ def _line(
     }
 
 
-def _measured(rows: Judged, share: float, seed: int) -> dict[str, float]:
+def _measure_rows(rows: Judged, share: float, seed: int) -> dict[str, float]:
     """Return the metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all.
 
     ``constant_brier`` is that of the best constant, the parsed rows' own share of right labels.
@@ -138,47 +141,49 @@ def _measured(rows: Judged, share: float, seed: int) -> dict[str, float]:
     right = float(correct_P.mean()) if len(parsed) else float("nan")
     return {
         "num_rows": len(rows),
-        "auc": metrics.auc_value(score.raw_N, correct_P),
+        "auc": metrics.compute_auc_value(score.raw_N, correct_P),
         "ece": metrics.ece(score.trust_N, correct_P).value,
         "brier": float(np.mean((score.trust_N - correct_P) ** 2)) if len(parsed) else float("nan"),
         "constant_brier": right * (1 - right),
         "share_right": right,
-        "purity": float(rows.correct_N[_best(rows, share, seed)].mean()),
+        "purity": float(rows.correct_N[_find_best(rows, share, seed)].mean()),
     }
 
 
-def _compared(rows: Judged, others: Judged, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
+def _compare_rows(rows: Judged, others: Judged, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
     """Return the differences of one seed; ``None`` where the variants do not have the same labels."""
     labels = ("row_ids_N", "correct_N", "parsed_N")
     if not all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
         return None
     parsed, of_others = rows.readable, others.readable.scores[REFERENCE_ARM]
     return {
-        "auc": metrics.auc_difference(parsed.scores[REFERENCE_ARM].raw_N, of_others.raw_N, parsed.correct_N),
-        "purity": metrics.purity_difference(_best(rows, share, seed), _best(others, share, seed), rows.correct_N),
+        "auc": metrics.compute_auc_difference(parsed.scores[REFERENCE_ARM].raw_N, of_others.raw_N, parsed.correct_N),
+        "purity": metrics.compute_purity_difference(
+            _find_best(rows, share, seed), _find_best(others, share, seed), rows.correct_N
+        ),
     }
 
 
-def _best(rows: Judged, share: float, seed: int) -> Int64s:
+def _find_best(rows: Judged, share: float, seed: int) -> Int64s:
     """Return the places of the best-ranked share of the rows, as the select stage ranks."""
-    order_N = arm_order(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), seed)
+    order_N = rank_for_arm(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), seed)
     return order_N[: max(1, round(share * len(order_N)))]
 
 
-def _over(values: Sequence[float]) -> Json:
+def _average_seeds(values: Sequence[float]) -> Json:
     """Return the mean over seeds, and each seed's value."""
     return {"value": float(np.mean(values)), "seeds": list(values)}
 
 
-def _differences(found: Sequence[metrics.Estimate]) -> Json:
+def _average_differences(found: Sequence[metrics.Estimate]) -> Json:
     """Return the mean of the seeds' differences with its two intervals."""
     rows = metrics.mean_over_strata(found, [str(place) for place in range(len(found))])
     values = [difference.value for difference in found]
-    seeds = metrics.over_runs(values, ["seeds"] * len(found)) if np.isfinite(values).all() else None
+    seeds = metrics.average_over_runs(values, ["seeds"] * len(found)) if np.isfinite(values).all() else None
     return {"rows": rows.to_json(), "seeds": None if seeds is None else seeds.to_json()}
 
 
-def _students(record: AblationRecord) -> list[Json]:
+def _collect_students(record: AblationRecord) -> list[Json]:
     """Return the students' accuracy on the test split, and paired difference to ground truth of the same variant."""
     found = []
     for variant in record.config["variants"]:
@@ -189,26 +194,35 @@ def _students(record: AblationRecord) -> list[Json]:
         for model in tests[0]:
             against = None
             if model in ARMS and model != GROUND_TRUTH and all(GROUND_TRUTH in of for of in tests):
-                pairs = [differences(of, model, GROUND_TRUTH) for of in tests]
-                against = _differences([metrics.compare_rows(pair).difference for pair in pairs if pair is not None])
-            accuracies = [words["value"] for of in tests if (words := accuracy(of, model)) is not None]
+                pairs = [compute_test_differences(of, model, GROUND_TRUTH) for of in tests]
+                against = _average_differences(
+                    [metrics.compare_rows(pair).difference for pair in pairs if pair is not None]
+                )
+            accuracies = [words["value"] for of in tests if (words := compute_accuracy(of, model)) is not None]
             found.append(
-                {"variant": variant, "model": model, "accuracy": _over(accuracies), "against_ground_truth": against}
+                {
+                    "variant": variant,
+                    "model": model,
+                    "accuracy": _average_seeds(accuracies),
+                    "against_ground_truth": against,
+                }
             )
     return found
 
 
-def ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
+def make_ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
     """Return the tables of the page with their captions: one of trust, and one of students where there are any."""
     tables = [("Trust functions", _trust_table(content))]
     if content["students"]:
-        tables.append(("Students: test accuracy in %, and the difference to ground truth", _student_table(content)))
+        tables.append(
+            ("Students: test accuracy in %, and the difference to ground truth", _make_student_table(content))
+        )
     return tables
 
 
-def ablation_markdown(content: Mapping[str, object]) -> str:
+def format_ablation(content: Mapping[str, object]) -> str:
     """Return the tables as Markdown."""
-    return "\n\n".join(_markdown(table) for _, table in ablation_tables(content)) + "\n"
+    return "\n\n".join(_format_markdown(table) for _, table in make_ablation_tables(content)) + "\n"
 
 
 def _trust_table(content: JsonView) -> TextTable:
@@ -219,13 +233,13 @@ def _trust_table(content: JsonView) -> TextTable:
         "variant": lambda line: line["variant"] if len(content["config"]["variants"]) > 1 else "",
         "fit rows": lambda line: f"{np.mean(line['num_fit']):,.0f}" if line["num_fit"] else "",
         "variance kept": lambda line: "" if line["variance_kept"] is None else f"{line['variance_kept']:.3f}",
-        "AUC": lambda line: _number(line["auc"]),
-        "difference (rows; seeds)": lambda line: _interval(line, "auc", 3),
-        "ECE": lambda line: _number(line["ece"]),
-        "Brier": lambda line: _number(line["brier"]),
-        "constant's": lambda line: _number(line["constant_brier"]),
-        "purity": lambda line: _number(line["purity"]),
-        "difference (rows; seeds) ": lambda line: _interval(line, "purity", 3),
+        "AUC": lambda line: _format_number(line["auc"]),
+        "difference (rows; seeds)": lambda line: _format_interval(line, "auc", 3),
+        "ECE": lambda line: _format_number(line["ece"]),
+        "Brier": lambda line: _format_number(line["brier"]),
+        "constant's": lambda line: _format_number(line["constant_brier"]),
+        "purity": lambda line: _format_number(line["purity"]),
+        "difference (rows; seeds) ": lambda line: _format_interval(line, "purity", 3),
         "paper": lambda line: ", ".join(f"{name} {value:.3f}" for name, value in line["paper"].items()),
     }
     rows = [[write(line) for write in columns.values()] for line in content["lines"]]
@@ -233,7 +247,7 @@ def _trust_table(content: JsonView) -> TextTable:
     return TextTable([list(columns)[place].strip() for place in kept], [[row[place] for place in kept] for row in rows])
 
 
-def _student_table(content: JsonView) -> TextTable:
+def _make_student_table(content: JsonView) -> TextTable:
     """Return a line a variant, a column a model."""
     models = list(dict.fromkeys(line["model"] for line in content["students"]))
     by_variant: dict[str, dict[str, str]] = {}
@@ -250,11 +264,11 @@ def _student_table(content: JsonView) -> TextTable:
     return TextTable(["variant", *order], lines)
 
 
-def _number(over: Json) -> str:
+def _format_number(over: Json) -> str:
     return "" if over["value"] is None else f"{over['value']:.3f}"
 
 
-def _interval(line: Json, metric: str, digits: int) -> str:
+def _format_interval(line: Json, metric: str, digits: int) -> str:
     """Return a difference with its intervals over rows and over seeds."""
     found = line["differences"].get(metric)
     if found is None or found["rows"]["value"] is None:
@@ -263,6 +277,6 @@ def _interval(line: Json, metric: str, digits: int) -> str:
     return f"{found['rows']['value']:+.{digits}f} ({'; '.join(words)})"
 
 
-def _markdown(table: TextTable) -> str:
+def _format_markdown(table: TextTable) -> str:
     lines = [table.head, ["---"] * len(table.head), *table.lines]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -13,8 +13,8 @@ from curation.arms import ARMS
 from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
 from curation.report.measured import GradedSet
-from curation.report.measures import num_bins, share_among
-from curation.report.tested import Tests, accuracy
+from curation.report.measures import choose_num_bins, compute_share_among
+from curation.report.tested import Tests, compute_accuracy
 
 MOST_BINS = 10
 ROWS_A_BIN = 25
@@ -26,7 +26,7 @@ Difficulties = tuple[Int64s, Float64s]
 """Row ids, and the difficulty of each row, NaN if unknown."""
 
 
-def purity_by_difficulty(
+def compute_purity_bins(
     rows: GradedSet | None, selected: Mapping[str, Int64s], difficulties: Difficulties
 ) -> Json | None:
     """Return share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
@@ -39,13 +39,14 @@ def purity_by_difficulty(
     pool = rows.sample
     marks = {arm: np.isin(pool.row_ids_N, ids) for arm, ids in selected.items() if not ARMS[arm].gold}
     fewest = min([int(keep_N.sum()) for keep_N in marks.values() if keep_N.any()], default=len(pool))
-    if (edges := bin_edges(difficulties[1], fewest)) is None:
+    if (edges := compute_bin_edges(difficulties[1], fewest)) is None:
         return None
-    bin_N = _bins(pool.row_ids_N, difficulties, edges)
+    bin_N = _find_bins(pool.row_ids_N, difficulties, edges)
 
     def shares(keep_N: Bools) -> list[Json | None]:
         return [
-            share_among(pool.correct_N, keep_N & (bin_N == number), pool.cluster_N) for number in range(len(edges) - 1)
+            compute_share_among(pool.correct_N, keep_N & (bin_N == number), pool.cluster_N)
+            for number in range(len(edges) - 1)
         ]
 
     return {
@@ -57,25 +58,27 @@ def purity_by_difficulty(
     }
 
 
-def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | None:
+def compute_accuracy_bins(tests: Tests, difficulties: Difficulties) -> Json | None:
     """Return accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows).
 
     ``None`` if nothing was tested, or no test row has a difficulty.
     """
     fewest = min((len(run.row_ids_N) for runs in tests.values() for run in runs), default=0)
-    if not tests or (edges := bin_edges(difficulties[1], fewest)) is None:
+    if not tests or (edges := compute_bin_edges(difficulties[1], fewest)) is None:
         return None
     models: dict[str, list[Json | None]] = {}
     for name, runs in tests.items():
-        bins = [_bins(run.row_ids_N, difficulties, edges) for run in runs]
+        bins = [_find_bins(run.row_ids_N, difficulties, edges) for run in runs]
         models[name] = []
         for number in range(len(edges) - 1):
             parts = [run.subset(bin_N == number) for run, bin_N in zip(runs, bins, strict=True)]
-            models[name].append(accuracy({name: parts}, name) if all(len(part.row_ids_N) for part in parts) else None)
+            models[name].append(
+                compute_accuracy({name: parts}, name) if all(len(part.row_ids_N) for part in parts) else None
+            )
     return {"edges": edges.tolist(), "num_unknown": int(np.isnan(difficulties[1]).sum()), "models": models}
 
 
-def bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
+def compute_bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
     """Round edges of bins of one width, [low, high), over all values; ``None`` without any.
 
     There are at most ``MOST_BINS``, and fewer for fewer than ``ROWS_A_BIN`` times as many rows. Up to ``MOST_BINS``
@@ -84,7 +87,7 @@ def bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
     levels = np.unique(values_N[np.isfinite(values_N)])
     if not len(levels):
         return None
-    most = MOST_BINS if len(levels) <= MOST_BINS else num_bins(num_rows, ROWS_A_BIN, most=MOST_BINS)
+    most = MOST_BINS if len(levels) <= MOST_BINS else choose_num_bins(num_rows, ROWS_A_BIN, most=MOST_BINS)
     width = (levels[-1] - levels[0]) / most
     if len(levels) <= MOST_BINS:
         width = max(width, np.diff(levels).min() if len(levels) > 1 else 1.0)
@@ -98,7 +101,7 @@ def bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
     raise AssertionError("some width covers the values")
 
 
-def _bins(row_ids_N: Int64s, difficulties: Difficulties, edges: Float64s) -> Int64s:
+def _find_bins(row_ids_N: Int64s, difficulties: Difficulties, edges: Float64s) -> Int64s:
     """Return the bin of each row, int64 [N]; -1 if its difficulty is unknown."""
     order_M = np.argsort(difficulties[0])
     ids_M, values_M = difficulties[0][order_M], difficulties[1][order_M]

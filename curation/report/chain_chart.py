@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, line_of, new_figure, percents, svg
+from curation.report.charts import get_arm_style, make_figure, render_svg, set_percent_ticks, use_chart_style
 from curation.report.record import PREDECESSOR
 
 _STYLES: Mapping[str, JsonView] = {
@@ -17,14 +17,14 @@ SPREAD = 0.06
 """Between two lines at one generation, so that their intervals do not cover each other."""
 
 
-def chain_chart(chain: JsonView, name: str) -> str:
+def draw_chain_chart(chain: JsonView, name: str) -> str:
     """Return accuracy with 95 % intervals by generation, named by its base; the first teacher's accuracy as a level."""
-    with drawing():
-        figure = new_figure(7.6, 4.2)
+    with use_chart_style():
+        figure = make_figure(7.6, 4.2)
         axes = figure.subplots()
         lines, num = chain["lines"], len(chain["bases"])
         for index, line in enumerate(lines):
-            colour, dashes = line_of(line["arm"], index)
+            colour, dashes = get_arm_style(line["arm"], index)
             known = [(at, point) for at, point in enumerate(line["accuracy"]) if point is not None]
             if line["kind"] == "first_teacher":
                 known = known[1:] if len(known) > 1 else known
@@ -43,7 +43,7 @@ def chain_chart(chain: JsonView, name: str) -> str:
                 label=line["words"],
                 **{"linestyle": dashes, "marker": "s", **_STYLES.get(line["kind"], {})},
             )
-            pointed.shares(
+            pointed.annotate_shares(
                 axes,
                 ((at + offset, point, f"{line['words']}, generation {at}, test accuracy") for at, point in known),
             )
@@ -52,9 +52,9 @@ def chain_chart(chain: JsonView, name: str) -> str:
             axes.axhline(level, color="#000000", linewidth=0.9, linestyle=(0, (1, 2)), label="first teacher")
         axes.set_xticks(range(num), [f"{at}: {base or ''}" for at, base in enumerate(chain["bases"])])
         axes.set_xlim(-0.5, num - 0.5)
-        percents(axes.yaxis)
+        set_percent_ticks(axes.yaxis)
         axes.set_xlabel("generation: the students' base")
         axes.set_ylabel("test accuracy")
         if lines or chain["first_teacher"] is not None:
             figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
-        return svg(figure, name)
+        return render_svg(figure, name)

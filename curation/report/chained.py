@@ -6,7 +6,7 @@ from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.domains.grading import Graded
 from curation.json_types import Json
-from curation.report.headline import in_words
+from curation.report.headline import describe_name
 from curation.report.record import (
     BASE,
     GROUND_TRUTH,
@@ -18,14 +18,14 @@ from curation.report.record import (
     GenerationRecord,
     RunRecord,
 )
-from curation.report.tested import accuracy, compared, differences, read_tests
+from curation.report.tested import compute_accuracy, compute_test_differences, convert_comparison, read_tests
 
 Collected = Callable[[GenerationRecord], Json]
 """A generation's part of the report."""
 Tests = dict[str, list[Graded]]
 
 
-def chained(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json | None:
+def collect_chains(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json | None:
     """Return a run's chains, ``None`` where no generation follows another; ``main``: the main chain's generations."""
     chain = run.chain
     if chain is None or not main:
@@ -35,34 +35,37 @@ def chained(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json 
         arm: [main[0], *map(collected, chain.branches.get(arm, ()))] for arm in others if run.generations
     }
     beside = [collected(record) for record in chain.branches.get(PREDECESSOR, ())]
-    tests = _tests(run, chain)
+    tests = _collect_tests(run, chain)
     return {
         "arms": list(chain.arms),
         "planned": len(run.config["generations"]),
         "bases": [None if part["student_base"] is None else part["student_base"]["name"] for part in main],
         "first_teacher": main[0]["teacher"]["test"],
-        "lines": _lines(tests, chain),
-        "differences": _differences(tests, chain, run.seed),
+        "lines": _collect_lines(tests, chain),
+        "differences": _compute_differences(tests, chain, run.seed),
         "teachers": [
-            _teacher(part, arm, arm)
+            _collect_teacher(part, arm, arm)
             for arm, parts in lines.items()
             for part in (parts if arm == leading else parts[1:])
         ]
-        + [_teacher(part, PREDECESSOR, leading) for part in beside],
+        + [_collect_teacher(part, PREDECESSOR, leading) for part in beside],
         "decisions": [dict(decision) for decision in chain.decisions],
         "ended": chain.ended,
         "lines_ended": [
-            {"words": _words(f"{PREDECESSOR} {leading}" if name == PREDECESSOR else f"chain {name}"), "why": why}
+            {
+                "words": _describe_line(f"{PREDECESSOR} {leading}" if name == PREDECESSOR else f"chain {name}"),
+                "why": why,
+            }
             for name, why in chain.branches_ended.items()
             if why != chain.ended
         ],
-        "costs": _costs(run, chain),
+        "costs": _collect_costs(run, chain),
     }
 
 
 def name_of_line(kind: str, arm: str) -> str:
     """Return a line of the curve in words."""
-    words = in_words(arm)
+    words = describe_name(arm)
     return {
         "chain": f"chain, {words}",
         "first_teacher": f"shallow from the first teacher, {words}",
@@ -70,7 +73,7 @@ def name_of_line(kind: str, arm: str) -> str:
     }.get(kind, words)
 
 
-def _tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
+def _collect_tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
     """Graded test rows by generation: of each student by ``kind arm``, of ``base`` and of the main ``teacher``."""
     leading, *others = chain.arms
     found: list[Tests] = []
@@ -95,7 +98,7 @@ def _tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
     return found
 
 
-def _lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
+def _collect_lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
     """Return the accuracy of each line's student by generation, ``None`` where there is none."""
     names = [f"chain {arm}" for arm in chain.arms]
     names += [f"first_teacher {arm}" for arm in chain.arms]
@@ -103,9 +106,9 @@ def _lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
     lines = []
     for name in names:
         kind, _, arm = name.partition(" ")
-        points = [accuracy(found, name) for found in tests]
+        points = [compute_accuracy(found, name) for found in tests]
         if kind == "first_teacher" and any(points):  # the first student of a chain is that of its first teacher
-            points[0] = accuracy(tests[0], f"chain {arm}")
+            points[0] = compute_accuracy(tests[0], f"chain {arm}")
         if any(points):
             lines.append(
                 {"kind": kind, "arm": arm or kind, "words": name_of_line(kind, arm or kind), "accuracy": points}
@@ -113,7 +116,7 @@ def _lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
     return lines
 
 
-def _differences(tests: Sequence[Tests], chain: ChainRecord, seed: int) -> list[Json]:
+def _compute_differences(tests: Sequence[Tests], chain: ChainRecord, seed: int) -> list[Json]:
     """Return each chain's students less those beside and less their teachers, paired by test row, by generation."""
     leading, *others = chain.arms
     found = []
@@ -124,19 +127,21 @@ def _differences(tests: Sequence[Tests], chain: ChainRecord, seed: int) -> list[
         pairs += [(f"chain {arm}", f"gold {GROUND_TRUTH}") for arm in chain.arms if not ARMS[arm].gold]
         pairs.append((f"chain {leading}", TEACHER))
         for first, second in pairs:
-            rows = differences(graded, first, second)
-            pair = None if rows is None else compared(metrics.compare_rows(rows, seed=seed))
+            rows = compute_test_differences(graded, first, second)
+            pair = None if rows is None else convert_comparison(metrics.compare_rows(rows, seed=seed))
             if pair is not None:
-                found.append({"generation": index, "first": _words(first), "second": _words(second), **pair})
+                found.append(
+                    {"generation": index, "first": _describe_line(first), "second": _describe_line(second), **pair}
+                )
     return found
 
 
-def _words(name: str) -> str:
+def _describe_line(name: str) -> str:
     kind, _, arm = name.partition(" ")
     return "its teacher" if name == TEACHER else name_of_line(kind, arm or kind)
 
 
-def _teacher(part: Json, line: str, arm: str) -> Json:
+def _collect_teacher(part: Json, line: str, arm: str) -> Json:
     """Return quality of a generation's teacher and of the trust in it."""
     own = next((found for found in part["arms"] if found["name"] == arm), None)
     function = ARMS[arm].trust if ARMS[arm].ranked and not ARMS[arm].gold else REFERENCE_ARM
@@ -164,7 +169,7 @@ def _teacher(part: Json, line: str, arm: str) -> Json:
     }
 
 
-def _costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
+def _collect_costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
     """Return cost of each generation of each line; the stages before the first one are not among them."""
     groups: dict[tuple[int, str], list[str]] = {}
     for name, (generation, line) in chain.stages.items():
@@ -180,7 +185,7 @@ def _costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
             {
                 "generation": generation,
                 "line": line,
-                "words": _words_of_cost(line, chain),
+                "words": _describe_cost_line(line, chain),
                 "num_stages": len(made),
                 "seconds": sum(seconds[name] for name in made),
                 "actor_seconds": sum(item.actor_seconds for item in used),
@@ -191,7 +196,7 @@ def _costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
     return costs
 
 
-def _words_of_cost(line: str, chain: ChainRecord) -> str:
+def _describe_cost_line(line: str, chain: ChainRecord) -> str:
     """Return whose stages a line of the costs counts."""
     if line == MAIN:
         return f"{name_of_line('chain', chain.arms[0])}, and what all lines share"

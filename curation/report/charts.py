@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
 from curation.json_types import Json, JsonView
-from curation.metrics import proportion
+from curation.metrics import compute_proportion
 from curation.report import pointed
-from curation.report.headline import in_words, percent
+from curation.report.headline import describe_name, format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,46 +57,47 @@ _STYLE: Any = {
 }
 
 
-def purity_chart(curves: JsonView, name: str, *, chance: float | None = None) -> str:
+def draw_purity_chart(curves: JsonView, name: str, *, chance: float | None = None) -> str:
     """Purity against the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's).
 
     ``chance``: the share of right labels of a uniform guess, as a line.
     """
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         ticks = curves["points"]
         for index, (arm, estimates) in enumerate(curves["arms"].items()):
-            colour, dashes = line_of(arm, index)
+            colour, dashes = get_arm_style(arm, index)
             low, value, high = ([item[key] for item in estimates] for key in ("low", "value", "high"))
             if arm == REFERENCE_ARM or len(curves["arms"]) <= MOST_BANDS:
                 axes.fill_between(ticks, low, high, color=colour, alpha=0.13, linewidth=0)
-            axes.plot(ticks, value, color=colour, linestyle=dashes, label=in_words(arm))
-            pointed.shares(
-                axes, zip(ticks, estimates, [f"{in_words(arm)}, best {tick:,} rows" for tick in ticks], strict=True)
+            axes.plot(ticks, value, color=colour, linestyle=dashes, label=describe_name(arm))
+            pointed.annotate_shares(
+                axes,
+                zip(ticks, estimates, [f"{describe_name(arm)}, best {tick:,} rows" for tick in ticks], strict=True),
             )
         if n := curves["n"]:
             axes.axvline(n, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
-        _chance(axes, chance)
+        _draw_chance(axes, chance)
         axes.set_xscale("log")
         axes.set_xlim(ticks[0], max(ticks[-1], ticks[0] + 1))
-        _thousands(axes)
+        _set_log_ticks(axes)
         axes.set_ylim(0, 1)
-        return drawn(
+        return finish_chart(
             figure, axes, name, x="rows taken, most trusted first (log scale)", y="share of right labels (purity)"
         )
 
 
-def reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = None) -> str:
+def draw_reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = None) -> str:
     """Return share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones).
 
-    ``chance``: as in :func:`purity_chart`.
+    ``chance``: as in :func:`draw_purity_chart`.
     """
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
         for index, (arm, all_bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
-            colour, dashes = line_of(arm, index)
-            bins = joined(all_bins)
+            colour, dashes = get_arm_style(arm, index)
+            bins = join_bins(all_bins)
             trust = [item["mean_trust"] for item in bins]
             right = [item["share_right"]["value"] for item in bins]
             low = [item["share_right"]["value"] - item["share_right"]["low"] for item in bins]
@@ -111,27 +112,27 @@ def reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = No
                 markersize=4,
                 linewidth=1.3,
                 elinewidth=0.9,
-                label=in_words(arm),
+                label=describe_name(arm),
             )
-            pointed.shares(
+            pointed.annotate_shares(
                 axes,
                 (
                     (
                         item["mean_trust"],
                         item["share_right"],
-                        f"{in_words(arm)}, {item['share_right']['n']:,} rows with a mean trust of "
-                        f"{percent(item['mean_trust'])}",
+                        f"{describe_name(arm)}, {item['share_right']['n']:,} rows with a mean trust of "
+                        f"{format_percent(item['mean_trust'])}",
                     )
                     for item in bins
                 ),
             )
-        _chance(axes, chance)
+        _draw_chance(axes, chance)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
-        return drawn(figure, axes, name, x="mean trust in the bin", y="share of right labels")
+        return finish_chart(figure, axes, name, x="mean trust in the bin", y="share of right labels")
 
 
-def joined(bins: Sequence[JsonView]) -> list[JsonView]:
+def join_bins(bins: Sequence[JsonView]) -> list[JsonView]:
     """Join neighbouring bins of trust until each has ``LEAST_ROWS`` rows, so that few rows do not give many bars."""
     found: list[tuple[int, float, float]] = []
     for item in bins:
@@ -144,17 +145,17 @@ def joined(bins: Sequence[JsonView]) -> list[JsonView]:
         last, before = found.pop(), found.pop()
         found.append((before[0] + last[0], before[1] + last[1], before[2] + last[2]))
     return [
-        {"mean_trust": trust / num_rows, "share_right": proportion(round(right), num_rows).to_json()}
+        {"mean_trust": trust / num_rows, "share_right": compute_proportion(round(right), num_rows).to_json()}
         for num_rows, trust, right in found
     ]
 
 
-def histogram_chart(histogram: JsonView, name: str) -> str:
+def draw_histogram_chart(histogram: JsonView, name: str) -> str:
     """Return rows by trust, right and wrong labels stacked."""
     from matplotlib.ticker import MaxNLocator
 
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         edges = histogram["edges"]
         widths = [high - low for low, high in itertools.pairwise(edges)]
         style: Json = {"width": widths, "align": "edge", "edgecolor": "white", "linewidth": 0.5}
@@ -168,40 +169,46 @@ def histogram_chart(histogram: JsonView, name: str) -> str:
             for (low, high), number in zip(itertools.pairwise(edges), zip(right, wrong, strict=True), strict=True)
         ]
         for bars in stacked:
-            pointed.bars(bars, texts)
+            pointed.annotate_bars(bars, texts)
         axes.set_xlim(edges[0], edges[-1])
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))  # at whole numbers only, so that none is rounded
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        return drawn(figure, axes, name, x="trust", y="rows")
+        return finish_chart(figure, axes, name, x="trust", y="rows")
 
 
-def difficulty_chart(difficulty: JsonView, name: str) -> str:
+def draw_difficulty_chart(difficulty: JsonView, name: str) -> str:
     """Return shares of the rows by difficulty: the pool as an area, each arm as a stepped line."""
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         edges = difficulty["edges"]
         middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
         axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
         for index, (arm, profile) in enumerate(difficulty["arms"].items()):
-            colour, dashes = line_of(arm, index)
-            axes.stairs(profile["shares"], edges, color=colour, linestyle=dashes, linewidth=1.5, label=in_words(arm))
-            pointed.points(
+            colour, dashes = get_arm_style(arm, index)
+            axes.stairs(
+                profile["shares"], edges, color=colour, linestyle=dashes, linewidth=1.5, label=describe_name(arm)
+            )
+            pointed.annotate_points(
                 axes,
                 (
-                    (at, mine, f"{in_words(arm)}: {percent(mine)} of its rows, {percent(pool)} of the pool's")
+                    (
+                        at,
+                        mine,
+                        f"{describe_name(arm)}: {format_percent(mine)} of its rows, {format_percent(pool)} of the pool's",
+                    )
                     for at, mine, pool in zip(middles, profile["shares"], difficulty["pool"]["shares"], strict=True)
                 ),
             )
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(bottom=0)
-        percents(axes.yaxis)
-        return drawn(figure, axes, name, x="difficulty", y="share of the rows")
+        set_percent_ticks(axes.yaxis)
+        return finish_chart(figure, axes, name, x="difficulty", y="share of the rows")
 
 
-def risk_chart(curves: JsonView, name: str) -> str:
+def draw_risk_chart(curves: JsonView, name: str) -> str:
     """Noise on calibration, the rule's bound and noise at deployment against the share of the pool that a cut keeps."""
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         points = curves["points"]
         for field, label, (colour, dashes) in (
             ("calibration", "noise on calibration", (_RIGHT, "solid")),
@@ -213,19 +220,23 @@ def risk_chart(curves: JsonView, name: str) -> str:
                 low, value, high = ([point[field][key] for point in known] for key in ("low", "value", "high"))
                 axes.fill_between(shares, low, high, color=colour, alpha=0.13, linewidth=0)
                 axes.plot(shares, value, color=colour, linestyle=dashes, label=label)
-                pointed.shares(
+                pointed.annotate_shares(
                     axes,
-                    ((p["share"], p[field], f"{label}, {percent(p['share'])} of the pool kept") for p in known),
+                    ((p["share"], p[field], f"{label}, {format_percent(p['share'])} of the pool kept") for p in known),
                 )
         bounds = [point for point in points if point["bound"] is not None]
         for tried, style in ((False, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (True, {"label": "upper bound"})):
             shown = [point for point in bounds if point["tried"] or not tried]
             axes.plot([p["share"] for p in shown], [p["bound"] for p in shown], color=_WRONG, **style)
-        top = _top(curves, [point["bound"] for point in bounds])
-        pointed.points(
+        top = _find_top(curves, [point["bound"] for point in bounds])
+        pointed.annotate_points(
             axes,
             (
-                (p["share"], p["bound"], f"upper bound, {percent(p['share'])} of the pool kept: {percent(p['bound'])}")
+                (
+                    p["share"],
+                    p["bound"],
+                    f"upper bound, {format_percent(p['share'])} of the pool kept: {format_percent(p['bound'])}",
+                )
                 for p in bounds
                 if p["bound"] <= top  # matplotlib moves or drops marks that are off the page
             ),
@@ -247,13 +258,13 @@ def risk_chart(curves: JsonView, name: str) -> str:
             axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, top)
-        percents(axes.xaxis)
-        return drawn(
+        set_percent_ticks(axes.xaxis)
+        return finish_chart(
             figure, axes, name, x="share of the pool kept, most trusted first", y="share of wrong labels (noise)"
         )
 
 
-def _top(curves: JsonView, bounds: Sequence[float]) -> float:
+def _find_top(curves: JsonView, bounds: Sequence[float]) -> float:
     """Return the top of the axis: just above noise, alpha and the lowest bound; bounds from few rows may be outside."""
     noises: list[float] = [
         point[field]["value"]
@@ -264,7 +275,7 @@ def _top(curves: JsonView, bounds: Sequence[float]) -> float:
     return min(1.0, 1.15 * float(max([curves["alpha"], *noises, *([min(bounds)] if bounds else [])])))
 
 
-def bins_chart(
+def draw_bins_chart(
     edges: Sequence[float],
     lines: Mapping[str, Sequence[JsonView | None]],
     name: str,
@@ -276,15 +287,15 @@ def bins_chart(
 
     The first item of ``behind`` is an area, the others are stepped lines without intervals.
     """
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         for index, (label, shares) in enumerate((behind or {}).items()):
             values = [math.nan if share is None else share["value"] for share in shares]
             style: Json = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 1.2}
             axes.stairs(values, edges, label=label, **(style if index else {"fill": True, "color": "#dddddd"}))
         width = edges[1] - edges[0]
         for index, (line, shares) in enumerate(lines.items()):
-            colour, dashes = line_of(line, index)
+            colour, dashes = get_arm_style(line, index)
             known = [(number, share) for number, share in enumerate(shares) if share is not None]
             # Side by side within their bin, so that no interval hides another.
             offset = 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
@@ -303,15 +314,15 @@ def bins_chart(
                 markersize=4,
                 linewidth=1,
                 elinewidth=0.8,
-                label=in_words(line),
+                label=describe_name(line),
             )
-            pointed.shares(
+            pointed.annotate_shares(
                 axes,
                 (
                     (
                         place,
                         share,
-                        f"{in_words(line)}, difficulty {edges[at]:,.10g} to {edges[at + 1]:,.10g}, {share['n']:,} rows",
+                        f"{describe_name(line)}, difficulty {edges[at]:,.10g} to {edges[at + 1]:,.10g}, {share['n']:,} rows",
                     )
                     for place, (at, share) in zip(places, known, strict=True)
                 ),
@@ -319,55 +330,55 @@ def bins_chart(
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
         axes.set_ylim(0, 1)
-        percents(axes.yaxis)
-        return drawn(figure, axes, name, x="difficulty", y=y)
+        set_percent_ticks(axes.yaxis)
+        return finish_chart(figure, axes, name, x="difficulty", y=y)
 
 
-def _chance(axes: "Axes", chance: float | None) -> None:
+def _draw_chance(axes: "Axes", chance: float | None) -> None:
     """Draw the line that a uniform guess reaches."""
     if chance is not None:
         axes.axhline(chance, color="#444444", linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
 
 
-def percents(axis: "Axis") -> None:
+def set_percent_ticks(axis: "Axis") -> None:
     """Ticks in per cent with as many decimals as they have."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
 
 
-def drawing() -> Any:
+def use_chart_style() -> Any:
     """Within the context, figures have the report's style."""
     import matplotlib
 
     return matplotlib.rc_context(_STYLE)
 
 
-def new_figure(width: float, height: float) -> "Figure":
+def make_figure(width: float, height: float) -> "Figure":
     """Return an empty figure of that size, in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def figure_of() -> "tuple[Figure, Axes]":
+def make_report_figure() -> "tuple[Figure, Axes]":
     """Return an empty figure of the report's size, and its axes."""
-    figure = new_figure(5.6, 3.7)
+    figure = make_figure(5.6, 3.7)
     return figure, figure.subplots()
 
 
-def line_of(arm: str, index: int) -> tuple[str, Any]:
+def get_arm_style(arm: str, index: int) -> tuple[str, Any]:
     """Return an arm's colour and dashes; ``index`` counts the arms of a figure."""
     return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
 
 
-def drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
+def finish_chart(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
     """Return the figure's SVG, with axis labels and a legend above the plot, outside the data."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
-    return svg(figure, name)
+    return render_svg(figure, name)
 
 
-def _thousands(axes: "Axes") -> None:
+def _set_log_ticks(axes: "Axes") -> None:
     """Ticks at 1, 2, 5 times powers of ten (over more than three decades only at powers of ten), in full digits."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -379,13 +390,13 @@ def _thousands(axes: "Axes") -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def svg(figure: "Figure", name: str) -> str:
+def render_svg(figure: "Figure", name: str) -> str:
     """Return the figure as one ``<svg>`` element: ids start with ``name``; no metadata, no size except the view box."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
     text = buffer.getvalue()
-    text = pointed.titled(text[text.index("<svg") :])
+    text = pointed.add_titles(text[text.index("<svg") :])
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)

@@ -15,12 +15,12 @@ from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.config.selection import CUTS
 from curation.domains import class_counts
-from curation.domains.grading import graded_among
+from curation.domains.grading import read_grades_among
 from curation.json_types import Json
-from curation.report.measures import share_among
+from curation.report.measures import compute_share_among
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.set_table import by_held_class
-from curation.selection.class_shares import Basis, ClassShares, distance, estimated
+from curation.report.set_table import collect_set_table
+from curation.selection.class_shares import Basis, ClassShares, compute_share_distance, estimate_shares
 from curation.selection.quotas import allocate
 from curation.tables import io
 
@@ -57,34 +57,36 @@ class ClassesChosen:
         return self.distance - self.least
 
 
-def by_class(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json | None:
+def collect_class_table(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json | None:
     """Return the classes of an arm's weak labels; ``None`` without an arm, or where there are no classes.
 
     A row for each class: ``given`` pool rows with the label, ``estimated`` share in the pool, ``chosen`` rows and their
     ``share``, their ``purity`` if the pool is graded, the labelled rows that the teacher gave the label (``labelled``)
     and how many of them are of it (``right``), and ``confused``: the class that most of the others are of.
     ``certified``: the class's cut of a budget of risk by label, as JSON. Sets of classes have other rows
-    (:func:`curation.report.set_table.by_held_class`).
+    (:func:`curation.report.set_table.collect_set_table`).
     """
     if arm is None or not record.n:
         return None
     if run.domain.label_sets is not None:
-        return by_held_class(run, record, arm, run.domain.label_sets)
+        return collect_set_table(run, record, arm, run.domain.label_sets)
     names = run.domain.closed_labels()
     if names is None:
         return None
-    given_T = class_counts.given(record.labels["pool"], names)
-    counts = class_counts.confusion(run.prepared["source"], record.labels["source"], record.grades["source"], names)
+    given_T = class_counts.count_given(record.labels["pool"], names)
+    counts = class_counts.count_confusion(
+        run.prepared["source"], record.labels["source"], record.grades["source"], names
+    )
     quota = record.budget.get("quota")
     certified = {found["label"]: found for found in (record.budget.get("risk") or {}).get("classes", ())}
-    shares = estimated(names, given_T, counts) if quota is None or certified else _quota(quota)
+    shares = estimate_shares(names, given_T, counts) if quota is None or certified else _parse_quota(quota)
     table = io.read(record.selections[arm], ["row_id", "label"]).sort_by("row_id").combine_chunks()
-    ids_n, class_n = table["row_id"].to_numpy(), class_counts.places(table["label"].combine_chunks(), names)
+    ids_n, class_n = table["row_id"].to_numpy(), class_counts.find_class_places(table["label"].combine_chunks(), names)
     chosen_C = np.bincount(class_n, minlength=len(names) + 1)[: len(names)]
     share_C = chosen_C / max(int(chosen_C.sum()), 1)
     best_C = allocate(shares.shares, np.full(len(names), len(ids_n)), len(ids_n))
     grades = record.grades.get("pool")
-    graded = None if grades is None else graded_among(grades, ids_n)
+    graded = None if grades is None else read_grades_among(grades, ids_n)
     class_M = class_n[:0] if graded is None else class_n[np.searchsorted(ids_n, graded.row_ids_N)]
     return {
         "arm": arm,
@@ -95,8 +97,8 @@ def by_class(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json 
         "is_divided": quota is not None and not certified and ARMS[arm].takes_top,
         "is_cut": record.budget["rule"] in CUTS,
         "is_certified": bool(certified),
-        "distance": distance(share_C, shares.shares),
-        "least": distance(best_C / max(len(ids_n), 1), shares.shares),
+        "distance": compute_share_distance(share_C, shares.shares),
+        "least": compute_share_distance(best_C / max(len(ids_n), 1), shares.shares),
         "num_unparsed": int(given_T[-1]),
         "rows": [
             {
@@ -105,8 +107,10 @@ def by_class(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json 
                 "estimated": shares.shares[place],
                 "chosen": int(chosen_C[place]),
                 "share": float(share_C[place]),
-                "purity": None if graded is None else share_among(graded.correct_N, class_M == place, graded.cluster_N),
-                **_errors(counts, place, names),
+                "purity": None
+                if graded is None
+                else compute_share_among(graded.correct_N, class_M == place, graded.cluster_N),
+                **_count_errors(counts, place, names),
                 "certified": certified.get(name),
             }
             for place, name in enumerate(names)
@@ -127,11 +131,11 @@ def as_evidence(table: Json | None) -> ClassesChosen | None:
     )
 
 
-def _quota(found: Any) -> ClassShares:
+def _parse_quota(found: Any) -> ClassShares:
     return ClassShares(**{**found, "classes": tuple(found["classes"]), "shares": tuple(found["shares"])})
 
 
-def _errors(confusion_CT: Int64s, place: int, names: tuple[str, ...]) -> Json:
+def _count_errors(confusion_CT: Int64s, place: int, names: tuple[str, ...]) -> Json:
     """Count the rows that the teacher gave the class, and the right ones; name the class that most others are of."""
     of_C = confusion_CT[:, place].copy()
     num_rows, right = int(of_C.sum()), int(of_C[place])

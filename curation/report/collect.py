@@ -3,14 +3,14 @@
 from datetime import UTC, datetime
 
 from curation.json_types import Json
-from curation.report.chained import chained
-from curation.report.costs import compared, money_of, spent
-from curation.report.headline import headline
-from curation.report.measures import finite
-from curation.report.numbers import feature_numbers
-from curation.report.passes import of_pass, starts
+from curation.report.chained import collect_chains
+from curation.report.costs import collect_spent, compare_forecast, get_actual_money
+from curation.report.headline import describe_results
+from curation.report.measures import make_finite
+from curation.report.numbers import collect_feature_numbers
+from curation.report.passes import collect_pass, count_starts
 from curation.report.record import GenerationRecord, RunRecord
-from curation.report.verdict import gravest, with_verdict
+from curation.report.verdict import find_gravest, with_verdict
 
 DETAILS = (
     "evidence",
@@ -56,18 +56,18 @@ def collect(run: RunRecord) -> Json:
     def joined(record: GenerationRecord) -> Json:
         found = with_verdict(run.numbers[record.name], run.reviews, run.directory)
         del found["funnel"]
-        return {**found, "features": {**found["features"], **feature_numbers(record.analysis)}}
+        return {**found, "features": {**found["features"], **collect_feature_numbers(record.analysis)}}
 
     generations = [joined(record) for record in run.generations]
     last = generations[-1] if generations else {**dict.fromkeys(DETAILS), "arms": []}
     seconds = sum(stage.seconds for stage in run.stages)
-    costs = compared(run.forecast, run.spent)
+    costs = compare_forecast(run.forecast, run.spent)
     report = {
         "name": run.name,
         "directory": run.directory,
-        "verdict": gravest([generation["verdict"] for generation in generations]),
+        "verdict": find_gravest([generation["verdict"] for generation in generations]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "headline": headline(last) if generations else [],
+        "headline": describe_results(last) if generations else [],
         "command": run.command,
         "seed": run.seed,
         "versions": dict(run.versions),
@@ -84,7 +84,7 @@ def collect(run: RunRecord) -> Json:
         },
         **{key: last[key] for key in DETAILS},
         "generations": generations,
-        "chain": chained(run, generations, joined),
+        "chain": collect_chains(run, generations, joined),
         "stages": [
             {
                 "name": stage.name,
@@ -98,18 +98,18 @@ def collect(run: RunRecord) -> Json:
             }
             for stage in run.stages
         ],
-        "passes": [of_pass(item) for item in run.passes],
-        "starts": starts(run.passes),
+        "passes": [collect_pass(item) for item in run.passes],
+        "starts": count_starts(run.passes),
         "costs": costs,
         "answers": list(run.answers),
-        "spent": spent(run, *_selection(last), money_of(costs)),
+        "spent": collect_spent(run, *_get_selection(last), get_actual_money(costs)),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
-    result: Json = finite(report)
+    result: Json = make_finite(report)
     return result
 
 
-def _selection(generation: Json) -> tuple[int | None, float | None]:
+def _get_selection(generation: Json) -> tuple[int | None, float | None]:
     """Return how many rows the judged arm selected, and their purity if it is known."""
     found = generation["evidence"]
     arm = next((arm for arm in generation["arms"] if found is not None and arm["name"] == found["arm"]), None)

@@ -28,10 +28,17 @@ from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.json_types import Json
 from curation.report.collect import collect
-from curation.report.headline import apart
-from curation.report.measures import finite
+from curation.report.headline import format_difference
+from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER, RunRecord
-from curation.report.tested import Tests, by_row, common_rows, compared, differences, read_tests
+from curation.report.tested import (
+    Tests,
+    align_grades,
+    compute_test_differences,
+    convert_comparison,
+    find_common_rows,
+    read_tests,
+)
 
 MEASURES = ("auc", "ece", "brier")
 AGAINST_GROUND_TRUTH = (
@@ -70,7 +77,7 @@ def combine(members: Sequence[Member]) -> Json:
     It repeats arms, teacher and base of the last generation at the top level.
     """
     reports = [collect(member.run) for member in members]
-    benchmarks = benchmarks_of([member.run for member in members])
+    benchmarks = list_benchmarks([member.run for member in members])
     generations: list[Json] = []
     for index, record in enumerate(members[0].run.generations):
         parts = [
@@ -83,21 +90,21 @@ def combine(members: Sequence[Member]) -> Json:
             )
             for member, report, benchmark in zip(members, reports, benchmarks, strict=True)
         ]
-        generations.append(_generation(record.index, parts))
+        generations.append(_combine_generation(record.index, parts))
     last = generations[-1]
     content = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "domain": members[0].run.domain.name,
         "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
-        "runs": [_described(*item) for item in zip(members, benchmarks, reports, strict=True)],
+        "runs": [_describe_member(*item) for item in zip(members, benchmarks, reports, strict=True)],
         **{key: last[key] for key in ("arms", "teacher", "base", "trust", "test_rows")},
         "generations": generations,
     }
-    result: Json = finite(content)
+    result: Json = make_finite(content)
     return result
 
 
-def benchmarks_of(runs: Sequence[RunRecord]) -> list[str]:
+def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:
     """Return the benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
 
     Sources with one name at several places are distinguished by their path.
@@ -125,17 +132,17 @@ def average(parts: Sequence[_RunGeneration], take: Callable[[_RunGeneration], An
         return None
     strata = [benchmark for benchmark, _ in kept]
     mean = metrics.mean_over_strata([estimate for _, estimate in kept], strata)
-    runs = metrics.over_runs([estimate.value for _, estimate in kept], strata)
+    runs = metrics.average_over_runs([estimate.value for _, estimate in kept], strata)
     return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
 
 
-def _generation(index: int, parts: Sequence[_RunGeneration]) -> Json:
+def _combine_generation(index: int, parts: Sequence[_RunGeneration]) -> Json:
     names = [arm["name"] for arm in parts[0].report["arms"]]
     test_rows = _test_rows(parts)
     shared = test_rows is not None and test_rows["distinct"] < test_rows["total"]
     return {
         "index": index,
-        "arms": [_arm(name, parts, shared=shared) for name in names],
+        "arms": [_combine_arm(name, parts, shared=shared) for name in names],
         "teacher": {
             "test": average(parts, lambda part: part.report["teacher"]["test"]),
             "pool": average(parts, lambda part: part.report["teacher"]["pool"]),
@@ -146,34 +153,34 @@ def _generation(index: int, parts: Sequence[_RunGeneration]) -> Json:
     }
 
 
-def _arm(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
-    purities = [arm["purity"] for part in parts if (arm := _of(part, name))["purity"] is not None]
+def _combine_arm(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
+    purities = [arm["purity"] for part in parts if (arm := _find_arm(part, name))["purity"] is not None]
     rows = sum(purity["n"] for purity in purities)
     right = sum(round(purity["value"] * purity["n"]) for purity in purities)
     gold = ARMS[name].gold
-    against_teacher = _pooled(name, TEACHER, parts)
-    teacher = None if against_teacher is None else compared(metrics.compare_rows(against_teacher))
-    held = next((reason for part in parts if (reason := _of(part, name).get("withheld"))), None)
+    against_teacher = _pool_rows(name, TEACHER, parts)
+    teacher = None if against_teacher is None else convert_comparison(metrics.compare_rows(against_teacher))
+    held = next((reason for part in parts if (reason := _find_arm(part, name).get("withheld"))), None)
     unlike = any(part.report["asked_unlike"] for part in parts)
     return {
         "name": name,
         "label_source": "gold" if gold else "weak",
-        "oracle": any(_of(part, name)["oracle"] for part in parts),
-        "num_selected": sum(_of(part, name)["num_selected"] for part in parts),
+        "oracle": any(_find_arm(part, name)["oracle"] for part in parts),
+        "num_selected": sum(_find_arm(part, name)["num_selected"] for part in parts),
         "purity_by_definition": gold,
-        "purity": average(parts, lambda part: _of(part, name)["purity"]),
-        "purity_pooled": metrics.proportion(right, rows).to_json() if rows else None,
-        "accuracy": average(parts, lambda part: _of(part, name)["accuracy"]),
-        **_recovery(name, parts, withheld=held is not None),
+        "purity": average(parts, lambda part: _find_arm(part, name)["purity"]),
+        "purity_pooled": metrics.compute_proportion(right, rows).to_json() if rows else None,
+        "accuracy": average(parts, lambda part: _find_arm(part, name)["accuracy"]),
+        **_combine_recovery(name, parts, withheld=held is not None),
         "withheld": held,
-        "difference": average(parts, lambda part: _difference(_of(part, name)["against_ground_truth"])),
-        **_against_ground_truth(name, parts, shared=shared),
+        "difference": average(parts, lambda part: _add_value(_find_arm(part, name)["against_ground_truth"])),
+        **_combine_comparison(name, parts, shared=shared),
         "against_teacher": teacher,
         "weak_to_strong": None if teacher is None or gold or unlike else teacher["low"] > 0,
     }
 
 
-def _recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> Json:
+def _combine_recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> Json:
     """Return the recovery of the averaged accuracies, over the runs that tested arm, base and ground truth.
 
     A run's rows are those that all three answered in all their test runs. ``recovery_withheld`` says why there is none
@@ -181,43 +188,45 @@ def _recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> 
     """
     names = (name, BASE, GROUND_TRUTH)
     tested = [part for part in parts if all(model in part.tests for model in names)]
-    rows = [(part.benchmark, *by_row(part.tests, names)) for part in tested]
+    rows = [(part.benchmark, *align_grades(part.tests, names)) for part in tested]
     kept = [of for of in rows if len(of[1][0])]
     nothing = {"recovery": None, "recovery_withheld": None}
     if withheld or not kept:
         return nothing
     strata, runs, clusters = [of[0] for of in kept], [of[1] for of in kept], [of[2] for of in kept]
-    pairs = [metrics.row_differences(truth, base, of_rows) for _, (_, base, truth), of_rows in kept]
+    pairs = [metrics.compute_row_differences(truth, base, of_rows) for _, (_, base, truth), of_rows in kept]
     gains = [metrics.compare_rows(pair).difference for pair in pairs]
     gain = metrics.mean_over_strata(gains, strata)
     if gain.low <= 0:
-        differs = apart(gain.value, gain.low, gain.high)
+        differs = format_difference(gain.value, gain.low, gain.high)
         why = f"ground truth differs from the base by {differs} on average, so nothing is sure to be recovered"
         return {**nothing, "recovery_withheld": why}
-    found = metrics.recovery_of_averages(runs, strata, clusters)
+    found = metrics.compute_averaged_recovery(runs, strata, clusters)
     assert found is not None, "ground truth gains on average"
     # The delta method: a run moves the ratio of two means by its own gain less so much of its gap.
     moves = [float(arm.mean() - base.mean() - found.value * (truth.mean() - base.mean())) for arm, base, truth in runs]
-    of_runs = metrics.over_runs([found.value + move / gain.value for move in moves], strata)
+    of_runs = metrics.average_over_runs([found.value + move / gain.value for move in moves], strata)
     over_runs = None if of_runs is None else of_runs.to_json()
     return {**nothing, "recovery": {**found.to_json(), "num_runs": len(runs), "runs": over_runs}}
 
 
-def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
+def _combine_comparison(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
     """Return the pooled paired test and its verdict; no verdict if runs share test rows, or if one run has none."""
-    rows = _pooled(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
+    rows = _pool_rows(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
         return dict.fromkeys(AGAINST_GROUND_TRUTH)
-    judged = metrics.verdict_on_rows(rows, gain=_gain(name, parts), margin=min(part.margin for part in parts))
-    compared_runs = [part for part in parts if _of(part, name)["against_ground_truth"] is not None]
-    held = any(_of(part, name).get("withheld") for part in parts)
-    given = not shared and not held and all(_of(part, name)["verdict"] in VERDICTS for part in compared_runs)
+    judged = metrics.compute_rows_verdict(
+        rows, gain=_compute_gain(name, parts), margin=min(part.margin for part in parts)
+    )
+    compared_runs = [part for part in parts if _find_arm(part, name)["against_ground_truth"] is not None]
+    held = any(_find_arm(part, name).get("withheld") for part in parts)
+    given = not shared and not held and all(_find_arm(part, name)["verdict"] in VERDICTS for part in compared_runs)
     values = (
-        compared(judged.test),
+        convert_comparison(judged.test),
         None if held else judged.test.p_value,
         None
         if held
-        else metrics.sign_flip(_by_distinct_row(rows, name, parts))
+        else metrics.compute_sign_flip(_sum_by_row(rows, name, parts))
         if shared and rows.cluster_N is None
         else judged.test.p_value,
         judged.verdict if given else None,
@@ -227,14 +236,14 @@ def _against_ground_truth(name: str, parts: Sequence[_RunGeneration], *, shared:
     return dict(zip(AGAINST_GROUND_TRUTH, values, strict=True))
 
 
-def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Int64s:
+def _sum_by_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Int64s:
     """Return the pooled differences from ground truth, summed over the runs that share a row of a benchmark.
 
-    ``rows`` come from :func:`_pooled`, in the order of the runs.
+    ``rows`` come from :func:`_pool_rows`, in the order of the runs.
     """
     tested = [part for part in parts if name in part.tests and GROUND_TRUTH in part.tests]
     benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
-    ids = [common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
+    ids = [find_common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
     codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
     keys = np.stack([np.concatenate(codes), np.concatenate(ids)])
     _, place_N = np.unique(keys, axis=1, return_inverse=True)
@@ -243,18 +252,21 @@ def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_R
     return sums
 
 
-def _pooled(first: str, second: str, parts: Sequence[_RunGeneration]) -> metrics.RowDifferences | None:
+def _pool_rows(first: str, second: str, parts: Sequence[_RunGeneration]) -> metrics.RowDifferences | None:
     """Return the rows of all runs that tested both models, as one table."""
-    strata = [rows for part in parts if (rows := differences(part.tests, first, second)) is not None]
-    return metrics.pooled_rows(strata) if strata else None
+    strata = [rows for part in parts if (rows := compute_test_differences(part.tests, first, second)) is not None]
+    return metrics.pool_strata(strata) if strata else None
 
 
-def _gain(name: str, parts: Sequence[_RunGeneration]) -> float:
+def _compute_gain(name: str, parts: Sequence[_RunGeneration]) -> float:
     """Return ground truth's gain over the base on the pooled rows; each run has the weight of its number of rows."""
     gains = [
-        (against["n"], _of(part, GROUND_TRUTH)["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"])
+        (
+            against["n"],
+            _find_arm(part, GROUND_TRUTH)["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"],
+        )
         for part in parts
-        if (against := _of(part, name)["against_ground_truth"]) is not None
+        if (against := _find_arm(part, name)["against_ground_truth"]) is not None
     ]
     return float(sum(n * gain for n, gain in gains) / sum(n for n, _ in gains))
 
@@ -269,11 +281,11 @@ def _trust(parts: Sequence[_RunGeneration]) -> Json:
         have = [part.report["trust"].get(where, {}) for part in parts]
         for view in have[0]:
             if all(view in other for other in have):
-                result.setdefault(where, {})[view] = _table(parts, where, view)
+                result.setdefault(where, {})[view] = _combine_table(parts, where, view)
     return result
 
 
-def _table(parts: Sequence[_RunGeneration], where: str, view: str) -> Json:
+def _combine_table(parts: Sequence[_RunGeneration], where: str, view: str) -> Json:
     def taker(*keys: str) -> Callable[[_RunGeneration], Any]:
         return lambda part: reduce(getitem, keys, part.report["trust"][where][view])
 
@@ -301,7 +313,7 @@ def _test_rows(parts: Sequence[_RunGeneration]) -> Json | None:
     }
 
 
-def _described(member: Member, benchmark: str, report: Json) -> Json:
+def _describe_member(member: Member, benchmark: str, report: Json) -> Json:
     """Return a description of a run, and its own numbers of the last generation."""
     config, last = member.run.config, report["generations"][-1]
     shown = ("name", "num_selected", "purity", "accuracy", "recovery", "against_ground_truth", "verdict")
@@ -325,12 +337,12 @@ def _described(member: Member, benchmark: str, report: Json) -> Json:
     }
 
 
-def _of(part: _RunGeneration, arm: str) -> Json:
+def _find_arm(part: _RunGeneration, arm: str) -> Json:
     found: Json = next(item for item in part.report["arms"] if item["name"] == arm)
     return found
 
 
-def _difference(against: Json | None) -> Json | None:
+def _add_value(against: Json | None) -> Json | None:
     return None if against is None else {**against, "value": against["difference"]}
 
 

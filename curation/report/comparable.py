@@ -10,7 +10,7 @@ does not call it weak-to-strong.
 from collections.abc import Sequence
 
 from curation.config import DecodingConfig, DomainConfig
-from curation.config.defaults import traits_of
+from curation.config.defaults import find_traits
 from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS
 from curation.report.headline import name_of
@@ -27,14 +27,14 @@ CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_
 """The numbers that compare an arm's student with ground truth's."""
 
 
-def withheld(arms: Sequence[JsonView]) -> str | None:
+def explain_withheld(arms: Sequence[JsonView]) -> str | None:
     """Return why these arms' students cannot be compared, in words; None if they can, or if there is at most one."""
     trained = [arm for arm in arms if arm.get("rows_trained") is not None]
     found = []
     for key, words in ALIKE.items():
         values = {name_of(arm): arm[key] for arm in trained if arm.get(key) is not None}
         if len(set(values.values())) > 1:
-            found.append(f"{words}: " + ", ".join(f"{name} {_shown(value)}" for name, value in values.items()))
+            found.append(f"{words}: " + ", ".join(f"{name} {_format_value(value)}" for name, value in values.items()))
     return f"the students trained differently ({'; '.join(found)})" if found else None
 
 
@@ -46,22 +46,22 @@ WAYS = {
 """How answers are asked for, by ``DecodingConfig.constrained``."""
 
 
-def domain_of(config: JsonView) -> DomainConfig:
+def read_domain(config: JsonView) -> DomainConfig:
     """Return the domain of a run's configuration as it is recorded."""
     return DomainConfig.model_validate(config.get("domain", "chess"))
 
 
-def way(config: JsonView, section: str) -> str:
+def describe_asking(config: JsonView, section: str) -> str:
     """Return how a run's ``teacher`` or ``evaluation`` asks for answers, in words; options are scored anyhow."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
-    domain = domain_of(config)
-    scored = domain.name not in DOMAINS or traits_of(domain.name, domain.options).answering == "scored"
+    domain = read_domain(config)
+    scored = domain.name not in DOMAINS or find_traits(domain.name, domain.options).answering == "scored"
     return WAYS[decoding.constrained or ("scored" if scored else False)]
 
 
-def asked_unlike(config: JsonView) -> str | None:
+def explain_unlike(config: JsonView) -> str | None:
     """Return why a student cannot be called better than the labels of its teacher, in words; None if it can."""
-    labels, tests = way(config, "teacher"), way(config, "evaluation")
+    labels, tests = describe_asking(config, "teacher"), describe_asking(config, "evaluation")
     return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
 
 
@@ -74,11 +74,11 @@ def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
     truth = next((arm for arm in arms if arm["name"] == GROUND_TRUTH), None)
     entries = []
     for arm in arms:
-        reason = None if truth is None or arm is truth else withheld([arm, truth])
+        reason = None if truth is None or arm is truth else explain_withheld([arm, truth])
         held = (*(CLAIMS if reason else ()), *(["weak_to_strong"] if unlike else []))
         entries.append({**arm, **dict.fromkeys(held), "withheld": reason})
     return entries
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -16,13 +16,13 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.report.collect import collect
-from curation.report.combine import Member, benchmarks_of
-from curation.report.comparable import way
-from curation.report.evidence import difference
-from curation.report.headline import in_words
-from curation.report.measures import finite
+from curation.report.combine import Member, list_benchmarks
+from curation.report.comparable import describe_asking
+from curation.report.evidence import compute_difference
+from curation.report.headline import describe_name
+from curation.report.measures import make_finite
 from curation.report.record import BASE, TEACHER
-from curation.report.tested import Tests, common_rows, differences, read_tests
+from curation.report.tested import Tests, compute_test_differences, find_common_rows, read_tests
 
 UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
 """Parts of the configuration that change no result."""
@@ -41,7 +41,7 @@ class _Run:
 
 def compare(members: Sequence[Member]) -> Json:
     """Return the comparison of the runs' last generations, as JSON."""
-    benchmarks = benchmarks_of([member.run for member in members])
+    benchmarks = list_benchmarks([member.run for member in members])
     runs = []
     for member, benchmark in zip(members, benchmarks, strict=True):
         report = collect(member.run)
@@ -61,8 +61,8 @@ def compare(members: Sequence[Member]) -> Json:
             }
             for member, run in zip(members, runs, strict=True)
         ],
-        "configuration": differing([run.report["config"] for run in runs]),
-        "measures": [*_measures(runs)],
+        "configuration": find_differing_keys([run.report["config"] for run in runs]),
+        "measures": [*_collect_measures(runs)],
         "costs": [
             {"words": words, "name": name, "values": [run.report["spent"]["total"][name] for run in runs]}
             for name, words in (
@@ -72,48 +72,52 @@ def compare(members: Sequence[Member]) -> Json:
             )
         ],
     }
-    result: Json = finite(content)
+    result: Json = make_finite(content)
     return result
 
 
-def differing(configs: Sequence[Mapping[str, object]]) -> list[Json]:
+def find_differing_keys(configs: Sequence[Mapping[str, object]]) -> list[Json]:
     """Return keys at which configurations differ, with their values; a list is one value, a missing key ``None``."""
-    leaves = [_leaves({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
+    leaves = [_flatten_keys({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
     keys = dict.fromkeys(key for found in leaves for key in found)
     values = {key: [found.get(key) for found in leaves] for key in keys}
     return [{"key": key, "values": of} for key, of in sorted(values.items()) if any(value != of[0] for value in of[1:])]
 
 
-def _leaves(value: Mapping[str, object], path: str = "") -> Json:
+def _flatten_keys(value: Mapping[str, object], path: str = "") -> Json:
     found: Json = {}
     for key, item in value.items():
         name = f"{path}.{key}" if path else str(key)
-        found |= _leaves(item, name) if isinstance(item, Mapping) and item else {name: item}
+        found |= _flatten_keys(item, name) if isinstance(item, Mapping) and item else {name: item}
     return found
 
 
-def _measures(runs: Sequence[_Run]) -> Sequence[Json]:
+def _collect_measures(runs: Sequence[_Run]) -> Sequence[Json]:
     """Return every measure that at least one run has, with each run's value and its difference from the first run's."""
     arms = dict.fromkeys(arm["name"] for run in runs for arm in run.last["arms"])
-    found = [_line(f"validation AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("validation"))]
-    found += [_line(f"pool AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("pool"))]
+    found = [
+        _make_line(f"validation AUC of {describe_name(REFERENCE_ARM)}", "number", runs, _make_auc_getter("validation"))
+    ]
+    found += [_make_line(f"pool AUC of {describe_name(REFERENCE_ARM)}", "number", runs, _make_auc_getter("pool"))]
     found += [
-        _line("teacher right in the pool", "share", runs, lambda run: run.last["teacher"]["pool"], asked="teacher")
+        _make_line("teacher right in the pool", "share", runs, lambda run: run.last["teacher"]["pool"], asked="teacher")
     ]
     for arm in arms:
         if not ARMS[arm].gold:
-            found.append(_line(f"purity, {in_words(arm)}", "share", runs, _of_arm(arm, "purity")))
+            found.append(_make_line(f"purity, {describe_name(arm)}", "share", runs, _make_arm_getter(arm, "purity")))
     tested: list[tuple[str, Callable[[_Run], Any]]] = [
         (TEACHER, lambda run: run.last["teacher"]["test"]),
         (BASE, lambda run: run.last["base"]),
-        *((arm, _of_arm(arm, "accuracy")) for arm in arms),
+        *((arm, _make_arm_getter(arm, "accuracy")) for arm in arms),
     ]
     for model, take in tested:
-        found.append(_line(f"test accuracy, {in_words(model)}", "share", runs, take, model=model, asked="evaluation"))
+        found.append(
+            _make_line(f"test accuracy, {describe_name(model)}", "share", runs, take, model=model, asked="evaluation")
+        )
     return [line for line in found if any(value is not None for value in line["values"])]
 
 
-def _line(
+def _make_line(
     words: str,
     unit: str,
     runs: Sequence[_Run],
@@ -127,28 +131,30 @@ def _line(
     first = values[0]
     differences: list[Json | None] = [None]
     for run, value in zip(runs[1:], values[1:], strict=True):
-        unlike = asked is not None and way(runs[0].report["config"], asked) != way(run.report["config"], asked)
+        unlike = asked is not None and describe_asking(runs[0].report["config"], asked) != describe_asking(
+            run.report["config"], asked
+        )
         if first is None or value is None or unlike:
             differences.append(None)
-        elif model is not None and (paired := _paired(runs[0], run, model)) is not None:
+        elif model is not None and (paired := _compare_pair(runs[0], run, model)) is not None:
             differences.append({**paired.to_json(), "paired": True})
         else:
-            differences.append({**difference(_estimate(value), _estimate(first)).to_json(), "paired": False})
+            differences.append({**compute_difference(_estimate(value), _estimate(first)).to_json(), "paired": False})
     return {"words": words, "unit": unit, "values": values, "differences": differences}
 
 
-def _paired(first: _Run, second: _Run, model: str) -> Estimate | None:
+def _compare_pair(first: _Run, second: _Run, model: str) -> Estimate | None:
     """Return the second run's accuracy less the first's on the test rows, if both answered the same ones."""
     if model not in first.tests or model not in second.tests or first.benchmark != second.benchmark:
         return None
-    rows = [common_rows(run.tests, model) for run in (first, second)]
+    rows = [find_common_rows(run.tests, model) for run in (first, second)]
     if not np.array_equal(rows[0], rows[1]) or not len(rows[0]):
         return None
-    pair = differences({"first": first.tests[model], "second": second.tests[model]}, "second", "first")
+    pair = compute_test_differences({"first": first.tests[model], "second": second.tests[model]}, "second", "first")
     return None if pair is None else metrics.compare_rows(pair, seed=first.seed).difference
 
 
-def _auc(where: str) -> Callable[[_Run], Any]:
+def _make_auc_getter(where: str) -> Callable[[_Run], Any]:
     def take(run: _Run) -> Any:
         found = run.last["trust"].get(where, {}).get("parsed")
         return None if found is None else found["functions"].get(REFERENCE_ARM, {}).get("auc")
@@ -156,7 +162,7 @@ def _auc(where: str) -> Callable[[_Run], Any]:
     return take
 
 
-def _of_arm(name: str, key: str) -> Callable[[_Run], Any]:
+def _make_arm_getter(name: str, key: str) -> Callable[[_Run], Any]:
     return lambda run: next((arm[key] for arm in run.last["arms"] if arm["name"] == name), None)
 
 

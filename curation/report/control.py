@@ -10,10 +10,10 @@ import numpy as np
 from curation.arrays import Bools, Float64s
 from curation.domains import Domain, attempt
 from curation.hashing import derive, hash_unit
-from curation.metrics import Estimate, share_right
+from curation.metrics import Estimate, compute_share_right
 from curation.refs import TableRef
-from curation.report.evidence import Control, Evidence, difference
-from curation.report.headline import percent
+from curation.report.evidence import Control, Evidence, compute_difference
+from curation.report.headline import format_percent
 from curation.report.levels import CARE, Finding
 from curation.report.rows import Judged
 from curation.tables import io
@@ -23,7 +23,7 @@ MOST_ROWS = 2_000
 FEW_ROWS = 50
 
 
-def control(
+def measure_control(
     examples: TableRef, domain: Domain, held: Judged, function: str, share: float, *, seed: int, confidence: float
 ) -> Control | None:
     """Return a trust function's control; ``None`` where labels are no closed set, or fewer than ``FEW_ROWS`` are known.
@@ -52,31 +52,33 @@ def control(
     texts, gold = zip(*(known[row_id] for row_id in held.row_ids_N.tolist()), strict=True) if known else ((), ())
     if len(texts) < FEW_ROWS or len({*gold}) < 2:
         return None
-    from curation.report.word_classifier import out_of_fold  # heavy
+    from curation.report.word_classifier import predict_out_of_fold  # heavy
 
-    right_N, sure_N = out_of_fold(texts, np.array(gold), derive(seed, "control folds"), cluster_N=held.cluster_N)
+    right_N, sure_N = predict_out_of_fold(
+        texts, np.array(gold), derive(seed, "control folds"), cluster_N=held.cluster_N
+    )
     num_top = max(1, round(share * len(held)))
 
     def best(score_N: Float64s, correct_N: Bools) -> Estimate:
         first_M = np.argsort(-score_N, kind="stable")[:num_top]
-        return share_right(
+        return compute_share_right(
             correct_N[first_M], None if held.cluster_N is None else held.cluster_N[first_M], confidence=confidence
         )
 
     return Control(
-        accuracy=share_right(right_N, held.cluster_N, confidence=confidence),
+        accuracy=compute_share_right(right_N, held.cluster_N, confidence=confidence),
         top=best(sure_N, right_N),
         trust_top=best(held.scores[function].raw_N, held.correct_N),
     )
 
 
-def plain_words(evidence: Evidence) -> Finding | None:
+def find_plain_words(evidence: Evidence) -> Finding | None:
     """Return a classifier that needs no teacher and is right more often on the rows that it is surest of."""
     found = evidence.control
-    if found is None or difference(found.top, found.trust_top).low <= 0:
+    if found is None or compute_difference(found.top, found.trust_top).low <= 0:
         return None
     return CARE, (
-        f"a plain classifier of words, fitted on the same labelled rows, is right on {percent(found.top.value)} of the "
-        f"{found.top.n:,} that it is surest of; of those that trust puts first {percent(found.trust_top.value)} are "
+        f"a plain classifier of words, fitted on the same labelled rows, is right on {format_percent(found.top.value)} of the "
+        f"{found.top.n:,} that it is surest of; of those that trust puts first {format_percent(found.trust_top.value)} are "
         f"right (held-out rows, {found.accuracy.n:,} in all)"
     )

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from curation.config import PricesConfig
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.metrics.totals import independent, times, together
+from curation.metrics.totals import scale_estimate, sum_independent, sum_together
 from curation.report.record import RunRecord, SpentRecord
-from curation.tables.requests import of_pass
+from curation.tables.requests import count_pass_requests
 
 UNITS = {
     "prompt_tokens": "prompt tokens",
@@ -30,7 +30,7 @@ UNITS = {
 SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def in_words(name: str, value: float | None) -> str:
+def describe_amount(name: str, value: float | None) -> str:
     """Return an amount of ``UNITS`` as text."""
     if value is None:
         return "unknown"
@@ -42,41 +42,46 @@ def in_words(name: str, value: float | None) -> str:
     return f"{value:,.2f}" if value >= 1 else f"{value:,.4f}"
 
 
-def amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
+def compute_amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
     """Return hours of what actors take."""
     each = workforce["each"]
-    found = {"gpu_hours": times(actor_hours, each["GPU"])} if each.get("GPU") else {}
+    found = {"gpu_hours": scale_estimate(actor_hours, each["GPU"])} if each.get("GPU") else {}
     return {
         **found,
-        "cpu_hours": times(actor_hours, each["CPU"]),
-        "node_hours": times(actor_hours, 1 / workforce["per_node"]),
+        "cpu_hours": scale_estimate(actor_hours, each["CPU"]),
+        "node_hours": scale_estimate(actor_hours, 1 / workforce["per_node"]),
     }
 
 
-def money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
+def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
     """Return money that the amounts cost; none where nothing that was used has a price."""
     rates = {
         "machines": {"gpu_hours": prices.gpu_hour, "cpu_hours": prices.cpu_hour, "node_hours": prices.node_hour},
-        "requests": {"puts": _each(prices.per_1000_puts, 1000), "gets": _each(prices.per_1000_gets, 1000)},
-        "tokens": {
-            "prompt_tokens": _each(prices.per_million_prompt_tokens, 1e6),
-            "output_tokens": _each(prices.per_million_output_tokens, 1e6),
+        "requests": {
+            "puts": _divide_price(prices.per_1000_puts, 1000),
+            "gets": _divide_price(prices.per_1000_gets, 1000),
         },
-        "storage_month": {"bytes": _each(prices.storage_gb_month, 1e9)},
+        "tokens": {
+            "prompt_tokens": _divide_price(prices.per_million_prompt_tokens, 1e6),
+            "output_tokens": _divide_price(prices.per_million_output_tokens, 1e6),
+        },
+        "storage_month": {"bytes": _divide_price(prices.storage_gb_month, 1e9)},
     }
     found = {}
     for what, of_units in rates.items():
-        parts = [times(used[unit], rate) for unit, rate in of_units.items() if rate is not None and unit in used]
+        parts = [
+            scale_estimate(used[unit], rate) for unit, rate in of_units.items() if rate is not None and unit in used
+        ]
         if parts:
-            found[f"money_{what}"] = together(parts)
-    return {**found, "money": independent(found.values())} if found else {}
+            found[f"money_{what}"] = sum_together(parts)
+    return {**found, "money": sum_independent(found.values())} if found else {}
 
 
-def _each(price: float | None, number: float) -> float | None:
+def _divide_price(price: float | None, number: float) -> float | None:
     return None if price is None else price / number
 
 
-def spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
+def collect_spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
     """Return amounts of the whole run, and for a row that a model answered, that was selected, that is right.
 
     ``elapsed`` are the seconds in which at least one stage worked, cut-off runs left out. Actors and tokens are those
@@ -87,7 +92,7 @@ def spent(run: RunRecord, num_selected: int | None, purity: float | None, money:
         (began := datetime.fromisoformat(stage.started).timestamp(), began + stage.seconds) for stage in run.stages
     ]
     total: dict[str, float | None] = {
-        "elapsed": _covered(spans),
+        "elapsed": _compute_covered(spans),
         "stage_seconds": sum(stage.seconds for stage in run.stages),
         "actor_seconds": sum(item.actor_seconds for item in used) if used else None,
         "prompt_tokens": sum(item.prompt_tokens for item in used) if used else None,
@@ -120,7 +125,7 @@ def spent(run: RunRecord, num_selected: int | None, purity: float | None, money:
     }
 
 
-def compared(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Json | None:
+def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Json | None:
     """Return a saved forecast, line by line, beside what its stages used since; ``None`` without a forecast.
 
     A stage that was already done, or that was not run since, has used nothing. ``inside``: whether the actual number
@@ -130,10 +135,10 @@ def compared(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Jso
         return None
     stages = [stage["name"] for stage in forecast["stages"]]
     used = [spent[name] for name in stages if name in spent]
-    actual = actual_amounts(used, forecast["workforce"], has_requests="puts" in forecast["total"])
+    actual = compute_actual_amounts(used, forecast["workforce"], has_requests="puts" in forecast["total"])
     if forecast["prices"] is not None:
-        exact = {name: _of(value) for name, value in actual.items()}
-        actual |= {name: item.value for name, item in money(exact, PricesConfig(**forecast["prices"])).items()}
+        exact = {name: _make_exact(value) for name, value in actual.items()}
+        actual |= {name: item.value for name, item in compute_money(exact, PricesConfig(**forecast["prices"])).items()}
     lines = []
     for name, estimate in forecast["total"].items():
         value = actual.get(name)
@@ -159,13 +164,13 @@ def compared(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Jso
     }
 
 
-def money_of(costs: Json | None) -> float | None:
+def get_actual_money(costs: Json | None) -> float | None:
     """Return money that the stages of a forecast have cost, with a month of storage; ``None`` without prices."""
     lines = [] if costs is None else costs["lines"]
     return next((line["actual"] for line in lines if line["name"] == "money"), None)
 
 
-def actual_amounts(
+def compute_actual_amounts(
     used: Sequence[SpentRecord], workforce: Mapping[str, object], *, has_requests: bool
 ) -> dict[str, float]:
     """Return amounts that stages have used together, by the names in ``UNITS``."""
@@ -173,17 +178,17 @@ def actual_amounts(
     found: dict[str, float] = {
         "prompt_tokens": sum(item.prompt_tokens for item in used),
         "output_tokens": sum(item.output_tokens for item in used),
-        "hours": _covered([span for item in used for span in item.spans]) / 3600,
-        **{name: item.value for name, item in amounts(_of(actor_hours), workforce).items()},
+        "hours": _compute_covered([span for item in used for span in item.spans]) / 3600,
+        **{name: item.value for name, item in compute_amounts(_make_exact(actor_hours), workforce).items()},
         "bytes": sum(item.bytes for item in used),
     }
     if has_requests:
-        each = [of_pass(chunks=item.chunks, commits=item.commits, num_bytes=item.bytes) for item in used]
+        each = [count_pass_requests(chunks=item.chunks, commits=item.commits, num_bytes=item.bytes) for item in used]
         found |= {"puts": sum(item.puts for item in each), "gets": sum(item.gets for item in each)}
     return found
 
 
-def _covered(spans: Sequence[tuple[float, float]]) -> float:
+def _compute_covered(spans: Sequence[tuple[float, float]]) -> float:
     """Return seconds in which at least one of the spans lies."""
     covered, until = 0.0, float("-inf")
     for began, ended in sorted(spans):
@@ -192,5 +197,5 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
     return covered
 
 
-def _of(value: float) -> Estimate:
+def _make_exact(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, n=0)

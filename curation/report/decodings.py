@@ -13,12 +13,12 @@ from curation.config import DecodingConfig
 from curation.config.evaluation import MAIN, EvaluationConfig
 from curation.json_types import Json
 from curation.report.record import GenerationRecord
-from curation.report.tested import Tests, accuracy, read_tests
+from curation.report.tested import Tests, compute_accuracy, read_tests
 
 NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 
-def by_decoding(record: GenerationRecord, evaluation: Mapping[str, object]) -> Json | None:
+def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]) -> Json | None:
     """Return each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
 
     ``best.low`` and ``best.high`` are the bounds of an interval that holds for the accuracies of all its decodings at
@@ -34,14 +34,14 @@ def by_decoding(record: GenerationRecord, evaluation: Mapping[str, object]) -> J
     models = [
         {
             "name": model,
-            "accuracy": {name: accuracy(of_models, model) for name, of_models in tests.items()},
-            "best": _best({name: tests[name] for name in alike}, model) if len(alike) > 1 else None,
+            "accuracy": {name: compute_accuracy(of_models, model) for name, of_models in tests.items()},
+            "best": _find_best({name: tests[name] for name in alike}, model) if len(alike) > 1 else None,
         }
         for model in tests[MAIN]
     ]
     return {
         "decodings": [
-            {"name": name, "words": in_words(drawn), "num_runs": config.runs(drawn)}
+            {"name": name, "words": describe_decoding(drawn), "num_runs": config.runs(drawn)}
             for name, drawn in config.decodings.items()
         ],
         "best_is": f"best of {NUMBERS.get(len(alike), len(alike))}, chosen on the test set" if len(alike) > 1 else None,
@@ -50,7 +50,7 @@ def by_decoding(record: GenerationRecord, evaluation: Mapping[str, object]) -> J
     }
 
 
-def in_words(decoding: DecodingConfig) -> str:
+def describe_decoding(decoding: DecodingConfig) -> str:
     """Return how answers are drawn, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
     if decoding.constrained == "scored":
         return "the likeliest of the listed answers"
@@ -63,10 +63,10 @@ def in_words(decoding: DecodingConfig) -> str:
     return ", ".join(parts)
 
 
-def _best(tests: Mapping[str, Tests], model: str) -> Json | None:
+def _find_best(tests: Mapping[str, Tests], model: str) -> Json | None:
     """Return the highest accuracy of a model, with the name of its ``decoding``."""
     confidence = 1 - (1 - metrics.CONFIDENCE) / len(tests)
-    found = {name: accuracy(of_models, model, confidence=confidence) for name, of_models in tests.items()}
+    found = {name: compute_accuracy(of_models, model, confidence=confidence) for name, of_models in tests.items()}
     known = {name: estimate for name, estimate in found.items() if estimate is not None}
     if not known:
         return None

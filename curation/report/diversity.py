@@ -17,7 +17,7 @@ from curation.refs import TableRef
 from curation.report.measured import GradedSet
 from curation.report.record import GenerationRecord
 from curation.tables import io, scans
-from curation.tables.text_hashes import BITS, hashed
+from curation.tables.text_hashes import BITS, hash_texts
 from curation.trust import get_trust
 
 MOST_LABELS = 1 << 20
@@ -85,7 +85,7 @@ class _Read:
     """The sum of their trust."""
 
 
-def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedSet | None) -> Json:
+def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedSet | None) -> Json:
     """Return the labels of each arm and of the pool's parsed rows, and n as a share of the right labels to be expected.
 
     ``arm`` is the one whose rows are judged. Right labels are counted where the pool is graded, and scaled up to all
@@ -93,7 +93,9 @@ def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Gr
     parsed rows.
     """
     function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted | Configured) else ARMS[arm].trust
-    pool_read = _read(record.labels["pool"], io.answered(record.labels["pool"]), None if pool is not None else function)
+    pool_read = _read(
+        record.labels["pool"], io.make_answered_filter(record.labels["pool"]), None if pool is not None else function
+    )
     arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
     basis, expected = "audit" if pool is not None else "trust", None
     if pool is not None and len(pool):
@@ -117,14 +119,14 @@ def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
 
     def read(fragments: Sequence[int] | None) -> _Read:
         trust, found, total = None if function is None else get_trust(function, 0), LabelFrequencies(), 0.0
-        for batch in scans.batches(ref, columns, parsed, fragments):
-            found.add(hashed(batch.column("label")))
+        for batch in scans.iter_table_batches(ref, columns, parsed, fragments):
+            found.add(hash_texts(batch.column("label")))
             if trust is not None:
                 total += float(np.nansum(trust.score(batch).astype(np.float64)))
         return _Read(labels=found, trust=total)
 
     found, trust = LabelFrequencies(), 0.0
-    for part in scans.mapped(ref, read):
+    for part in scans.map_fragments(ref, read):
         found.add(part.labels.label_G, part.labels.count_G, part.labels.bits)
         trust += part.trust
     return _Read(labels=found, trust=trust)

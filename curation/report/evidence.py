@@ -22,7 +22,7 @@ from curation.report.measured import GradedSet, View
 from curation.report.near_copies import NearCopies
 from curation.report.option_lengths import OptionLengths
 from curation.report.people import ReviewedPurity
-from curation.report.rivals import Rival, rivals_of
+from curation.report.rivals import Rival, find_rivals
 from curation.report.rows import Judged
 
 CONFIDENCE = 0.99
@@ -147,7 +147,7 @@ class Evidence:
     shift: JsonView | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
     foreign: JsonView | None = None
-    """The same of the rows that pass the cut (``curation.stages.shift.foreign_to_json``); ``None``: nothing tells."""
+    """The same of the rows that pass the cut (``curation.stages.shift.describe_foreign``); ``None``: nothing tells."""
     capped: bool = False
     """A cap on labels, or places by class, have left out rows of higher trust than some that are selected, so that
     validation's top does not stand for them."""
@@ -219,20 +219,20 @@ def weigh(of: Material) -> Evidence:
     rivals: tuple[Rival, ...] = ()
     if of.validation is not None:
         num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
-        rivals = rivals_of(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        validation = quality(of.validation.parsed, of.function, num_top, constant)
+        rivals = find_rivals(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
+        validation = measure_quality(of.validation.parsed, of.function, num_top, constant)
         if len(rows := of.validation.parsed.of(of.function)):
-            expected = foreseen(rows, of.function, num_top, of.selected_trust_M)
+            expected = foresee_purity(rows, of.function, num_top, of.selected_trust_M)
             if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
                 total_C = np.bincount(of.cluster_M, of.selected_trust_M[: len(of.cluster_M)])
                 trust_C = total_C / np.bincount(of.cluster_M)
-                expected = foreseen(rows, of.function, num_top, trust_C, are_all=True)
-    if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant)):
+                expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
+    if of.pool is not None and (found := measure_quality(of.pool.parsed, of.function, num_selected, constant)):
         num_graded = of.pool.among_selected(of.arm).n
         if num_graded:
             (top,) = of.pool.ranked(of.arm).purities([num_graded], CONFIDENCE)
             pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))
-            rivals = rivals_of(of.pool, "pool", of.function, num_selected, of.seed, false_alarms=FALSE_ALARMS)
+            rivals = find_rivals(of.pool, "pool", of.function, num_selected, of.seed, false_alarms=FALSE_ALARMS)
     teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
     return Evidence(
         arm=of.arm,
@@ -257,7 +257,7 @@ def weigh(of: Material) -> Evidence:
     )
 
 
-def quality(rows: View, function: str, num_top: int, constant: float) -> Quality | None:
+def measure_quality(rows: View, function: str, num_top: int, constant: float) -> Quality | None:
     """Measure a trust function on the parsed rows of a set; its top are the first ``num_top`` by raw score."""
     if not len(rows):
         return None
@@ -276,7 +276,7 @@ def quality(rows: View, function: str, num_top: int, constant: float) -> Quality
         rarer=min(num_right, num_rows - num_right),
         auc=auc,
         share_right=judged.share_right(confidence=CONFIDENCE),
-        brier_excess=brier_excess(score.trust_N, judged, constant),
+        brier_excess=compute_brier_excess(score.trust_N, judged, constant),
         top=top,
         top_trust=_mean_of_first(score.trust_N, score.raw_N, weights_N.astype(np.float64), num_top),
         believed=judged.subset(believed_N).share_right(confidence=CONFIDENCE),
@@ -286,7 +286,7 @@ def quality(rows: View, function: str, num_top: int, constant: float) -> Quality
     )
 
 
-def brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
+def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
     """Return the mean of the rows' squared error of trust less that of a constant, with its normal interval."""
     correct_N = judged.correct_N.astype(np.float64)
     weights_N = as_weights(judged.weight_N, len(correct_N)).astype(np.float64)
@@ -295,12 +295,12 @@ def brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate
     value = float(np.average(excess_N, weights=weights_N))
     variance = float(np.average((excess_N - value) ** 2, weights=weights_N)) / max(num_rows - 1, 1)
     margin = _QUANTILE * math.sqrt(
-        variance * metrics.inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
+        variance * metrics.compute_inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
     )
     return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
 
 
-def foreseen(
+def foresee_purity(
     validation: Judged, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
 ) -> Foreseen | None:
     """Return the purity that validation rows foresee for rows of the given trust; ``None`` without one of either.
@@ -330,10 +330,10 @@ def foreseen(
     value, top = float(weight_N @ correct_N), float(top_N @ correct_N)
     of_rows = float(weight_N @ variance_N) / len(selected_M) if are_all else 0.0
     residual_N, cluster_N = correct_N - right_B[place_N], validation.cluster_N
-    times = metrics.inflation(weight_N * residual_N, cluster_N)
+    times = metrics.compute_inflation(weight_N * residual_N, cluster_N)
     margin = NORMAL_QUANTILE * math.sqrt(times * float(weight_N**2 @ variance_N) + of_rows)
     between_N = top_N - weight_N
-    times = metrics.inflation(between_N * residual_N, cluster_N, confidence=CONFIDENCE)
+    times = metrics.compute_inflation(between_N * residual_N, cluster_N, confidence=CONFIDENCE)
     spread = _QUANTILE * math.sqrt(times * float(between_N**2 @ variance_N) + of_rows)
     n = len(correct_N)
     return Foreseen(
@@ -342,7 +342,7 @@ def foreseen(
     )
 
 
-def difference(first: Estimate, second: Estimate) -> Estimate:
+def compute_difference(first: Estimate, second: Estimate) -> Estimate:
     """Return the first share less the second, of different rows; the interval is by MOVER (Newcombe 1998)."""
     value = first.value - second.value
     low = value - math.hypot(first.value - first.low, second.high - second.value)
@@ -350,7 +350,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value=value, low=low, high=high, n=first.n)
 
 
-def widened(estimate: Estimate) -> Estimate:
+def widen_interval(estimate: Estimate) -> Estimate:
     """Return the same with the interval that decides, instead of one of 95 %."""
     ratio = _QUANTILE / NORMAL_QUANTILE
     low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))

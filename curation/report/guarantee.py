@@ -7,7 +7,7 @@ UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move", "bad_gold
 """Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
 
 
-def guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
+def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
     """Return the guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
     risk = record.budget["risk"]
     if risk is None:
@@ -18,7 +18,9 @@ def guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
     )
     dropped = sum(run.overlap["dropped"].get(split, 0) for split in ("calibration", "pool"))
     by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold and not dropped
-    by_construction = by_construction and not by_gold(record)  # in the pool this excludes only rows with a gold label
+    by_construction = by_construction and not is_excluded_by_gold(
+        record
+    )  # in the pool this excludes only rows with a gold label
     withheld, foreign = None, record.foreign.get(record.budget["reference"])
     if not record.n:
         withheld = "nothing is selected"
@@ -54,6 +56,6 @@ def guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
     }
 
 
-def by_gold(record: GenerationRecord) -> bool:
+def is_excluded_by_gold(record: GenerationRecord) -> bool:
     """Return whether rows are excluded for all arms only because their gold completion is too long."""
     return any(found["num_gold_only"] for found in record.too_long.values())

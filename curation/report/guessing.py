@@ -12,7 +12,7 @@ MOST_ROWS = 2000
 """The most rows that are read; of more, as many are drawn at random."""
 
 
-def chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:
+def compute_chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:
     """Return the mean over rows of one divided by the number of answers; ``None`` if the domain does not know it."""
     names = ["row_id", *domain.columns.names]
     if not len(row_ids_N) or not set(names) <= set(io.open_table(examples).schema.names):

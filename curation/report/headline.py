@@ -13,43 +13,43 @@ ORACLES = {
 }
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     """Return a share as a percentage with one decimal and a non-breaking space."""
     return f"{100 * value:.1f}\u00a0%"
 
 
-def points(value: float) -> str:
+def format_points(value: float) -> str:
     """Return a difference of shares in percentage points, signed."""
     return f"{100 * value:+.1f}".replace("-", "\u2212")
 
 
-def apart(value: float, low: float, high: float) -> str:
+def format_difference(value: float, low: float, high: float) -> str:
     """Return a difference of shares in points, its 95 % interval in parentheses."""
-    return f"{points(value)} points ({points(low)} to {points(high)})"
+    return f"{format_points(value)} points ({format_points(low)} to {format_points(high)})"
 
 
 def with_interval(estimate: JsonView) -> str:
     """Return an estimate as a percentage, its 95 % interval in brackets."""
-    return f"{percent(estimate['value'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
+    return f"{format_percent(estimate['value'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
 
 
-def p_value(value: float) -> str:
+def format_p_value(value: float) -> str:
     """Return a p-value in words: ``p = 0.03``, ``p < 0.001``."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
-def headline(generation: JsonView) -> list[str]:
+def describe_results(generation: JsonView) -> list[str]:
     """Return sentences on the selection, the student and its teacher; they also say what was not measured."""
     arms = {arm["name"]: arm for arm in generation["arms"]}
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
         return []
-    student = _student(generation, main, arms.get("ground_truth"))
+    student = _describe_student(generation, main, arms.get("ground_truth"))
     return [
-        _selection(generation, main, arms),
+        _describe_selection(generation, main, arms),
         *student,
-        *_best_decoding(generation, main),
-        *_further(generation, main),
+        *_describe_best_decoding(generation, main),
+        *_describe_further(generation, main),
     ]
 
 
@@ -62,7 +62,7 @@ CONTROLS = {
 """Arms that choose without trust, in words."""
 
 
-def _selection(generation: JsonView, main: JsonView, arms: Mapping[str, JsonView]) -> str:
+def _describe_selection(generation: JsonView, main: JsonView, arms: Mapping[str, JsonView]) -> str:
     if not main["num_selected"]:
         return (
             f"Nothing was selected of {generation['num_pool']:,} labelled pool rows: no threshold could be certified."
@@ -82,7 +82,7 @@ def _selection(generation: JsonView, main: JsonView, arms: Mapping[str, JsonView
     return text + (f", against {' and '.join(controls)}" if controls else "") + "."
 
 
-def _student(generation: JsonView, main: JsonView, truth: JsonView | None) -> list[str]:
+def _describe_student(generation: JsonView, main: JsonView, truth: JsonView | None) -> list[str]:
     if main["accuracy"] is None:
         return ["No student was trained."] if generation["student_base"] is None else ["No student was tested."]
     accuracy = main["accuracy"]
@@ -90,18 +90,18 @@ def _student(generation: JsonView, main: JsonView, truth: JsonView | None) -> li
     if truth is not None and truth is not main and truth["accuracy"] is not None:
         if main["withheld"] is not None:
             text += f"; trained on gold labels, {with_interval(truth['accuracy'])}, which gives no verdict, since "
-            return [text + main["withheld"] + ".", *_weak_to_strong(generation, main)]
+            return [text + main["withheld"] + ".", *_describe_weak_to_strong(generation, main)]
         text += f"; trained on as many gold labels, {with_interval(truth['accuracy'])}"
         if main["verdict"] is not None:
-            text += f" ({main['verdict']}, {p_value(main['p_value_vs_ground_truth'])})"
-    return [text + ".", *_weak_to_strong(generation, main)]
+            text += f" ({main['verdict']}, {format_p_value(main['p_value_vs_ground_truth'])})"
+    return [text + ".", *_describe_weak_to_strong(generation, main)]
 
 
-def _weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
+def _describe_weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
     teacher, pair = generation["teacher"]["test"], main["against_teacher"]
     if teacher is None or pair is None:
         return []
-    gap = f"{points(pair['difference'])} points [{points(pair['low'])}, {points(pair['high'])}]"
+    gap = f"{format_points(pair['difference'])} points [{format_points(pair['low'])}, {format_points(pair['high'])}]"
     if generation["asked_unlike"] is not None:
         return [
             f"Against its teacher, tested in the same way ({with_interval(teacher)}): {gap}. This says nothing about "
@@ -111,7 +111,9 @@ def _weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
         text, base = f"It passes its weak teacher ({with_interval(teacher)}) by {gap}", main["against_base"]
         if base is None or base["low"] > 0:
             return [f"{text}: weak-to-strong."]
-        change = f"{points(base['difference'])} points [{points(base['low'])}, {points(base['high'])}]"
+        change = (
+            f"{format_points(base['difference'])} points [{format_points(base['low'])}, {format_points(base['high'])}]"
+        )
         before = with_interval(generation["base"])
         return [
             f"{text}, but its base before the training answers {before}: the training is not shown to help ({change})."
@@ -121,7 +123,7 @@ def _weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
     return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]
 
 
-def _best_decoding(generation: JsonView, main: JsonView) -> list[str]:
+def _describe_best_decoding(generation: JsonView, main: JsonView) -> list[str]:
     """Return a sentence on the best of several decodings, which the sentences before do not use."""
     found = generation["decodings"]
     best = next((model["best"] for model in found["models"] if model["name"] == main["name"]), None) if found else None
@@ -135,7 +137,7 @@ def _best_decoding(generation: JsonView, main: JsonView) -> list[str]:
     ]
 
 
-def _further(generation: JsonView, main: JsonView) -> list[str]:
+def _describe_further(generation: JsonView, main: JsonView) -> list[str]:
     """Return a sentence on each further student of the same rows."""
     sentences = []
     for student in generation["students"]:
@@ -153,20 +155,20 @@ def _further(generation: JsonView, main: JsonView) -> list[str]:
 
 def name_of(arm: JsonView) -> str:
     """Return an arm's name in words."""
-    return in_words(arm["name"])
+    return describe_name(arm["name"])
 
 
-def in_words(name: str) -> str:
+def describe_name(name: str) -> str:
     """Return the words for an arm, a trust function or a tested model."""
     return ARMS[name].words if name in ARMS else MODELS.get(name, name.replace("_", " "))
 
 
-def number(estimate: Estimate) -> str:
+def format_number(estimate: Estimate) -> str:
     """Return a number with its interval."""
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def less(estimate: Estimate) -> str:
+def format_lead(estimate: Estimate) -> str:
     """Return a difference below zero as what the other side is ahead by, in points."""
     value, low, high = (100 * -bound for bound in (estimate.value, estimate.high, estimate.low))
     return f"{value:.1f} points [{low:.1f}, {high:.1f}]"

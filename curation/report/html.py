@@ -8,27 +8,27 @@ import yaml
 from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup
 
-from curation.escaping import escaped
+from curation.escaping import escape_text
 from curation.features import features
 from curation.json_types import Json, JsonView
-from curation.registry import code
+from curation.registry import load_code
 from curation.report import charts, search_charts
-from curation.report.ablated import ablation_markdown, ablation_tables
-from curation.report.chain_chart import chain_chart
-from curation.report.costs import in_words
-from curation.report.headline import name_of, p_value, percent, points
-from curation.report.searched import short
-from curation.report.stage_graph import stage_graph
-from curation.report.trained import training_chart
+from curation.report.ablated import format_ablation, make_ablation_tables
+from curation.report.chain_chart import draw_chain_chart
+from curation.report.costs import describe_amount
+from curation.report.headline import format_p_value, format_percent, format_points, name_of
+from curation.report.searched import format_setting
+from curation.report.stage_graph import draw_stage_graph
+from curation.report.trained import draw_training_chart
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
-from curation.telemetry.standing import speed
+from curation.telemetry.standing import format_speed
 
 
 def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``report.html`` and ``report.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "report.html", directory / "report.json"
-    write_atomically(page, escaped(render(report), page=True))
+    write_atomically(page, escape_text(render(report), page=True))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return page, numbers
 
@@ -45,8 +45,8 @@ def write_compared(report: JsonView, directory: Place) -> tuple[Place, Place]:
 
 def _write_runs(report: JsonView, directory: Place, name: str) -> tuple[Place, Place]:
     page, numbers = directory / f"{name}.html", directory / f"{name}.json"
-    text = _environment().get_template(f"{name}.html.j2").render(report=report)
-    write_atomically(page, escaped(text, page=True))
+    text = _make_page_environment().get_template(f"{name}.html.j2").render(report=report)
+    write_atomically(page, escape_text(text, page=True))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return page, numbers
 
@@ -54,9 +54,9 @@ def _write_runs(report: JsonView, directory: Place, name: str) -> tuple[Place, P
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "search.html", directory / "search.json"
-    figures = {name: Markup(svg) for name, svg in search_charts.figures(search).items()}
-    template = _environment().get_template("search.html.j2")
-    write_atomically(page, escaped(template.render(search=search, figures=figures), page=True))
+    figures = {name: Markup(svg) for name, svg in search_charts.draw_search_figures(search).items()}
+    template = _make_page_environment().get_template("search.html.j2")
+    write_atomically(page, escape_text(template.render(search=search, figures=figures), page=True))
     write_atomically(numbers, json.dumps(search, indent=1, allow_nan=False) + "\n")
     return page, numbers
 
@@ -65,31 +65,33 @@ def write_ablation(ablation: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``<name>.html``, ``.json`` and ``.md`` to a directory, each atomically; return the first and the last."""
     name = ablation["name"]
     page, numbers, text = (directory / f"{name}.{ending}" for ending in ("html", "json", "md"))
-    template = _environment().get_template("ablation.html.j2")
-    write_atomically(page, escaped(template.render(ablation=ablation, tables=ablation_tables(ablation)), page=True))
+    template = _make_page_environment().get_template("ablation.html.j2")
+    write_atomically(
+        page, escape_text(template.render(ablation=ablation, tables=make_ablation_tables(ablation)), page=True)
+    )
     write_atomically(numbers, json.dumps(ablation, indent=1, allow_nan=False) + "\n")
-    write_atomically(text, ablation_markdown(ablation))
+    write_atomically(text, format_ablation(ablation))
     return page, text
 
 
 def render(report: JsonView) -> str:
     """Return the page as text; it needs no external resource, and a report always gives one text in a time zone."""
-    figures = [_figures(generation) for generation in report["generations"]]
+    figures = [_draw_figures(generation) for generation in report["generations"]]
     return (
-        _environment()
+        _make_page_environment()
         .get_template("report.html.j2")
         .render(
             report=report,
             rules=RULES,
             figures=figures,
-            parts=[_parts(generation) for generation in report["generations"]],
-            compounding=Markup(chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
-            graph=Markup(stage_graph(report["stages"], "stages")) if report["stages"] else "",
+            parts=[_render_parts(generation) for generation in report["generations"]],
+            compounding=Markup(draw_chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
+            graph=Markup(draw_stage_graph(report["stages"], "stages")) if report["stages"] else "",
         )
     )
 
 
-def environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
+def make_environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
     """Return the templates of a package's folder; a name that is not given is an error."""
     return Environment(
         loader=PackageLoader(package, "."),
@@ -102,35 +104,35 @@ def environment(package: str, *, autoescape: bool = False, keep_trailing_newline
 
 
 @cache
-def _environment() -> Environment:
-    made = environment("curation.report", autoescape=True)
+def _make_page_environment() -> Environment:
+    made = make_environment("curation.report", autoescape=True)
     pages = {name: str(feature.page).split(":")[0] for name, feature in features().items() if feature.page}
     leaves = PrefixLoader({name: PackageLoader(package, ".") for name, package in pages.items()})
     made.loader = ChoiceLoader([*([] if made.loader is None else [made.loader]), leaves])
     made.filters.update(
-        percent=percent,
-        points=points,
-        p=p_value,
+        percent=format_percent,
+        points=format_points,
+        p=format_p_value,
         count=lambda value: f"{value:,}",
-        duration=duration,
-        speed=speed,
-        local=local,
+        duration=format_duration,
+        speed=format_speed,
+        local=format_local_time,
         arm=name_of,
-        completions=completions,
-        short=short,
-        amount=lambda value, name: in_words(name, value),
+        completions=describe_completions,
+        short=format_setting,
+        amount=lambda value, name: describe_amount(name, value),
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
     return made
 
 
-def completions(arm: JsonView) -> str:
+def describe_completions(arm: JsonView) -> str:
     """Return the kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
     sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions", "label": "labels"}
     return sources.get(arm["completion_source"], "own rollouts graded right")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -141,12 +143,12 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def local(moment: str) -> str:
+def format_local_time(moment: str) -> str:
     """Return an ISO time as the local time of this machine, on one line: ``2026-11-23 13:56:31 CET``."""
     return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
-def _parts(generation: JsonView) -> list[Json]:
+def _render_parts(generation: JsonView) -> list[Json]:
     """Return ``name``, ``title`` and ``html`` of the parts that features add to the page."""
     parts: list[Json] = []
     for name, found in generation["features"].items():
@@ -154,40 +156,42 @@ def _parts(generation: JsonView) -> list[Json]:
         if feature.page is None:
             continue
         prefix = f"g{generation['index']}-{name}"
-        figures = {} if feature.figures is None else code(feature.figures)(found, prefix)
-        template = _environment().get_template(f"{name}/{feature.page.partition(':')[2]}")
+        figures = {} if feature.figures is None else load_code(feature.figures)(found, prefix)
+        template = _make_page_environment().get_template(f"{name}/{feature.page.partition(':')[2]}")
         page = template.render(found=found, figures={key: Markup(svg) for key, svg in figures.items()})
         parts.append({"name": name, "title": feature.title or name, "html": Markup(page)})
     return parts
 
 
-def _figures(generation: JsonView) -> dict[str, Markup]:
+def _draw_figures(generation: JsonView) -> dict[str, Markup]:
     """Return the SVG of each figure that the generation has numbers for."""
     prefix = f"g{generation['index']}"
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
     drawn = {}
     if generation["purity_curves"] is not None:
-        drawn["purity"] = charts.purity_chart(generation["purity_curves"], f"{prefix}-purity", chance=chance)
+        drawn["purity"] = charts.draw_purity_chart(generation["purity_curves"], f"{prefix}-purity", chance=chance)
     for name, bins in generation["reliability"].items():
-        drawn[f"reliability_{name}"] = charts.reliability_chart(bins, f"{prefix}-reliability-{name}", chance=chance)
+        drawn[f"reliability_{name}"] = charts.draw_reliability_chart(
+            bins, f"{prefix}-reliability-{name}", chance=chance
+        )
     for name, counts in generation["histogram"].items():
-        drawn[f"histogram_{name}"] = charts.histogram_chart(counts, f"{prefix}-histogram-{name}")
+        drawn[f"histogram_{name}"] = charts.draw_histogram_chart(counts, f"{prefix}-histogram-{name}")
     if generation["difficulty"] is not None:
-        drawn["difficulty"] = charts.difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
+        drawn["difficulty"] = charts.draw_difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
     if (purity := generation["purity_by_difficulty"]) is not None:
         behind = {"all pool rows": purity["all"]}
         if purity["parsed"] != purity["all"]:
             behind["parsed pool rows"] = purity["parsed"]
         place = f"{prefix}-purity-by-difficulty"
-        drawn["purity_by_difficulty"] = charts.bins_chart(
+        drawn["purity_by_difficulty"] = charts.draw_bins_chart(
             purity["edges"], purity["arms"], place, y="share of right labels", behind=behind
         )
     if (tested := generation["accuracy_by_difficulty"]) is not None:
-        drawn["accuracy_by_difficulty"] = charts.bins_chart(
+        drawn["accuracy_by_difficulty"] = charts.draw_bins_chart(
             tested["edges"], tested["models"], f"{prefix}-accuracy-by-difficulty", y="test accuracy"
         )
     if generation["risk_curves"] is not None:
-        drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")
+        drawn["risk"] = charts.draw_risk_chart(generation["risk_curves"], f"{prefix}-risk")
     if any(len(found["curves"]["loss"]) > 1 for found in generation["training"].values()):
-        drawn["training"] = training_chart(generation["training"], f"{prefix}-training")
+        drawn["training"] = draw_training_chart(generation["training"], f"{prefix}-training")
     return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths

@@ -1,9 +1,9 @@
 """Findings of the verdict on labels: one for all rows, few among the selected, short ones preferred."""
 
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.report.class_table import COLLAPSE
 from curation.report.evidence import Evidence
-from curation.report.headline import percent
+from curation.report.headline import format_percent
 from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
 
 UNREAD = 0.2
@@ -14,7 +14,7 @@ REPEATED = 0.2
 """The share of labelled rows that may repeat a question."""
 
 
-def one_label(evidence: Evidence) -> Finding | None:
+def find_one_label(evidence: Evidence) -> Finding | None:
     """Find whether the teacher gave one label to all rows, which tells nothing."""
     found = evidence.labels
     if found is None or found.num_given != 1 or found.num_labelled < FEW_OF_A_CLASS:
@@ -22,7 +22,7 @@ def one_label(evidence: Evidence) -> Finding | None:
     return STOP, f"the teacher gave one label to all {found.num_labelled:,} rows whose label could be read"
 
 
-def one_class(evidence: Evidence) -> Finding | None:
+def find_one_class(evidence: Evidence) -> Finding | None:
     """Find whether a selection has one label of several that were given: it teaches that label."""
     found = evidence.labels
     if found is None or found.num_given < 2 or found.num_selected != 1 or evidence.num_selected < FEW_OF_A_CLASS:
@@ -33,29 +33,29 @@ def one_class(evidence: Evidence) -> Finding | None:
     )
 
 
-def collapsed(evidence: Evidence) -> Finding | None:
-    """Warn of a selection that teaches other class shares than the pool's; :func:`one_class` tells of a single one."""
+def find_collapse(evidence: Evidence) -> Finding | None:
+    """Warn of a selection that teaches other class shares than the pool's; :func:`find_one_class` tells of a single one."""
     found = evidence.classes
     few = evidence.num_selected < FEW_OF_A_CLASS
-    if found is None or few or found.excess <= COLLAPSE or one_class(evidence) is not None:
+    if found is None or few or found.excess <= COLLAPSE or find_one_class(evidence) is not None:
         return None
     beside = "of the places of selection.quota" if found.basis == "given" else "of the pool, as estimated"
     named = [
-        f"{name} has {percent(share)} of its rows and {percent(of_pool)} {beside}"
+        f"{name} has {format_percent(share)} of its rows and {format_percent(of_pool)} {beside}"
         for name, share, of_pool in (*found.over, *found.under)
     ]
     other = "other sets of classes, at the least" if found.is_of_sets else "other classes"
     return CARE, (
-        f"this selection has collapsed: {percent(found.excess)} of its rows would have to be of {other} "
+        f"this selection has collapsed: {format_percent(found.excess)} of its rows would have to be of {other} "
         f"({'; '.join(named)})"
     )
 
 
-def spread(evidence: Evidence) -> str:
+def describe_spread(evidence: Evidence) -> str:
     """Return the line that gives a selection more classes."""
     found = evidence.classes
     if found is None:
-        line = f"selection: {{max_per_label: {cap(evidence)}}}"
+        line = f"selection: {{max_per_label: {compute_cap(evidence)}}}"
         return f"Cap the rows of a label, unless one class is what is wanted: {line}."
     if found.is_divided and found.is_of_sets:
         return (
@@ -73,7 +73,7 @@ def spread(evidence: Evidence) -> str:
     return "Divide the places among the classes: selection: {quota: auto}."
 
 
-def short_options(evidence: Evidence) -> Finding | None:
+def find_short_options(evidence: Evidence) -> Finding | None:
     """Warn where the chosen options are shorter than the right ones, and the score by length is right more often."""
     found = evidence.option_lengths
     if found is None or found.shorter.low <= 0 or found.gain.low <= 0:
@@ -86,45 +86,45 @@ def short_options(evidence: Evidence) -> Finding | None:
     )
 
 
-def cap(evidence: Evidence) -> float:
+def compute_cap(evidence: Evidence) -> float:
     """Return the most rows of one label, as a share: twice an even part of the labels that the teacher gave."""
     given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
     return max(0.01, round(min(0.6, 2 / given), 2))
 
 
-def unreadable(evidence: Evidence) -> Finding | None:
+def find_unreadable(evidence: Evidence) -> Finding | None:
     """Find whether many labels cannot be read: they count as wrong, and arms that rank select none of them."""
     found = evidence.unread
     if found is None or found.num_unread <= UNREAD * found.num_rows:
         return None
-    shown = ", ".join(quoted(text) for text in found.writings)
-    share = percent(found.num_unread / found.num_rows)
+    shown = ", ".join(quote_text(text) for text in found.writings)
+    share = format_percent(found.num_unread / found.num_rows)
     return CARE, f"{share} of the pool's labels cannot be read ({shown}); arms that rank leave these rows out"
 
 
-def never_seen(evidence: Evidence) -> Finding | None:
+def find_never_seen(evidence: Evidence) -> Finding | None:
     """Warn of labels that no labelled row has, as nothing tells how well trust ranks them."""
     found = evidence.unseen
     if found is None or found.num_rows <= max(UNSEEN, found.expected) * found.num_read:
         return None
     return CARE, (
-        f"{percent(found.num_rows / found.num_read)} of the pool's labels are such that no labelled row has them "
+        f"{format_percent(found.num_rows / found.num_read)} of the pool's labels are such that no labelled row has them "
         f"({found.words}), and trust was never measured on such labels"
     )
 
 
-def copied(evidence: Evidence) -> Finding | None:
+def find_copied(evidence: Evidence) -> Finding | None:
     """Find whether many selected rows are copies, which teach one question and count as rows."""
     found = evidence.selected_repeats
     if found is None or found.share <= REPEATED:
         return None
     return CARE, (
-        f"{percent(found.share)} of the selected rows repeat a question: {found.num_rows:,} rows ask only "
+        f"{format_percent(found.share)} of the selected rows repeat a question: {found.num_rows:,} rows ask only "
         f"{found.num_questions:,} different ones, and foreseen purity counts each row (selection.repeats: all)"
     )
 
 
-def nearly_copied(evidence: Evidence) -> Finding | None:
+def find_nearly_copied(evidence: Evidence) -> Finding | None:
     """Find whether many selected rows are near-copies of one row, and as right or wrong as that row."""
     found = evidence.near
     if found is None or not found.is_more_than_expected:
@@ -133,18 +133,18 @@ def nearly_copied(evidence: Evidence) -> Finding | None:
     if share <= REPEATED:
         return None
     return CARE, (
-        f"{percent(share)} of the selected rows are near-copies: {found.num_rows:,} rows ask only "
+        f"{format_percent(share)} of the selected rows are near-copies: {found.num_rows:,} rows ask only "
         f"{found.num_questions:,} different questions (of {found.num_compared:,} labelled rows "
-        f"{percent(found.expected)} are near-copies), and foreseen purity counts each question once"
+        f"{format_percent(found.expected)} are near-copies), and foreseen purity counts each question once"
     )
 
 
-def repeats(evidence: Evidence) -> Finding | None:
+def find_repeats(evidence: Evidence) -> Finding | None:
     """Find whether many rows are copies of a question, which tell nothing new."""
     found = evidence.repeats
     if found is None or found.share <= REPEATED:
         return None
     return CARE, (
-        f"{percent(found.share)} of the labelled rows repeat a question: {found.num_rows:,} rows ask only "
+        f"{format_percent(found.share)} of the labelled rows repeat a question: {found.num_rows:,} rows ask only "
         f"{found.num_questions:,} different ones"
     )

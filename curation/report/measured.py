@@ -10,7 +10,7 @@ from curation import metrics
 from curation.arrays import Float64s, Int64s
 from curation.hashing import hash_unit
 from curation.metrics import CONFIDENCE, Estimate
-from curation.report.rows import LOWEST, Judged, arm_order
+from curation.report.rows import LOWEST, Judged, rank_for_arm
 
 
 class Cells(NamedTuple):
@@ -23,7 +23,7 @@ class Cells(NamedTuple):
 
     def purities(self, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
         """Return the share of right rows among the first n rows, for each n of ``points``."""
-        return metrics.purity_of_cells(self.counts_2G, points, cluster_G=self.cluster_G, confidence=confidence)
+        return metrics.compute_cell_purity(self.counts_2G, points, cluster_G=self.cluster_G, confidence=confidence)
 
 
 class View(Protocol):
@@ -173,14 +173,14 @@ class InMemoryView:
 
     def ranked(self, arm: str) -> Cells:
         """See :class:`View`."""
-        order = arm_order(self.judged, arm, self.selected.get(arm, np.zeros(0, dtype=np.int64)), self.seed)
-        return self._cells(order)
+        order = rank_for_arm(self.judged, arm, self.selected.get(arm, np.zeros(0, dtype=np.int64)), self.seed)
+        return self._make_cells(order)
 
     def by_score(self, function: str) -> Cells:
         """See :class:`View`."""
         draw_N = hash_unit(self.judged.row_ids_N, self.seed)
-        return self._cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
+        return self._make_cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
 
-    def _cells(self, order: Int64s) -> Cells:
+    def _make_cells(self, order: Int64s) -> Cells:
         right_N, cluster_N = self.judged.correct_N[order], self.judged.cluster_N
         return Cells(np.stack([~right_N, right_N]).astype(np.int64), None if cluster_N is None else cluster_N[order])

@@ -32,19 +32,23 @@ LARGE_POOL = 1 << 19
 """Rows above which they are measured one after the other, as a thread then holds a grid of tens of megabytes."""
 
 
-def share(correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
+def compute_share(
+    correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE
+) -> Json | None:
     """Return the share of right rows with its exact interval, which counts clusters; ``None`` for no rows."""
-    return metrics.share_right(correct_N, cluster_N, confidence=confidence).to_json() if len(correct_N) else None
+    return (
+        metrics.compute_share_right(correct_N, cluster_N, confidence=confidence).to_json() if len(correct_N) else None
+    )
 
 
-def share_among(correct_N: Bools, keep_N: Bools, cluster_N: Int64s | None) -> Json | None:
-    """Return the share of right rows among those for which ``keep_N`` holds, as :func:`share`."""
-    return share(correct_N[keep_N], None if cluster_N is None else cluster_N[keep_N])
+def compute_share_among(correct_N: Bools, keep_N: Bools, cluster_N: Int64s | None) -> Json | None:
+    """Return the share of right rows among those for which ``keep_N`` holds, as :func:`compute_share`."""
+    return compute_share(correct_N[keep_N], None if cluster_N is None else cluster_N[keep_N])
 
 
-def share_of(num_right: int, num_rows: int) -> Json | None:
+def compute_count_share(num_right: int, num_rows: int) -> Json | None:
     """Return a share with its exact interval; ``None`` for no rows."""
-    return metrics.proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
+    return metrics.compute_proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
 def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
@@ -63,31 +67,33 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
         "num_top": num_top,
         "share_right": judged.share_right().to_json() if len(rows) else None,
         "functions": functions,
-        "constant": constant_metrics(judged, constant, seed),
-        "parsed_flag": None if judged.parsed_N.all() else {"auc": _auc(judged.parsed_N, judged)},
+        "constant": compute_constant_metrics(judged, constant, seed),
+        "parsed_flag": None if judged.parsed_N.all() else {"auc": _compute_auc(judged.parsed_N, judged)},
     }
 
 
 def _function_metrics(rows: View, name: str, num_top: int, seed: int) -> Json:
     judged, ranked = rows.of(name), rows.ranked(name)
-    parts = metrics.brier_parts(judged.scores[name].trust_N, judged.correct_N, bins=ECE_BINS, **_of(judged, seed))
-    purities = ranked.purities(metrics.coverage_points(len(rows)))
+    parts = metrics.compute_brier_parts(
+        judged.scores[name].trust_N, judged.correct_N, bins=ECE_BINS, **_make_bootstrap_args(judged, seed)
+    )
+    purities = ranked.purities(metrics.list_coverage_points(len(rows)))
     return {
-        **_calibration(judged, name, seed),
+        **_measure_calibration(judged, name, seed),
         "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
-        "purity_at_n": purity_at(ranked, num_top),
+        "purity_at_n": compute_purity(ranked, num_top),
         "coverage": [{"coverage": x.n / len(rows), "purity": x.to_json()} for x in purities],
     }
 
 
-def purity_at(ranked: Cells, num_top: int) -> Json | None:
+def compute_purity(ranked: Cells, num_top: int) -> Json | None:
     """Return the share of right rows among the first ``num_top``; ``None`` for no rows."""
     return ranked.purities([num_top])[0].to_json() if num_top else None
 
 
-def constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
+def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
     """Return ECE and Brier score of a constant trust: the baseline for every trust function."""
-    trust_N, of = np.full(len(judged.correct_N), constant), _of(judged, seed)
+    trust_N, of = np.full(len(judged.correct_N), constant), _make_bootstrap_args(judged, seed)
     return {
         "value": constant,
         "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, **of).to_json(),
@@ -95,39 +101,39 @@ def constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
     }
 
 
-def _of(judged: Judged, seed: int) -> dict[str, Any]:
+def _make_bootstrap_args(judged: Judged, seed: int) -> dict[str, Any]:
     """Return the arguments of a bootstrap of these rows."""
     return {"seed": seed, "weights_N": judged.weight_N, "cluster_N": judged.cluster_N}
 
 
-def regime(rows: View, function: str, num_top: int, constant: float, seed: int) -> Json:
+def measure_regime(rows: View, function: str, num_top: int, constant: float, seed: int) -> Json:
     """Return a labelled set's share right, AUC, ECE, Brier score and first rows' purity under one trust function."""
     judged = rows.of(function)
     return {
         "n": len(rows),
         "share_right": judged.share_right().to_json() if len(rows) else None,
-        **_calibration(judged, function, seed),
+        **_measure_calibration(judged, function, seed),
         "num_top": num_top,
-        "purity_at_n": purity_at(rows.by_score(function), num_top),
-        "constant": constant_metrics(judged, constant, seed),
+        "purity_at_n": compute_purity(rows.by_score(function), num_top),
+        "constant": compute_constant_metrics(judged, constant, seed),
     }
 
 
-def _calibration(judged: Judged, function: str, seed: int) -> Json:
-    score, correct_N, of = judged.scores[function], judged.correct_N, _of(judged, seed)
+def _measure_calibration(judged: Judged, function: str, seed: int) -> Json:
+    score, correct_N, of = judged.scores[function], judged.correct_N, _make_bootstrap_args(judged, seed)
     # In this order, as numbers over the same cells share their resamples.
     width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of)
     brier = metrics.brier(score.trust_N, correct_N, **of)
     mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", **of)
     return {
-        "auc": _auc(score.raw_N, judged),
+        "auc": _compute_auc(score.raw_N, judged),
         "ece": width.to_json(),
         "ece_equal_mass": mass.to_json(),
         "brier": brier.to_json(),
     }
 
 
-def _auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
+def _compute_auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
     if not 0 < judged.num_right < len(judged):
         return None
     return metrics.auc(
@@ -135,7 +141,7 @@ def _auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
     ).to_json()
 
 
-def reliability(rows: View) -> Json:
+def collect_reliability(rows: View) -> Json:
     """Return non-empty bins of trust, by trust function: mean trust against the share right and its exact interval."""
     result: Json = {}
     for name in rows.functions:
@@ -146,14 +152,14 @@ def reliability(rows: View) -> Json:
                 "low": item.low,
                 "high": item.high,
                 "mean_trust": item.mean_trust,
-                "share_right": metrics.proportion(round(item.share_right * item.n), item.n).to_json(),
+                "share_right": metrics.compute_proportion(round(item.share_right * item.n), item.n).to_json(),
             }
-            for item in metrics.reliability(trust_N, judged.correct_N, bins=ECE_BINS, weights_N=judged.weight_N)
+            for item in metrics.compute_reliability(trust_N, judged.correct_N, bins=ECE_BINS, weights_N=judged.weight_N)
         ]
     return result
 
 
-def histogram(rows: View) -> Json:
+def compute_histogram(rows: View) -> Json:
     """Return numbers of rows by trust, right and wrong ones separately."""
     judged = rows.of(REFERENCE_ARM)
     trust_N, weight_N = judged.scores[REFERENCE_ARM].trust_N, as_weights(judged.weight_N, len(judged.correct_N))
@@ -165,7 +171,7 @@ def histogram(rows: View) -> Json:
     return {"edges": edges.tolist(), **counts}
 
 
-def purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
+def compute_purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
     """Return purity against the number of rows taken, by arm."""
     num_rows = len(rows)
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
@@ -174,12 +180,12 @@ def purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
     return {"n": n, "points": points, "arms": curves}
 
 
-def num_bins(num_rows: int, rows_a_bin: int, *, most: int) -> int:
+def choose_num_bins(num_rows: int, rows_a_bin: int, *, most: int) -> int:
     """Return the number of bins for so many rows: ``rows_a_bin`` on average, ``LEAST_BINS`` to ``most`` bins."""
     return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
 
 
-def difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Bools]) -> Json | None:
+def summarise_difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Bools]) -> Json | None:
     """Return quantiles and shares per bin of the pool and of each arm's rows; ``None`` if the domain has no difficulty.
 
     ``selected`` marks an arm's rows among ``row_ids_N``. All arms share the bins.
@@ -188,7 +194,7 @@ def difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Boo
     if not known_N.any():
         return None
     rows = [int((keep_N & known_N).sum()) for keep_N in selected.values()]
-    bins = num_bins(min([n for n in rows if n], default=int(known_N.sum())), PROFILE_ROWS, most=DIFFICULTY_BINS)
+    bins = choose_num_bins(min([n for n in rows if n], default=int(known_N.sum())), PROFILE_ROWS, most=DIFFICULTY_BINS)
     edges = np.histogram_bin_edges(values_N[known_N], bins=bins)
 
     def profile(keep_N: Bools) -> Json:
@@ -211,12 +217,12 @@ def difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Boo
     }
 
 
-def finite(value: object) -> Any:
+def make_finite(value: object) -> Any:
     """Return a JSON value with NaN and infinity replaced by ``None``, and numpy numbers by Python's."""
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): make_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [make_finite(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -72,26 +72,26 @@ def read_texts(examples: TableRef, row_ids_N: Int64s, labels: Sequence[str | Non
     return Texts(texts=["" if one is None else "\n".join((one[0], *one[1])) for one in found], labels=labels)
 
 
-def near_copies(selected: Texts, labelled: Texts, *, seed: int) -> tuple[NearCopies, Int64s]:
+def find_near_copies(selected: Texts, labelled: Texts, *, seed: int) -> tuple[NearCopies, Int64s]:
     """Compare selected rows, and as many labelled ones; also return the selected rows' clusters, int64 [M]."""
-    common = _common(labelled.texts[:COMMON_ROWS])
-    cluster_M = clusters(selected, common)
+    common = _find_common(labelled.texts[:COMMON_ROWS])
+    cluster_M = cluster_rows(selected, common)
     num, rng = min(len(cluster_M), len(labelled.texts)), np.random.default_rng(seed)
     drawn_m = rng.permutation(len(cluster_M))[:num]
-    others = clusters(labelled.taken(rng.permutation(len(labelled.texts))[:num]), common)
+    others = cluster_rows(labelled.taken(rng.permutation(len(labelled.texts))[:num]), common)
     found = NearCopies(
         num_rows=len(cluster_M),
         num_questions=len(np.unique(cluster_M)),
         num_compared=num,
-        share=_share(cluster_M[drawn_m]),
-        expected=_share(others),
+        share=_compute_share(cluster_M[drawn_m]),
+        expected=_compute_share(others),
     )
     return found, cluster_M
 
 
-def clusters(rows: Texts, common: Uint64s) -> Int64s:
+def cluster_rows(rows: Texts, common: Uint64s) -> Int64s:
     """Return the cluster of each row, int64 [N]: near-copies of one label, and what they are connected with."""
-    signatures_NP = np.array([_signature(text, common) for text in rows.texts], dtype=np.uint64).reshape(
+    signatures_NP = np.array([_compute_signature(text, common) for text in rows.texts], dtype=np.uint64).reshape(
         len(rows.texts), _BANDS * _BAND_ROWS
     )
     _, label_N = np.unique(
@@ -113,20 +113,20 @@ def clusters(rows: Texts, common: Uint64s) -> Int64s:
     return np.asarray(scipy.sparse.csgraph.connected_components(links, directed=False)[1], dtype=np.int64)
 
 
-def _share(cluster_N: Int64s) -> float:
+def _compute_share(cluster_N: Int64s) -> float:
     return 1 - len(np.unique(cluster_N)) / len(cluster_N) if len(cluster_N) else 0.0
 
 
-def _common(texts: Sequence[str]) -> Uint64s:
+def _find_common(texts: Sequence[str]) -> Uint64s:
     """Return the hashed characters that many of the texts have, ascending."""
     counts: Counter[int] = Counter()
     for text in texts:
-        counts.update(_grams(text).tolist())
+        counts.update(_hash_grams(text).tolist())
     many = max(5.0, COMMON * len(texts))
     return np.array(sorted(gram for gram, count in counts.items() if count > many), dtype=np.uint64)
 
 
-def _grams(text: str) -> Uint64s:
+def _hash_grams(text: str) -> Uint64s:
     """Return the hashes of each five characters in a row of the beginning of a text; of a shorter text one."""
     codes = np.frombuffer(text[:_CHARACTERS].ljust(_GRAM).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     windows = np.lib.stride_tricks.sliding_window_view(codes, _GRAM)
@@ -135,9 +135,9 @@ def _grams(text: str) -> Uint64s:
     return np.unique(hash64(hashed.view(np.int64), 0))
 
 
-def _signature(text: str, common: Uint64s) -> npt.NDArray[np.uint64]:
+def _compute_signature(text: str, common: Uint64s) -> npt.NDArray[np.uint64]:
     """Return the MinHash signature of a text without what is common, uint64 [P]; of nothing that of its whole text."""
-    grams_G = _grams(text)
+    grams_G = _hash_grams(text)
     own_G = grams_G[~np.isin(grams_G, common, assume_unique=True)]
     grams_G = own_G if len(own_G) else grams_G
     with np.errstate(over="ignore"):

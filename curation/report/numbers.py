@@ -14,28 +14,42 @@ from curation.features import features
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json, JsonView
 from curation.refs import Ref
-from curation.registry import code
+from curation.registry import load_code
 from curation.report import measures
-from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
-from curation.report.class_table import by_class
-from curation.report.comparable import asked_unlike, domain_of
-from curation.report.diversity import diversity
-from curation.report.guarantee import by_gold, guarantee
-from curation.report.judging import judging
+from curation.report.by_difficulty import Difficulties, compute_accuracy_bins, compute_purity_bins
+from curation.report.class_table import collect_class_table
+from curation.report.comparable import explain_unlike, read_domain
+from curation.report.diversity import measure_diversity
+from curation.report.guarantee import collect_guarantee, is_excluded_by_gold
+from curation.report.judging import collect_judging
 from curation.report.measured import GradedSet, InMemory
-from curation.report.measures import finite, share_of
+from curation.report.measures import compute_count_share, make_finite
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
-from curation.report.risk_curves import risk_curves
-from curation.report.rows import difficulties, free_signals, graded_counts, judge, selected_rows, without_constant
-from curation.report.samples import samples
+from curation.report.risk_curves import compute_risk_curves
+from curation.report.rows import (
+    count_graded,
+    free_signals,
+    judge,
+    read_difficulties,
+    read_selected_rows,
+    without_constant,
+)
+from curation.report.samples import collect_samples
 from curation.report.student_findings import with_students
-from curation.report.students import further, learned, model
-from curation.report.tested import accuracy, read_tests
-from curation.report.trusted import evidence, foreseen_purities, regimes, sets, trust_tables, with_labels
+from curation.report.students import collect_further_students, collect_students, describe_model
+from curation.report.tested import compute_accuracy, read_tests
+from curation.report.trusted import (
+    collect_evidence,
+    collect_graded_sets,
+    foresee_purities,
+    measure_regimes,
+    trust_tables,
+    with_labels,
+)
 from curation.selection.capped import is_capped
 from curation.tables import io, scans
-from curation.tables.row_ids import include, missing
+from curation.tables.row_ids import find_missing_ids, include
 
 ROWS_IN_MEMORY = 1 << 19
 """The scores of a graded pool of more labelled rows are counted on a grid."""
@@ -49,11 +63,11 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     ``judged`` is the selection that the verdict is on, with its mean trust (``None`` without an arm that ranks by
     trust); ``funnel`` counts rows from labelling to selection. NaN is ``None``.
     """
-    tables = {arm: selected_rows(ref) for arm, ref in record.selections.items()}
+    tables = {arm: read_selected_rows(ref) for arm, ref in record.selections.items()}
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
     ranked = dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in selected if ARMS[arm].ranked)])
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
-    functions = dict.fromkeys([REFERENCE_ARM, *_always(run), *ranked, *ruling])
+    functions = dict.fromkeys([REFERENCE_ARM, *_list_free_signals(run), *ranked, *ruling])
     judged = {
         split: without_constant(
             judge(record.labels[split], ref, dict.fromkeys([*functions, *free_signals(record.labels[split])])),
@@ -62,40 +76,40 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         for split, ref in record.grades.items()
         if split != "pool"
     }
-    num_pool = io.count(record.labels["pool"], filter=io.answered(record.labels["pool"]))
-    pool = _graded_pool(run, record, functions, tables, num_pool)
-    measured = sets(run, judged, pool)
+    num_pool = io.count(record.labels["pool"], filter=io.make_answered_filter(record.labels["pool"]))
+    pool = _load_graded_pool(run, record, functions, tables, num_pool)
+    measured = collect_graded_sets(run, judged, pool)
     parsed = {name: rows.parsed for name, rows in measured.items() if len(rows.parsed)}
     tests = read_tests(record.tests)
-    difficulty = _labelled_difficulties(run, record, num_pool)
-    lines, means = regimes(run, record, judged, measured, num_pool)
-    num_candidates = _num_candidates(run, record, num_pool)
-    expected = {} if pool is not None else foreseen_purities(judged["source"], tables, num_candidates, run.seed)
+    difficulty = _read_difficulties(run, record, num_pool)
+    lines, means = measure_regimes(run, record, judged, measured, num_pool)
+    num_candidates = _count_candidates(run, record, num_pool)
+    expected = {} if pool is not None else foresee_purities(judged["source"], tables, num_candidates, run.seed)
     chosen = {
         arm: {
-            **_selected(arm, table, pool),
+            **_collect_selected(arm, table, pool),
             "foreseen_purity": None if (found := expected.get(arm)) is None else found.to_json(),
             **{key: record.formats[arm][key] for key in FORMAT},
-            "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
+            "oracle": record.budget["oracle"] or ARMS[arm].oracle or is_excluded_by_gold(record),
             "num_unread": None if (signal := ARMS[arm].signal) is None else record.unread.get(signal.column),
         }
         for arm, table in tables.items()
     }
-    students = learned(run, record, chosen, selected)
+    students = collect_students(run, record, chosen, selected)
     curves = [arm for arm in selected if not ARMS[arm].gold]
-    shown = evidence(run, record, judged, measured, tables, num_candidates)
-    varied = diversity(record, None if shown is None else shown.arm, num_pool, pool)
-    classes = by_class(run, record, None if shown is None else shown.arm)
+    shown = collect_evidence(run, record, judged, measured, tables, num_candidates)
+    varied = measure_diversity(record, None if shown is None else shown.arm, num_pool, pool)
+    classes = collect_class_table(run, record, None if shown is None else shown.arm)
     shown = with_students(with_labels(shown, varied, classes), students, record.training, run.config)
     numbers = {
-        "judged": None if shown is None else _judged(record, shown.arm, tables[shown.arm]),
-        "funnel": _funnel(record, tables),
+        "judged": None if shown is None else _collect_judged(record, shown.arm, tables[shown.arm]),
+        "funnel": _collect_funnel(record, tables),
         "evidence": None if shown is None else shown.to_json(),
         "rows": None
         if shown is None
-        else samples(run, record, shown.arm, ARMS[shown.arm].trust, selected[shown.arm], measured),
+        else collect_samples(run, record, shown.arm, ARMS[shown.arm].trust, selected[shown.arm], measured),
         "index": record.index,
-        "teacher_model": model(record.teacher, run.config.get("teacher")),
+        "teacher_model": describe_model(record.teacher, run.config.get("teacher")),
         "trust_function": record.trust.to_json(),
         "n": record.n,
         "budget": dict(record.budget),
@@ -103,52 +117,52 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "repeats": dict(record.repeats),
         **students,
-        "students": further(run, record, chosen, selected),
+        "students": collect_further_students(run, record, chosen, selected),
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
-        "verified": verified(record, selected),
-        "asked_unlike": asked_unlike(run.config),
+        "verified": count_verified(record, selected),
+        "asked_unlike": explain_unlike(run.config),
         "diversity": varied,
         "classes": classes,
         "teacher": {
-            "test": accuracy(tests, TEACHER),
+            "test": compute_accuracy(tests, TEACHER),
             "pool": None if pool is None or not len(pool) else pool.share_right.to_json(),
         },
         "shift": dict(record.shift),
         "foreign": dict(record.foreign),
-        "guarantee": guarantee(run, record),
+        "guarantee": collect_guarantee(run, record),
         "regimes": lines,
         "regime_means": means,
         "trust": trust_tables(run, record, judged, measured, ranked, num_pool),
-        "reliability": {name: measures.reliability(rows) for name, rows in parsed.items()},
-        "histogram": {name: measures.histogram(rows) for name, rows in parsed.items()},
-        "pool_grid": _grid(pool, difficulty),
-        "purity_curves": measures.purity_curves(pool, curves, record.n)
+        "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
+        "histogram": {name: measures.compute_histogram(rows) for name, rows in parsed.items()},
+        "pool_grid": _describe_grid(pool, difficulty),
+        "purity_curves": measures.compute_purity_curves(pool, curves, record.n)
         if pool is not None and len(pool) and curves
         else None,
-        "difficulty": _difficulty(difficulty, selected),
-        "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
-        "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
-        "risk_curves": risk_curves(run, record, judged, pool),
-        "judging": judging(record, alone=domain_of(run.config).judge is not None),
+        "difficulty": _summarise_difficulty(difficulty, selected),
+        "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
+        "accuracy_by_difficulty": compute_accuracy_bins(tests, _test_difficulties(run)) if tests else None,
+        "risk_curves": compute_risk_curves(run, record, judged, pool),
+        "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
         "projection": None if record.projection is None else dict(record.projection),
-        "features": feature_numbers(record.features),
+        "features": collect_feature_numbers(record.features),
     }
-    result: Json = finite(numbers)
+    result: Json = make_finite(numbers)
     return result
 
 
-def feature_numbers(made: Mapping[str, JsonView]) -> Json:
+def collect_feature_numbers(made: Mapping[str, JsonView]) -> Json:
     """Return the numbers of features from the outputs of their stages, by feature; those without any left out."""
     found = {}
     for name, outputs in made.items():
         if (by := features()[name].numbers) is not None and outputs:
-            found[name] = code(by)(outputs)
+            found[name] = load_code(by)(outputs)
         elif numbers := {key: value for key, value in outputs.items() if not isinstance(value, Ref)}:
             found[name] = numbers
     return found
 
 
-def _judged(record: GenerationRecord, arm: str, rows: pa.Table) -> Json:
+def _collect_judged(record: GenerationRecord, arm: str, rows: pa.Table) -> Json:
     trust_M = np.nan_to_num(rows["trust"].to_numpy().astype(np.float64))
     return {
         "index": record.index,
@@ -158,27 +172,27 @@ def _judged(record: GenerationRecord, arm: str, rows: pa.Table) -> Json:
     }
 
 
-def _funnel(record: GenerationRecord, tables: JsonView) -> Json:
+def _collect_funnel(record: GenerationRecord, tables: JsonView) -> Json:
     return {
         "index": record.index,
         "labelled": {split: dict(counts) for split, counts in record.label_counts.items()},
-        "graded": {split: graded_counts([ref]) for split, ref in record.grades.items()},
+        "graded": {split: count_graded([ref]) for split, ref in record.grades.items()},
         "too_long": {
             split: {key: value for key, value in counts.items() if key != "table"}
             for split, counts in record.too_long.items()
         },
-        "tested": {name: graded_counts(refs) for name, refs in record.tests.items()},
+        "tested": {name: count_graded(refs) for name, refs in record.tests.items()},
         "selected": {arm: table.num_rows for arm, table in tables.items()},
     }
 
 
-def _always(run: RunInputs) -> list[str]:
+def _list_free_signals(run: RunInputs) -> list[str]:
     """Return the free signals that the report always measures; none where no model gave log-probabilities."""
     teacher = run.config.get("teacher", {})
     return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
 
 
-def verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json | None:
+def count_verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json | None:
     """Return the rows that a check passed, and how many of an arm's selection are among them; ``None``: none checked.
 
     The rows that pass rank before those that were not checked; how many of them are selected is not known where other
@@ -190,13 +204,13 @@ def verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json |
     num_selected = len(selected[found["arm"]])
     return {
         **found,
-        "share": share_of(found["passed"], found["asked"]),
+        "share": compute_count_share(found["passed"], found["asked"]),
         "selected": num_selected,
         "selected_checked": None if is_capped(record.budget) else min(num_selected, found["passed"]),
     }
 
 
-def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
+def _collect_selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
     """Return an arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
     purity = None
     if ARMS[arm].gold and table.num_rows:
@@ -213,7 +227,7 @@ def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
     }
 
 
-def _graded_pool(
+def _load_graded_pool(
     run: RunInputs, record: GenerationRecord, functions: Collection[str], tables: JsonView, num_pool: int
 ) -> GradedSet | None:
     """Return the graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
@@ -230,14 +244,14 @@ def _graded_pool(
     return InMemory(judged=judged, selected=selected, seed=run.seed)
 
 
-def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
+def _describe_grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
     """Return the grid that the numbers of a large pool rest on; ``None`` where they are those of its rows."""
     if not isinstance(pool, OnGrid):
         return None
     return {"rows": len(pool), "cells": NUM_CELLS, "auc": pool.resolution, "sampled_rows": len(difficulty[0])}
 
 
-def _num_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> int:
+def _count_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> int:
     """Return how many of the pool's labelled rows may be selected together: of repeated questions one row each."""
     counts = record.repeats
     num_again = counts["num_rows"] - counts["num_questions"]
@@ -246,18 +260,20 @@ def _num_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> 
     return num_pool - int(num_again * num_pool / counts["num_pool"])
 
 
-def _labelled_difficulties(run: RunInputs, record: GenerationRecord, num_pool: int) -> Difficulties:
+def _read_difficulties(run: RunInputs, record: GenerationRecord, num_pool: int) -> Difficulties:
     """Return difficulties of the rows that the generation labelled: its share of the pool, of a large one a sample."""
 
     def drawn(row_ids_N: Int64s) -> Bools:
         found: Bools = hash_unit(row_ids_N, derive(run.seed, SAMPLE)) < SAMPLE_ROWS / num_pool
         return found
 
-    row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain, drawn if num_pool > ROWS_IN_MEMORY else None)
+    row_ids_N, values_N = read_difficulties(
+        run.prepared["pool"], run.domain, drawn if num_pool > ROWS_IN_MEMORY else None
+    )
     labelled = BitMap64()
-    for batch in scans.batches(record.labels["pool"], {"row_id": "row_id"}, None):
+    for batch in scans.iter_table_batches(record.labels["pool"], {"row_id": "row_id"}, None):
         include(labelled, batch.column("row_id").to_numpy())
-    mine_N = ~missing(row_ids_N, labelled)
+    mine_N = ~find_missing_ids(row_ids_N, labelled)
     return row_ids_N[mine_N], values_N[mine_N]
 
 
@@ -267,10 +283,10 @@ def _test_difficulties(run: RunInputs) -> Difficulties:
         io.open_table(run.prepared["test"]).schema.names
     ):
         return np.zeros(0, dtype=np.int64), np.zeros(0)
-    return difficulties(run.prepared["test"], run.domain)
+    return read_difficulties(run.prepared["test"], run.domain)
 
 
-def _difficulty(found: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
+def _summarise_difficulty(found: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
     row_ids_N, values_N = found
     marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}
-    return measures.difficulty(row_ids_N, values_N, marks)
+    return measures.summarise_difficulty(row_ids_N, values_N, marks)

@@ -30,7 +30,7 @@ class OptionLengths:
     """The mean score (nats) of the shorter half of the options and of the longer one, each after its mean length."""
 
 
-def option_lengths(
+def measure_option_lengths(
     examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Int64s, seed: int
 ) -> OptionLengths | None:
     """Return statistics of rows that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
@@ -61,7 +61,7 @@ def option_lengths(
         pairs += zip(lengths.tolist(), score.tolist(), strict=True)
     if len(shorter) < FEW_ROWS:
         return None
-    return OptionLengths(shorter=_mean(shorter), gain=_mean(gains), scores=_halves(pairs))
+    return OptionLengths(shorter=_mean(shorter), gain=_mean(gains), scores=_split_halves(pairs))
 
 
 def _mean(values: list[int]) -> Estimate:
@@ -70,7 +70,7 @@ def _mean(values: list[int]) -> Estimate:
     return Estimate(value=value, low=value - margin, high=value + margin, n=n)
 
 
-def _halves(pairs: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+def _split_halves(pairs: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     length_M, score_M = np.array(pairs).T
     short_M = length_M <= np.median(length_M)
     halves = [half_M for half_M in (short_M, ~short_M) if half_M.any()]

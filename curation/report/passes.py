@@ -7,7 +7,7 @@ from curation.json_types import Json
 from curation.report.record import PassRecord
 
 
-def of_pass(item: PassRecord) -> Json:
+def collect_pass(item: PassRecord) -> Json:
     """Return speeds of a pass, start-up included, and the medians of what its model told at each start."""
     asked = item.recalled is None and item.total_rows and item.seconds
     per_second = item.rows / item.total_rows / item.seconds if asked else None
@@ -31,7 +31,7 @@ def of_pass(item: PassRecord) -> Json:
     }
 
 
-def starts(passes: Sequence[PassRecord]) -> list[Json]:
+def count_starts(passes: Sequence[PassRecord]) -> list[Json]:
     """Return how often each model was started, in how many processes, and for how many passes."""
     by_model: dict[str, list[PassRecord]] = {}
     for item in passes:

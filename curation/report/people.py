@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from curation.json_types import JsonView
-from curation.metrics import Estimate, share_of_finite, weighted_mean
+from curation.metrics import Estimate, compute_finite_share, compute_weighted_mean
 from curation.refs import TableRef
 
 
@@ -43,7 +43,7 @@ class ReviewedPurity:
     """The mean trust of the selected rows."""
 
 
-def checked(
+def find_reviewed_purity(
     reviews: Sequence[ReviewRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
 ) -> ReviewedPurity | None:
     """People's verdicts on this selection, by the review that decided the most rows; ``None`` if no review knows it.
@@ -51,11 +51,11 @@ def checked(
     A review of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
     """
     mine = [item for item in reviews if (item.generation, item.arm, item.selection) == (generation, arm, selection)]
-    found = [known for review in mine if (known := _of(review, trust, confidence)) is not None]
+    found = [known for review in mine if (known := _compute_purity(review, trust, confidence)) is not None]
     return max(found, key=lambda known: known.rows, default=None)
 
 
-def _of(review: ReviewRecord, trust: float, confidence: float) -> ReviewedPurity | None:
+def _compute_purity(review: ReviewRecord, trust: float, confidence: float) -> ReviewedPurity | None:
     """Return ``None`` if a stratum of the selection has no row that people decided."""
     strata = [stratum for stratum in review.strata if stratum["selected"]]
     decided = [stratum["answers"]["right"] + stratum["answers"]["wrong"] for stratum in strata]
@@ -66,10 +66,10 @@ def _of(review: ReviewRecord, trust: float, confidence: float) -> ReviewedPurity
 
     def purity(**level: float) -> Estimate:
         shares = [
-            share_of_finite(stratum["answers"]["right"], number, stratum["num_rows"], **level)
+            compute_finite_share(stratum["answers"]["right"], number, stratum["num_rows"], **level)
             for stratum, number in zip(strata, decided, strict=True)
         ]
-        return weighted_mean(shares, weights)
+        return compute_weighted_mean(shares, weights)
 
     return ReviewedPurity(
         review=review.name,

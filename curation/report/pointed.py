@@ -23,36 +23,36 @@ _BAR = re.compile(rf'<g id="{_MARK}([^"]*)">(?=\s*<path)')
 _PLACE = re.compile(r'<use [^>]*?\bx="([^"]+)" y="([^"]+)"')
 
 
-def points(axes: "Axes", points: Iterable[tuple[float, float, str]]) -> None:
+def annotate_points(axes: "Axes", points: Iterable[tuple[float, float, str]]) -> None:
     """Give points of a plot, x and y in its units, a text each; points that are not finite are left out."""
     shown = [(x, y, text) for x, y, text in points if math.isfinite(x) and math.isfinite(y)]
     if not shown:
         return
     x, y, texts = zip(*shown, strict=True)
     style: Json = {"marker": "o", "markersize": 2 * RADIUS, "linestyle": "", "alpha": 0.01, "zorder": 10}
-    axes.plot(x, y, scalex=False, scaley=False, gid=_id(texts), **style)
+    axes.plot(x, y, scalex=False, scaley=False, gid=_make_id(texts), **style)
 
 
-def shares(axes: "Axes", points_of: Iterable[tuple[float, JsonView, str]]) -> None:
+def annotate_shares(axes: "Axes", points_of: Iterable[tuple[float, JsonView, str]]) -> None:
     """Give points of a plot a text: x, a share with its interval, and the words for it."""
-    points(
+    annotate_points(
         axes,
         ((x, share["value"], f"{words}: {with_interval(share)}") for x, share, words in points_of),
     )
 
 
-def bars(drawn: "BarContainer", texts: Sequence[str]) -> None:
+def annotate_bars(drawn: "BarContainer", texts: Sequence[str]) -> None:
     """Give each bar a text."""
     for bar, text in zip(drawn.patches, texts, strict=True):
-        bar.set_gid(_id([text]))
+        bar.set_gid(_make_id([text]))
 
 
-def titled(svg: str) -> str:
+def add_titles(svg: str) -> str:
     """Return a figure as matplotlib writes it, with the texts of its points and bars as titles."""
     return _POINTS.sub(_as_circles, _BAR.sub(r'<g class="pointed"><title>\1</title>', svg))
 
 
-def _id(texts: Sequence[str]) -> str:
+def _make_id(texts: Sequence[str]) -> str:
     """Return the texts as an artist's id, which matplotlib escapes and writes into the SVG."""
     return _MARK + _BETWEEN.join(text.replace(_BETWEEN, "/").replace('"', "'") for text in texts)
 

@@ -16,13 +16,13 @@ from pyroaring import BitMap64
 from curation.arms import ARMS, is_free
 from curation.arrays import Bools, Float64s, Int64s
 from curation.hashing import hash_unit
-from curation.metrics import Estimate, proportion, share_right
+from curation.metrics import Estimate, compute_proportion, compute_share_right
 from curation.refs import TableRef
 from curation.report.measured import Cells
-from curation.report.rows import LOWEST, FunctionScores, Judged, filled
-from curation.selection.score_keys import keys, scores
+from curation.report.rows import LOWEST, FunctionScores, Judged, fill_scores
+from curation.selection.score_keys import from_score_keys, to_score_keys
 from curation.tables import io, scans
-from curation.tables.row_ids import bitmap, include, missing
+from curation.tables.row_ids import find_missing_ids, include, make_bitmap
 from curation.trust import Scores, TrustFunction, get_trust
 
 CELL_BITS = 18
@@ -75,11 +75,11 @@ class GridTables:
         """Yield ids of graded rows, whether they are parsed, whether right, and the columns of some functions."""
         features = {feature for name in functions for feature in get_trust(name, 0).features}
         columns = {name: f"`{name}`" for name in sorted({"row_id", *features})} | {"is parsed": "label IS NOT NULL"}
-        for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
-            kept = batch.filter(pa.array(~missing(batch.column("row_id").to_numpy(), self.graded)))
+        for batch in scans.iter_table_batches(self.labels, columns, io.make_answered_filter(self.labels), fragments):
+            kept = batch.filter(pa.array(~find_missing_ids(batch.column("row_id").to_numpy(), self.graded)))
             ids_B = kept.column("row_id").to_numpy()
             parsed_B = kept.column("is parsed").to_numpy(zero_copy_only=False)
-            yield ids_B, parsed_B, ~missing(ids_B, self.right), kept
+            yield ids_B, parsed_B, ~find_missing_ids(ids_B, self.right), kept
 
     def count(self, fragments: Sequence[int] | None) -> GridCounts:
         """Return one pass over the rows of some fragments, or of all."""
@@ -99,8 +99,8 @@ class GridTables:
                 function = get_trust(name, 0)
                 own_P = np.zeros(len(ids_P), dtype=np.bool_)
                 if name in self.selected:
-                    own_P = ~missing(ids_P, self.selected[name])
-                cell_P = cells_of(function.raw_score(batch)) + NUM_CELLS * right_P
+                    own_P = ~find_missing_ids(ids_P, self.selected[name])
+                cell_P = find_cells(function.raw_score(batch)) + NUM_CELLS * right_P
                 trust_P = np.nan_to_num(function.score(batch).astype(np.float64), nan=0.0)
                 cells[name] += np.bincount(cell_P + 2 * NUM_CELLS * own_P, minlength=4 * NUM_CELLS).reshape(2, 2, -1)
                 trust[name] += np.bincount(cell_P, trust_P, minlength=2 * NUM_CELLS).reshape(2, -1)
@@ -111,7 +111,7 @@ class GridTables:
         found = np.zeros((2, len(threshold_G) + 1), dtype=np.int64)
         trust: TrustFunction = get_trust(function, 0)
         for ids_B, parsed_B, right_B, batch in self.batches([function], fragments):
-            raw_B = filled(trust.raw_score(batch))
+            raw_B = fill_scores(trust.raw_score(batch))
             may_B = parsed_B & (raw_B > LOWEST) & ~np.isin(ids_B, out_M)
             place_M = np.searchsorted(threshold_G, raw_B[may_B], side="right")
             size = found.shape[1]
@@ -139,7 +139,7 @@ class OnGrid:
     @property
     def share_right(self) -> Estimate:
         """See ``GradedSet``: the grid has no clusters, so that its interval counts rows."""
-        return proportion(int(self.counts.rows_22[:, 1].sum()), len(self))
+        return compute_proportion(int(self.counts.rows_22[:, 1].sum()), len(self))
 
     @property
     def parsed(self) -> "GridView":
@@ -154,7 +154,7 @@ class OnGrid:
     @property
     def functions(self) -> list[str]:
         """The trust functions with scores, but for free signals that are equal, or null, on all parsed rows."""
-        null = int(cells_of(np.array([np.nan], dtype=np.float32))[0])
+        null = int(find_cells(np.array([np.nan], dtype=np.float32))[0])
         found = []
         for name, cells in self.counts.cells.items():
             used = np.flatnonzero(cells.sum(axis=(0, 1)))
@@ -182,7 +182,7 @@ class OnGrid:
     def raw(self, function: str) -> Float64s:
         """Return the raw scores of the parsed rows of ``sample``, float64 [N]."""
         rows = self.counts.sample.select(["row_id", "parsed", f"raw {function}"]).sort_by("row_id")
-        return filled(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
+        return fill_scores(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
 
     def ranked(self, arm: str) -> Cells:
         """Return all rows by an arm's preference: what it selected first."""
@@ -206,14 +206,14 @@ class OnGrid:
 
     def among_selected(self, arm: str) -> Estimate:
         """See ``GradedSet``."""
-        return share_right(self._flags[arm].correct_M)
+        return compute_share_right(self._flags[arm].correct_M)
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
         """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G]: exact counts.
 
         Unparsed rows and those of ``out_M`` are left out. This is a further pass.
         """
-        parts = scans.mapped(
+        parts = scans.map_fragments(
             self._source.labels, lambda fragments: self._source.above(function, threshold_G, out_M, fragments)
         )
         found: Int64s = np.sum([*parts], axis=0)
@@ -240,7 +240,9 @@ class GridView:
         counts_2G, sums_2G = self.rows.counts.cells[function].sum(axis=0), self.rows.counts.trust[function]
         correct, cell = np.nonzero(counts_2G)
         weight, trust = counts_2G[correct, cell], sums_2G[correct, cell] / counts_2G[correct, cell]
-        raw = scores((cell << 32 - CELL_BITS).astype(np.uint32)).astype(np.float64)  # the smallest of each cell
+        raw = from_score_keys((cell << 32 - CELL_BITS).astype(np.uint32)).astype(
+            np.float64
+        )  # the smallest of each cell
         parsed = np.ones(len(cell), dtype=np.bool_)
         if self.with_unparsed:
             (more,) = np.nonzero(self.rows.counts.rows_22[0])
@@ -277,12 +279,12 @@ def on_grid(
     num_pool: int,
     seed: int,
 ) -> OnGrid:
-    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.selected_rows``).
+    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.read_selected_rows``).
 
     A free signal that is not among ``arms`` is left out where it is the same on all rows.
     """
     graded, right = BitMap64(), BitMap64()
-    for batch in scans.batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
+    for batch in scans.iter_table_batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
         ids_B, correct_B = batch.column("row_id").to_numpy(), batch.column("correct").to_numpy(zero_copy_only=False)
         include(graded, ids_B)
         include(right, ids_B[correct_B])
@@ -290,20 +292,20 @@ def on_grid(
     flags = {}
     for arm, table in selected.items():
         ids_M = table["row_id"].to_numpy()
-        known_M = ~missing(ids_M, graded)
+        known_M = ~find_missing_ids(ids_M, graded)
         parsed_M = table["is_parsed"].to_numpy()[known_M]
-        flags[arm] = Flags(parsed_M=parsed_M, correct_M=~missing(ids_M[known_M], right))
+        flags[arm] = Flags(parsed_M=parsed_M, correct_M=~find_missing_ids(ids_M[known_M], right))
     source = GridTables(
         labels=labels,
         graded=graded,
         right=right,
         functions=[name for name in dict.fromkeys(functions) if set(get_trust(name, 0).features) <= present],
         arms=arms,
-        selected={arm: bitmap(selected[arm]["row_id"].to_numpy()) for arm in functions if arm in selected},
+        selected={arm: make_bitmap(selected[arm]["row_id"].to_numpy()) for arm in functions if arm in selected},
         sample_share=SAMPLE_ROWS / max(num_pool, 1),
         seed=seed,
     )
-    parts = [*scans.mapped(labels, source.count)]
+    parts = [*scans.map_fragments(labels, source.count)]
     counts = GridCounts(
         rows_22=np.sum([part.rows_22 for part in parts], axis=0),
         cells={name: np.sum([part.cells[name] for part in parts], axis=0) for name in source.functions},
@@ -313,7 +315,7 @@ def on_grid(
     return OnGrid(source, counts, flags)
 
 
-def cells_of(raw_N: Scores) -> Int64s:
+def find_cells(raw_N: Scores) -> Int64s:
     """Return the cell of each raw score, int64 [N]; NaN is below all."""
     filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
-    return (keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)
+    return (to_score_keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)

@@ -90,7 +90,7 @@ class GenerationRecord:
     """Grades by split with known gold labels (schema ``schemas.GRADES``); of the pool only with an audit set."""
     trust: TrustRef
     trust_fit: JsonView
-    """A summary of the fit (``curation.stages.fit.summary``)."""
+    """A summary of the fit (``curation.stages.fit.describe_fit``)."""
     selections: Mapping[str, TableRef]
     """Selections by arm (schema ``schemas.SELECTION``)."""
     formats: Mapping[str, JsonView]
@@ -121,7 +121,7 @@ class GenerationRecord:
     students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
     foreign: Mapping[str, JsonView] = field(default_factory=dict)
-    """The share of foreign rows among those that pass the cut, as JSON (``curation.stages.shift.foreign_to_json``), by
+    """The share of foreign rows among those that pass the cut, as JSON (``curation.stages.shift.describe_foreign``), by
     arm; without arms for which nothing tells."""
     unseen: JsonView | None = None
     """``curation.domains.unseen_labels.UnseenLabels`` as JSON; ``None`` where all of the pool's labels are seen, or

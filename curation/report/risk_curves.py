@@ -15,16 +15,16 @@ from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
-from curation.report.measures import share_of
+from curation.report.measures import compute_count_share
 from curation.report.record import GenerationRecord, RunInputs
 from curation.report.rows import LOWEST, Judged
 from curation.selection.order import Batch, Streamed
-from curation.selection.risk import curve
+from curation.selection.risk import compute_risk_curve
 from curation.tables import io, scans
 from curation.trust import get_trust
 
 
-def risk_curves(
+def compute_risk_curves(
     run: RunInputs, record: GenerationRecord, judged: Mapping[str, Judged], pool: GradedSet | None
 ) -> Json | None:
     """Return the rule's curves at cuts through the pool, and the chosen cut; ``None`` without one risk-controlled cut.
@@ -37,22 +37,22 @@ def risk_curves(
     if risk is None or "classes" in risk:  # the table of classes has their cuts
         return None
     trust = ARMS[record.budget["reference"]].trust
-    raw_M, correct_M = _ranked(judged["calibration"].one_a_cluster, trust, _too_long(record, "calibration"))
-    out_M = _too_long(record, "pool")
+    raw_M, correct_M = _rank_scores(judged["calibration"].one_a_cluster, trust, _read_too_long(record, "calibration"))
+    out_M = _read_too_long(record, "pool")
     passes = _Passes(record.labels["pool"], trust, out_M)
     ordered = Streamed(passes.mapped)
     settings = {key: risk[key] for key in ("rule", "kind", "alpha", "delta")}
-    found = curve(raw_M, correct_M, ordered, **settings, seed=derive(run.seed, "risk"))
+    found = compute_risk_curve(raw_M, correct_M, ordered, **settings, seed=derive(run.seed, "risk"))
     threshold = record.budget["threshold"]
     thresholds = [*found.threshold_G.tolist(), *([] if threshold is None else [threshold])]
-    least, deployed = passes.least_trust(thresholds), _deployed(pool, trust, thresholds, out_M)
+    least, deployed = passes.least_trust(thresholds), _make_noise_lookup(pool, trust, thresholds, out_M)
     points = [
         {
             "share": float(found.share_G[g]),
             "threshold": float(found.threshold_G[g]),
             "trust": least[float(found.threshold_G[g])],
             "tried": bool(found.tried_G[g]),
-            "calibration": share_of(found.wrong_G[g], found.kept_G[g]),
+            "calibration": compute_count_share(found.wrong_G[g], found.kept_G[g]),
             "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
             "deployment": deployed(found.threshold_G[g]),
         }
@@ -64,7 +64,7 @@ def risk_curves(
             "share": int(ordered.num_above([threshold], inclusive=True)[0]) / ordered.num_rows,
             "threshold": threshold,
             "trust": least[threshold],
-            "calibration": share_of(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
+            "calibration": compute_count_share(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
             "bound": risk["bound"],
             "deployment": deployed(threshold),
         }
@@ -80,7 +80,7 @@ def risk_curves(
     }
 
 
-def _too_long(record: GenerationRecord, split: str) -> Int64s:
+def _read_too_long(record: GenerationRecord, split: str) -> Int64s:
     """Return the ids of a split's rows that no arm can train on; the budget skips them, int64 [M]."""
     if split not in record.too_long:
         return np.zeros(0, dtype=np.int64)
@@ -89,7 +89,7 @@ def _too_long(record: GenerationRecord, split: str) -> Int64s:
     return ids_M
 
 
-def _ranked(rows: Judged, trust: str, out_M: Int64s) -> tuple[Float64s, Bools]:
+def _rank_scores(rows: Judged, trust: str, out_M: Int64s) -> tuple[Float64s, Bools]:
     """Return raw scores (-inf for a row that may not be selected), and which labels are right."""
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
@@ -107,35 +107,37 @@ class _Passes:
 
     def mapped(self, function: Callable[[Iterable[Batch]], Any]) -> Iterator[Any]:
         """Return ``function`` of ids and raw scores (NaN: a row that may not be selected) for each part of the rows."""
-        return scans.mapped(self.labels, lambda fragments: function(pair[:2] for pair in self._batches(fragments)))
+        return scans.map_fragments(
+            self.labels, lambda fragments: function(pair[:2] for pair in self._iter_batches(fragments))
+        )
 
     def least_trust(self, thresholds: Sequence[float]) -> dict[float, float]:
         """Return the trust of the lowest row at or above each threshold; trust never falls as the raw score grows."""
         threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
-        parts = [*scans.mapped(self.labels, lambda fragments: self._least(threshold_G, fragments))]
+        parts = [*scans.map_fragments(self.labels, lambda fragments: self._find_least(threshold_G, fragments))]
         least_G = np.minimum.accumulate(np.min(parts, axis=0)[::-1])[::-1][1:]
         return dict(zip(threshold_G.tolist(), least_G.tolist(), strict=True))
 
-    def _least(self, threshold_G: Float64s, fragments: Sequence[int] | None) -> Float64s:
+    def _find_least(self, threshold_G: Float64s, fragments: Sequence[int] | None) -> Float64s:
         """Return the least trust between each threshold and the next, at the start below the first, float64 [G + 1]."""
         least = np.full(len(threshold_G) + 1, np.inf)
-        for _, raw_B, trust_B in self._batches(fragments):
+        for _, raw_B, trust_B in self._iter_batches(fragments):
             may_M = np.flatnonzero(~np.isnan(raw_B))
             np.minimum.at(least, np.searchsorted(threshold_G, raw_B[may_M], side="right"), trust_B[may_M])
         return least
 
-    def _batches(self, fragments: Sequence[int] | None) -> Iterator[tuple[Int64s, Float64s, Float64s]]:
+    def _iter_batches(self, fragments: Sequence[int] | None) -> Iterator[tuple[Int64s, Float64s, Float64s]]:
         function = get_trust(self.trust, 0)
         columns = {name: f"`{name}`" for name in dict.fromkeys(["row_id", *function.features])}
         columns["is parsed"] = "label IS NOT NULL"
-        for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
+        for batch in scans.iter_table_batches(self.labels, columns, io.make_answered_filter(self.labels), fragments):
             ids_B = batch.column("row_id").to_numpy()
             may_B = batch.column("is parsed").to_numpy(zero_copy_only=False) & ~np.isin(ids_B, self.out_M)
             raw_B = np.where(may_B, function.raw_score(batch).astype(np.float64), np.nan)
             yield ids_B, raw_B, function.score(batch).astype(np.float64)
 
 
-def _deployed(
+def _make_noise_lookup(
     pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Int64s
 ) -> Callable[[float], Json | None]:
     """Return a function from one of the thresholds to the noise among the graded pool rows at or above it."""
@@ -144,4 +146,4 @@ def _deployed(
     threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
     wrong_G, right_G = pool.above(trust, threshold_G, out_M)
     place = {threshold: place for place, threshold in enumerate(threshold_G.tolist())}
-    return lambda threshold: share_of(wrong_G[place[threshold]], (wrong_G + right_G)[place[threshold]])
+    return lambda threshold: compute_count_share(wrong_G[place[threshold]], (wrong_G + right_G)[place[threshold]])

@@ -18,7 +18,7 @@ from curation.arms import free_of, is_free
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
-from curation.report.headline import in_words
+from curation.report.headline import describe_name
 from curation.report.measured import GradedSet
 
 
@@ -44,7 +44,7 @@ class Rival:
         return (self.auc is not None and self.auc.high < 0) or self.purity.high < 0
 
 
-def against(
+def compare_with_signal(
     rows: GradedSet, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
 ) -> Rival:
     """Set a trust function against a signal on a set's parsed rows; ``num_top`` of them stand for the selected ones."""
@@ -53,7 +53,7 @@ def against(
     num_rows = len(sample)
     num_top = min(max(1, round(num_top * num_rows / max(len(rows.parsed), 1))), num_rows)
     of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": sample.cluster_N}
-    auc = metrics.auc_difference(first_N, second_N, sample.correct_N, **of_rows)
+    auc = metrics.compute_auc_difference(first_N, second_N, sample.correct_N, **of_rows)
     draw_N = hash_unit(sample.row_ids_N, seed)
     first_M, second_M = (np.lexsort((draw_N, -raw_N))[:num_top] for raw_N in (first_N, second_N))
     return Rival(
@@ -61,12 +61,12 @@ def against(
         where=where,
         num_top=num_top,
         auc=None if math.isnan(auc.value) else auc,
-        purity=metrics.purity_difference(first_M, second_M, sample.correct_N, **of_rows),
+        purity=metrics.compute_purity_difference(first_M, second_M, sample.correct_N, **of_rows),
         confidence=confidence,
     )
 
 
-def rivals_of(
+def find_rivals(
     rows: GradedSet, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
 ) -> tuple[Rival, ...]:
     """Return a trust function against every free signal that the rows have, with intervals that hold together.
@@ -79,12 +79,12 @@ def rivals_of(
     if not len(rows.parsed) or function not in rows.parsed.functions:
         return ()
     return tuple(
-        against(rows, where, function, signal, num_top, seed, confidence=1 - false_alarms / len(signals))
+        compare_with_signal(rows, where, function, signal, num_top, seed, confidence=1 - false_alarms / len(signals))
         for signal in signals
     )
 
 
-def best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
+def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
     """Return the free signal with the highest AUC on parsed rows, and the set that says so; ``None`` without a signal.
 
     The held-out labelled rows say so, and not the pool: the best of several on the rows on which it is then set against
@@ -98,12 +98,12 @@ def best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
         correct_N = rows.sample.readable.correct_N
         found = {name: rows.raw(name) for name in _free(rows)}
         if found:
-            aucs = {name: np.nan_to_num(metrics.auc_value(raw_N, correct_N)) for name, raw_N in found.items()}
+            aucs = {name: np.nan_to_num(metrics.compute_auc_value(raw_N, correct_N)) for name, raw_N in found.items()}
             return max(aucs, key=lambda name: aucs[name]), where
     return None
 
 
-def in_table(rival: Rival) -> Json:
+def make_rival_entry(rival: Rival) -> Json:
     """Return a comparison as the trust table has it: ``signal``, ``num_top``, ``auc`` and ``purity``."""
     return {
         "signal": rival.signal,
@@ -113,23 +113,23 @@ def in_table(rival: Rival) -> Json:
     }
 
 
-def what_trust_is(kind: str | None, choice: Mapping[str, object] | None) -> str:
+def describe_trust(kind: str | None, choice: Mapping[str, object] | None) -> str:
     """Return which function the reference arm ranks by, in a sentence, from the summary of its fit."""
     if choice is None:
-        return f"Trust here is the function {in_words(kind)}." if kind else "Trust here is a fitted function."
+        return f"Trust here is the function {describe_name(kind)}." if kind else "Trust here is a fitted function."
     taken = str(choice["taken"])
     if is_free(taken):
-        return f"Trust here is {in_words(taken)} alone: no fitted function beat it in cross-validation."
+        return f"Trust here is {describe_name(taken)} alone: no fitted function beat it in cross-validation."
     reason = str(choice.get("reason") or "").strip().rstrip(".")
-    return f"Trust here is {in_words(taken)}{f': {reason}' if reason else ', chosen in cross-validation'}."
+    return f"Trust here is {describe_name(taken)}{f': {reason}' if reason else ', chosen in cross-validation'}."
 
 
-def who_won(name: str, where: str, num_rows: int, found: Json) -> str:
+def describe_winner(name: str, where: str, num_rows: int, found: Json) -> str:
     """Return in a sentence whether a trust function or the best free signal ranks better, as the trust table says."""
-    signal, auc, purity = in_words(found["signal"]), found["auc"], found["purity"]
+    signal, auc, purity = describe_name(found["signal"]), found["auc"], found["purity"]
     rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
-    by = f"purity of the first {found['num_top']:,} {_points(purity)}"
-    by = by if auc is None else f"AUC {_number(auc)}, {by}"
+    by = f"purity of the first {found['num_top']:,} {_format_points(purity)}"
+    by = by if auc is None else f"AUC {_format_number(auc)}, {by}"
     decisive = purity if auc is None else auc
     if decisive["low"] > 0:
         won = f"{name} ranks better than the best free signal, {signal}"
@@ -146,10 +146,10 @@ def _free(rows: GradedSet) -> list[str]:
     return [name for name in free_of(present) if name in present]
 
 
-def _number(found: Json) -> str:
+def _format_number(found: Json) -> str:
     return f"{found['value']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]".replace("-", "\u2212")
 
 
-def _points(found: Json) -> str:
+def _format_points(found: Json) -> str:
     value, low, high = (100 * found[key] for key in ("value", "low", "high"))
     return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]".replace("-", "\u2212")

@@ -13,14 +13,14 @@ from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
 from curation.arrays import Bools, Float64s, Int64s
 from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
-from curation.errors import kind_of
+from curation.errors import get_error_kind
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import CONFIDENCE, Estimate, proportion, share_right
+from curation.metrics import CONFIDENCE, Estimate, compute_proportion, compute_share_right
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
-from curation.trust.parts import first_of_each, independent
+from curation.trust.parts import find_first_of_each, find_independent
 
 DOMAIN_ROWS = 8192
 """The number of rows that are Python objects at a time."""
@@ -79,15 +79,15 @@ class Judged:
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
         if self.weight_N is not None:
-            return proportion(self.num_right, len(self), confidence=confidence)
-        return share_right(self.correct_N, self.cluster_N, confidence=confidence)
+            return compute_proportion(self.num_right, len(self), confidence=confidence)
+        return compute_share_right(self.correct_N, self.cluster_N, confidence=confidence)
 
     @property
     def distinct(self) -> "Judged":
         """The first row of each question, by row id."""
         if self.question_N is None:
             return self
-        return self.subset(first_of_each(self.question_N))
+        return self.subset(find_first_of_each(self.question_N))
 
     @property
     def one_a_cluster(self) -> "Judged":
@@ -95,7 +95,7 @@ class Judged:
         if self.cluster_N is None:
             return self
         assert self.question_N is not None, "grades have both"
-        return self.subset(independent(self.question_N, self.row_ids_N, self.cluster_N))
+        return self.subset(find_independent(self.question_N, self.row_ids_N, self.cluster_N))
 
     def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
         """Return one row of each question, of labelled rows that no fit of ``functions`` has seen.
@@ -144,14 +144,14 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
     present = io.open_table(labels).schema.names
     read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
     columns = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
-    table = io.read(labels, columns=list(columns), filter=io.answered(labels))
+    table = io.read(labels, columns=list(columns), filter=io.make_answered_filter(labels))
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
-    places_N = positions(table["row_id"].to_numpy(), graded.row_ids_N)
+    places_N = find_positions(table["row_id"].to_numpy(), graded.row_ids_N)
     scores = {}
     for name, trust in read.items():
         raw_N = trust.raw_score(batch)
         trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)[places_N]
-        scores[name] = FunctionScores(raw_N=filled(raw_N)[places_N], trust_N=trust_N)
+        scores[name] = FunctionScores(raw_N=fill_scores(raw_N)[places_N], trust_N=trust_N)
     return Judged(
         row_ids_N=graded.row_ids_N,
         correct_N=graded.correct_N,
@@ -173,18 +173,18 @@ def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
     return replace(judged, scores=scores)
 
 
-def graded_counts(grades: Sequence[TableRef]) -> Json:
+def count_graded(grades: Sequence[TableRef]) -> Json:
     """Counts of graded rows, right rows, rows right by the judge alone, and rows that the rule could not decide."""
     filters = {"rows": None, "right": "correct = true", "judged": "judged = true"}
     counts = {name: sum(io.count(ref, filter=filter) for ref in grades) for name, filter in filters.items()}
     kinds: Counter[str] = Counter()
     for ref in grades:
         for batch in io.open_table(ref).to_batches(columns=["problem"], filter="problem IS NOT NULL"):
-            kinds.update(map(kind_of, batch.column("problem").to_pylist()))
+            kinds.update(map(get_error_kind, batch.column("problem").to_pylist()))
     return {**counts, "problems": dict(kinds)}
 
 
-def positions(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
+def find_positions(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
     """Return the position of each of ``wanted_M`` in ``ids_N``, int64 [M]; missing ids are left out."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.int64)
@@ -195,21 +195,21 @@ def positions(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
     return found
 
 
-def arm_order(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int64s:
+def rank_for_arm(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int64s:
     """Return all judged rows in an arm's order of preference, as positions, int64 [N].
 
     First come the rows that it selected, by rank; then the others by its raw score, with unparsed ones last, because
     the select stage skips them. A seeded hash of the row id orders ties, and rows of arms without a ranking or score.
     """
-    first = positions(judged.row_ids_N, selected_M)
+    first = find_positions(judged.row_ids_N, selected_M)
     rest_N = np.ones(len(judged), dtype=np.bool_)
     rest_N[first] = False
     rest = np.flatnonzero(rest_N)
-    order_N: Int64s = np.concatenate([first, rest[_ranking(judged.subset(rest_N), arm, seed)]])
+    order_N: Int64s = np.concatenate([first, rest[_rank_rows(judged.subset(rest_N), arm, seed)]])
     return order_N
 
 
-def _ranking(judged: Judged, arm: str, seed: int) -> Int64s:
+def _rank_rows(judged: Judged, arm: str, seed: int) -> Int64s:
     draw_N = hash_unit(judged.row_ids_N, seed)
     score = judged.scores.get(ARMS[arm].trust) if ARMS[arm].ranked else None
     keys: list[npt.NDArray[Any]] = [draw_N, *([] if score is None else [-score.raw_N])]
@@ -219,20 +219,20 @@ def _ranking(judged: Judged, arm: str, seed: int) -> Int64s:
     return ranking
 
 
-def selected_rows(selection: TableRef) -> pa.Table:
+def read_selected_rows(selection: TableRef) -> pa.Table:
     """Return an arm's rows by rank: ``row_id``, ``trust``, ``is_parsed``."""
     columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
     return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
 
-def difficulties(
+def read_difficulties(
     examples: TableRef, domain: Domain, keep: Callable[[Int64s], Bools] | None = None
 ) -> tuple[Int64s, Float64s]:
     """Return row ids and the domain's difficulty of each healthy row that ``keep`` marks by its id, NaN if unknown."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
-    for batch in scans.batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
+    for batch in scans.iter_table_batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
         if keep is not None:
             batch = batch.filter(pa.array(keep(batch.column("row_id").to_numpy())))
         ids.append(batch.column("row_id").to_numpy().copy())
@@ -241,7 +241,7 @@ def difficulties(
     return np.concatenate(ids), np.concatenate(values)
 
 
-def filled(raw_N: Scores) -> Float64s:
+def fill_scores(raw_N: Scores) -> Float64s:
     """Return raw scores in float64; rows without one get ``LOWEST``."""
     filled_N: Float64s = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return filled_N

@@ -36,7 +36,7 @@ class Drawing:
     grades: TableRef | None
 
 
-def samples(
+def collect_samples(
     run: RunInputs,
     record: GenerationRecord,
     arm: str,
@@ -59,41 +59,41 @@ def samples(
     pool = Drawing(labels=record.labels["pool"], examples=prepared, gold=audit, grades=grades)
     prepared, grades = run.prepared["source"], record.grades.get("source")
     source = Drawing(labels=record.labels["source"], examples=prepared, gold=prepared, grades=grades)
-    rejected, unparsed = _others(pool, selected_M, num, rng)
+    rejected, unparsed = _draw_others(pool, selected_M, num, rng)
     chosen = selected_M[np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))]
-    where, wrong = _wrong(measured, function, num)
+    where, wrong = _find_wrong(measured, function, num)
     ids = {"selected": chosen.tolist(), "rejected": rejected, "wrong": wrong, "unparsed": unparsed}
     of_pool = [row_id for kind, of_kind in ids.items() for row_id in of_kind if kind != "wrong" or where == "pool"]
-    rows = _rows(run, pool, function, of_pool)
-    of_wrong = rows if where == "pool" else _rows(run, source, function, wrong)
+    rows = _read_rows(run, pool, function, of_pool)
+    of_wrong = rows if where == "pool" else _read_rows(run, source, function, wrong)
     found = {**dict.fromkeys(ids, rows), "wrong": of_wrong}
     kinds = {kind: [found[kind][name] for name in of_kind if name in found[kind]] for kind, of_kind in ids.items()}
     return {"arm": arm, "kinds": kinds, "wrong_in": where}
 
 
-def _others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+def _draw_others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
     """Return ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
     table = io.open_table(pool.labels)
     total = table.count_rows()
     columns = ["row_id", "label", "error", *([schemas.DROPPED] if schemas.DROPPED in table.schema.names else [])]
     places = np.arange(total) if total <= DRAWN else np.unique(rng.integers(0, total, DRAWN))
     drawn = table.take(places, columns=columns)
-    drawn = drawn.filter(schemas.are_answered(drawn))
+    drawn = drawn.filter(schemas.find_answered(drawn))
     ids_N, parsed_N = drawn["row_id"].to_numpy(), drawn["label"].is_valid().to_numpy()
     unparsed = ids_N[~parsed_N].tolist()
     if len(unparsed) < num:  # rare: take the first ones
-        rare = f"label IS NULL AND {io.answered(pool.labels)}"
+        rare = f"label IS NULL AND {io.make_answered_filter(pool.labels)}"
         first = table.to_table(columns=["row_id"], filter=rare, limit=num)["row_id"].to_pylist()
         unparsed = list(dict.fromkeys([*unparsed, *first]))
     rejected = ids_N[parsed_N & ~np.isin(ids_N, selected_M)].tolist()
-    return _shuffled(rejected, num, rng), _shuffled(unparsed, num, rng)
+    return _draw_ids(rejected, num, rng), _draw_ids(unparsed, num, rng)
 
 
-def _shuffled(ids: Sequence[int], num: int, rng: np.random.Generator) -> list[int]:
+def _draw_ids(ids: Sequence[int], num: int, rng: np.random.Generator) -> list[int]:
     return [ids[place] for place in rng.permutation(len(ids))[:num]]
 
 
-def _wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
+def _find_wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
     """Return the set, and the ids of its most trusted wrong rows; a large pool, counted and not held, has none."""
     for where in ("pool", "validation"):
         rows = measured.get(where)
@@ -105,22 +105,26 @@ def _wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[
     return "validation", []
 
 
-def _rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
+def _read_rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
     """Return the rows with these ids, by id; each table is scanned once."""
     trust = get_trust(function, 0)
     names = set(io.open_table(drawing.labels).schema.names)
     has_trust = set(trust.features) <= names
     columns = dict.fromkeys(["row_id", "label", "completion", *(trust.features if has_trust else ())])
-    labels = io.read(drawing.labels, columns=[*columns], filter=_among(ids)).combine_chunks()
+    labels = io.read(drawing.labels, columns=[*columns], filter=_make_id_filter(ids)).combine_chunks()
     score_N: Any = trust.score(labels.to_batches()[0]) if has_trust and labels.num_rows else [None] * labels.num_rows
     scores = dict(zip(labels["row_id"].to_pylist(), score_N, strict=True))
     by_id = {row["row_id"]: row for row in labels.select(["row_id", "label", "completion"]).to_pylist()}
-    examples = {row["row_id"]: row for row in io.read(drawing.examples, filter=_among(ids)).to_pylist()}
+    examples = {row["row_id"]: row for row in io.read(drawing.examples, filter=_make_id_filter(ids)).to_pylist()}
     gold: dict[int, str | None] = {}
     if drawing.gold is not None:
-        known = io.read(drawing.gold, columns=["row_id", "gold"], filter=_among(ids)).to_pylist()
+        known = io.read(drawing.gold, columns=["row_id", "gold"], filter=_make_id_filter(ids)).to_pylist()
         gold = {row["row_id"]: row["gold"] for row in known}
-    graded = [] if drawing.grades is None else io.read(drawing.grades, ["row_id", "correct"], _among(ids)).to_pylist()
+    graded = (
+        []
+        if drawing.grades is None
+        else io.read(drawing.grades, ["row_id", "correct"], _make_id_filter(ids)).to_pylist()
+    )
     correct = {row["row_id"]: row["correct"] for row in graded}
     return {
         row_id: {
@@ -143,6 +147,6 @@ def _cut(text: str | None) -> str | None:
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"
 
 
-def _among(ids: Sequence[int]) -> str:
+def _make_id_filter(ids: Sequence[int]) -> str:
     """Return a filter for rows by id; of no id, one that holds for none."""
     return f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"

@@ -7,7 +7,7 @@ from typing import Any
 
 from curation.json_types import Json, JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, drawn, figure_of, new_figure, svg
+from curation.report.charts import finish_chart, make_figure, make_report_figure, render_svg, use_chart_style
 
 MOST_CURVES = 8
 """Learning curves in one figure."""
@@ -16,30 +16,30 @@ _BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
 _BLUE, _GREY, _ORANGE = "#0072b2", "#b8b8b8", "#d55e00"
 
 
-def figures(search: JsonView) -> dict[str, str]:
+def draw_search_figures(search: JsonView) -> dict[str, str]:
     """Return the SVG of each figure that the search has numbers for, by name."""
     trials = [trial for trial in search["trials"] if trial["outcome"] is not None]
-    found = {"course": course_chart(trials, search["metric"]), "finals": finals_chart(search)}
+    found = {"course": draw_course_chart(trials, search["metric"]), "finals": draw_finals_chart(search)}
     if search["dimensions"]:
-        found["coordinates"] = coordinates_chart(trials, search["dimensions"], search["metric"])
+        found["coordinates"] = draw_coordinates_chart(trials, search["dimensions"], search["metric"])
     if search["importance"] is not None:
-        found["importance"] = importance_chart(search["importance"]["of"])
+        found["importance"] = draw_importance_chart(search["importance"]["of"])
     curves = [trial for trial in trials if len(trial["outcome"]["fit"].get("validation_aucs", ())) > 1]
     if curves:
-        found["curves"] = curves_chart(curves[:MOST_CURVES])
+        found["curves"] = draw_curves_chart(curves[:MOST_CURVES])
     return found
 
 
-def course_chart(trials: Sequence[JsonView], metric: str) -> str:
+def draw_course_chart(trials: Sequence[JsonView], metric: str) -> str:
     """Return the metric of every trial by its number, and the best until then."""
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         by_number = sorted(trials, key=lambda trial: trial["number"])
         better = max if trials[0]["outcome"]["value"] >= by_number[0]["outcome"]["value"] else min
         numbers = [trial["number"] for trial in by_number]
         values = [trial["outcome"]["value"] for trial in by_number]
         axes.plot(numbers, values, "o", color=_GREY, markersize=3.5, label="trial")
-        pointed.points(
+        pointed.annotate_points(
             axes,
             (
                 (number, value, f"trial {number}: {metric} {value:.4g}")
@@ -47,13 +47,13 @@ def course_chart(trials: Sequence[JsonView], metric: str) -> str:
             ),
         )
         axes.step(numbers, list(accumulate(values, better)), where="post", color=_BLUE, label="best until then")
-        return drawn(figure, axes, "search-course", x="trial", y=f"{metric} on the held-out fold")
+        return finish_chart(figure, axes, "search-course", x="trial", y=f"{metric} on the held-out fold")
 
 
-def curves_chart(trials: Sequence[JsonView]) -> str:
+def draw_curves_chart(trials: Sequence[JsonView]) -> str:
     """Return validation AUC against steps of the best networks."""
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         for index, trial in enumerate(trials):
             fit = trial["outcome"]["fit"]
             axes.plot(
@@ -64,23 +64,23 @@ def curves_chart(trials: Sequence[JsonView]) -> str:
                 zorder=3 if index == 0 else 2,
                 label=f"trial {trial['number']}" if index == 0 else "the next ones" if index == 1 else None,
             )
-        return drawn(figure, axes, "search-curves", x="optimizer steps", y="AUC on validation rows")
+        return finish_chart(figure, axes, "search-curves", x="optimizer steps", y="AUC on validation rows")
 
 
-def importance_chart(of: Mapping[str, float]) -> str:
+def draw_importance_chart(of: Mapping[str, float]) -> str:
     """Return a chart of the fall of R2 when a setting is permuted."""
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         names = list(of)[::-1]
         bars = axes.barh(names, [of[name] for name in names], color=_BLUE, label="fall of R2")
-        pointed.bars(bars, [f"{name}: {of[name]:.3f}" for name in names])
-        return drawn(figure, axes, "search-importance", x="fall of R2 when the setting is permuted", y="")
+        pointed.annotate_bars(bars, [f"{name}: {of[name]:.3f}" for name in names])
+        return finish_chart(figure, axes, "search-importance", x="fall of R2 when the setting is permuted", y="")
 
 
-def finals_chart(search: JsonView) -> str:
+def draw_finals_chart(search: JsonView) -> str:
     """Return each finalist minus the default, with the interval that covers all finalists at once."""
-    with drawing():
-        figure, axes = figure_of()
+    with use_chart_style():
+        figure, axes = make_report_figure()
         differences, winner = search["choice"]["differences"], search["choice"]["winner"]
         for place, (name, found) in enumerate(reversed(list(differences.items()))):
             axes.errorbar(
@@ -92,17 +92,17 @@ def finals_chart(search: JsonView) -> str:
                 capsize=3,
             )
             text = f"trial {name}: {found['value']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
-            pointed.points(axes, [(found["value"], place, text)])
+            pointed.annotate_points(axes, [(found["value"], place, text)])
         axes.axvline(0, color=_ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="the default")
         axes.set_yticks(range(len(differences)), [f"trial {name}" for name in reversed(list(differences))])
         axes.set_ylim(-0.6, len(differences) - 0.4)
-        return drawn(figure, axes, "search-finals", x=f"better than the default by ({search['metric']})", y="")
+        return finish_chart(figure, axes, "search-finals", x=f"better than the default by ({search['metric']})", y="")
 
 
-def coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str], metric: str) -> str:
+def draw_coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str], metric: str) -> str:
     """Return parallel coordinates: a line a trial through its settings to its metric; the best tenth stands out."""
-    with drawing():
-        figure = new_figure(1.6 + 1.15 * len(dimensions), 3.9)
+    with use_chart_style():
+        figure = make_figure(1.6 + 1.15 * len(dimensions), 3.9)
         axes = figure.subplots()
         axes.grid(visible=False)
         scales = [_Scale([trial["drawn"].get(name) for trial in trials]) for name in dimensions]
@@ -132,7 +132,7 @@ def coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str], met
         axes.set_xticks(range(len(scales)), [*names, metric], rotation=20, ha="right", fontsize=8)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        return svg(figure, "search-coordinates")
+        return render_svg(figure, "search-coordinates")
 
 
 class _Scale:
@@ -143,7 +143,7 @@ class _Scale:
         self._log, self._order = False, None
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
             self._log = min(given) > 0 and max(given) / min(given) > 20
-            self._low, self._high = self._at(min(given)), self._at(max(given))
+            self._low, self._high = self._scale_value(min(given)), self._scale_value(max(given))
             middle = (self._low + self._high) / 2
             middle = math.exp(middle) if self._log else middle
             self.ticks = [(self.height(value), f"{value:.3g}") for value in (min(given), middle, max(given))]
@@ -157,7 +157,7 @@ class _Scale:
             return -0.1
         if self._order is not None:
             return self._order.index(str(value)) / max(1, len(self._order) - 1)
-        return (self._at(value) - self._low) / ((self._high - self._low) or 1.0)
+        return (self._scale_value(value) - self._low) / ((self._high - self._low) or 1.0)
 
-    def _at(self, value: float) -> float:
+    def _scale_value(self, value: float) -> float:
         return math.log(value) if self._log else float(value)

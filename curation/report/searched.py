@@ -11,7 +11,7 @@ import numpy as np
 
 from curation.config.tune import LARGER_IS_BETTER
 from curation.json_types import Json, JsonView
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 
 NUM_TOLD = 10
 """Trials of the leaderboard that are printed."""
@@ -41,7 +41,7 @@ class SearchRecord:
 def collect_search(record: SearchRecord) -> Json:
     """Return the content of the page, as JSON."""
     found = record.found
-    directory, metric = place(found["directory"]), found["metric"]
+    directory, metric = to_place(found["directory"]), found["metric"]
     trials = _read(directory / "trials")
     sign = -1 if LARGER_IS_BETTER[metric] else 1
     ranked = sorted(
@@ -65,8 +65,8 @@ def collect_search(record: SearchRecord) -> Json:
         "metric": metric,
         "num_rows": found["num_rows"],
         "trials": board,
-        "dimensions": _dimensions(ranked),
-        "importance": importance(ranked),
+        "dimensions": _list_dimensions(ranked),
+        "importance": compute_importance(ranked),
         "finals": {name: values[k * num : (k + 1) * num] for k, name in enumerate(names)},
         "choice": found["choice"],
         "kind": found["kind"],
@@ -74,11 +74,11 @@ def collect_search(record: SearchRecord) -> Json:
         "best_path": str(directory / "best.yaml"),
         "fit": found["fit"],
         "fit_seconds": sum(trial["outcome"]["seconds"] for trial in [*ranked, *finals] if trial["outcome"] is not None),
-        "lines": [*board_lines(board[:NUM_TOLD], metric), choice_in_words(found["choice"], metric)],
+        "lines": [*format_board(board[:NUM_TOLD], metric), describe_choice(found["choice"], metric)],
     }
 
 
-def board_lines(trials: Sequence[Json], metric: str) -> list[str]:
+def format_board(trials: Sequence[Json], metric: str) -> list[str]:
     """Return a leaderboard as lines of text."""
     lines = [f"{'trial':>6}  {metric:>9}  {'seconds':>7}  settings"]
     for trial in trials:
@@ -86,24 +86,24 @@ def board_lines(trials: Sequence[Json], metric: str) -> list[str]:
         value, seconds = ("failed", "")
         if outcome is not None:
             value, seconds = f"{outcome['value']:.4f}", f"{outcome['seconds']:.1f}"
-        lines.append(f"{trial['number']:>6}  {value:>9}  {seconds:>7}  {in_words(trial['kind'], trial['drawn'])}")
+        lines.append(f"{trial['number']:>6}  {value:>9}  {seconds:>7}  {describe_point(trial['kind'], trial['drawn'])}")
     return lines
 
 
-def in_words(kind: str, drawn: Mapping[str, object]) -> str:
+def describe_point(kind: str, drawn: Mapping[str, object]) -> str:
     """Return the point of a trial on one line."""
     values = {"kind": kind, **drawn}
-    return ", ".join(f"{key} {short(value)}" for key, value in values.items())
+    return ", ".join(f"{key} {format_setting(value)}" for key, value in values.items())
 
 
-def short(value: object) -> str:
+def format_setting(value: object) -> str:
     """Return a setting's value, in few characters."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def choice_in_words(choice: JsonView, metric: str) -> str:
+def describe_choice(choice: JsonView, metric: str) -> str:
     """Return the choice and its reason, in a sentence."""
     differences = choice["differences"]
     best = choice["winner"] or max(differences, key=lambda name: differences[name]["value"])
@@ -118,7 +118,7 @@ def choice_in_words(choice: JsonView, metric: str) -> str:
     return f"trial {best} replaces the default: {metric} {interval}; {optimism}"
 
 
-def importance(trials: Sequence[JsonView]) -> Json | None:
+def compute_importance(trials: Sequence[JsonView]) -> Json | None:
     """Return how much of the metric each setting explains; ``None`` with too few trials or one setting.
 
     A random forest learns the metric from the settings. A setting's importance is by how much the forest's R2 falls
@@ -126,13 +126,13 @@ def importance(trials: Sequence[JsonView]) -> Json | None:
     ``REPEATS`` permutations. ``r2`` is the forest's own R2 on trials that a tree did not see: near or below 0, the
     importances mean nothing.
     """
-    keys = _dimensions(trials)
+    keys = _list_dimensions(trials)
     if len(trials) < LEAST_TRIALS or len(keys) < 2:
         return None
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
 
-    columns = np.stack([_coded([trial["drawn"].get(key) for trial in trials]) for key in keys], axis=1)
+    columns = np.stack([_encode_values([trial["drawn"].get(key) for trial in trials]) for key in keys], axis=1)
     value_T = np.array([trial["outcome"]["value"] for trial in trials])
     forest = RandomForestRegressor(300, oob_score=True, min_samples_leaf=2, random_state=0).fit(columns, value_T)
     found = permutation_importance(forest, columns, value_T, scoring="r2", n_repeats=REPEATS, random_state=0)
@@ -141,7 +141,7 @@ def importance(trials: Sequence[JsonView]) -> Json | None:
     return {"r2": r2 if math.isfinite(r2) else None, "of": dict(sorted(by_key.items(), key=lambda item: -item[1]))}
 
 
-def _coded(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def _encode_values(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Numbers as they are (logarithms make no difference to a tree), other values by their order, missing ones -1."""
     if all(value is None or isinstance(value, int | float) for value in values):
         return np.array([-1.0 if value is None else float(value) for value in values])
@@ -149,7 +149,7 @@ def _coded(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
     return np.array([-1.0 if value is None else float(order.index(json.dumps(value))) for value in values])
 
 
-def _dimensions(trials: Sequence[JsonView]) -> list[str]:
+def _list_dimensions(trials: Sequence[JsonView]) -> list[str]:
     """Return the settings that differ between trials, in the order of the space."""
     keys = dict.fromkeys(key for trial in trials for key in trial["drawn"])
     return [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in trials}) > 1]

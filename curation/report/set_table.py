@@ -8,17 +8,17 @@ import numpy as np
 
 from curation.arms import ARMS
 from curation.config.selection import CUTS
-from curation.domains.class_counts import given_sets, held, labelled_sets
-from curation.domains.grading import graded_among
+from curation.domains.class_counts import count_given_sets, make_held_mask, read_labelled_sets
+from curation.domains.grading import read_grades_among
 from curation.domains.label_sets import LabelSets
 from curation.json_types import Json
-from curation.report.measures import share_among
+from curation.report.measures import compute_share_among
 from curation.report.record import GenerationRecord, RunInputs
-from curation.selection.class_shares import estimated
+from curation.selection.class_shares import estimate_shares
 from curation.tables import io
 
 
-def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: LabelSets) -> Json:
+def collect_set_table(run: RunInputs, record: GenerationRecord, arm: str, sets: LabelSets) -> Json:
     """Return the classes of an arm's weak sets, the empty set last.
 
     A row for each class: ``given`` pool rows whose set holds it, ``estimated`` share in the pool, ``chosen`` rows and
@@ -28,19 +28,19 @@ def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: Labe
     the rows, or a larger one, would have to have other sets. ``least`` is the same of the nearest selection.
     """
     names = (*sets.classes, sets.empty)
-    given_C, (num_known, num_unparsed) = given_sets(record.labels["pool"], sets)
-    known = labelled_sets(run.prepared["source"], record.labels["source"], record.grades["source"], sets)
+    given_C, (num_known, num_unparsed) = count_given_sets(record.labels["pool"], sets)
+    known = read_labelled_sets(run.prepared["source"], record.labels["source"], record.grades["source"], sets)
     counts_C23 = known.counts_C23
     shares = [
-        estimated(("no", "yes"), np.array([num_known - num_yes, num_yes, num_unparsed]), counts_23)
+        estimate_shares(("no", "yes"), np.array([num_known - num_yes, num_yes, num_unparsed]), counts_23)
         for num_yes, counts_23 in zip(given_C, counts_C23, strict=True)
     ]
     estimated_C = np.array([found.shares[1] for found in shares])
     chosen = io.read(record.selections[arm], ["row_id", "label"]).sort_by("row_id").combine_chunks()
-    held_nC = held(chosen["label"].combine_chunks(), sets)
+    held_nC = make_held_mask(chosen["label"].combine_chunks(), sets)
     chosen_C, n = held_nC.sum(axis=0), len(held_nC)
     ids_n, grades = chosen["row_id"].to_numpy(), record.grades.get("pool")
-    graded = None if grades is None else graded_among(grades, ids_n)
+    graded = None if grades is None else read_grades_among(grades, ids_n)
     held_MC = held_nC[:0] if graded is None else held_nC[np.searchsorted(ids_n, graded.row_ids_N)]
     return {
         "arm": arm,
@@ -62,10 +62,12 @@ def by_held_class(run: RunInputs, record: GenerationRecord, arm: str, sets: Labe
                 "share": int(chosen_C[place]) / max(n, 1),
                 "purity": None
                 if graded is None
-                else share_among(graded.correct_N, held_MC[:, place], graded.cluster_N),
+                else compute_share_among(graded.correct_N, held_MC[:, place], graded.cluster_N),
                 "support": int(counts_C23[place, 1].sum()),
-                "precision": share_among(known.gold_NC[:, place], known.said_NC[:, place] == 1, known.cluster_N),
-                "recall": share_among(known.said_NC[:, place] == 1, known.gold_NC[:, place], known.cluster_N),
+                "precision": compute_share_among(
+                    known.gold_NC[:, place], known.said_NC[:, place] == 1, known.cluster_N
+                ),
+                "recall": compute_share_among(known.said_NC[:, place] == 1, known.gold_NC[:, place], known.cluster_N),
             }
             for place, name in enumerate(names)
         ],

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from curation.json_types import Json, JsonView
-from curation.report.charts import drawing, new_figure, svg
+from curation.report.charts import make_figure, render_svg, use_chart_style
 
 COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 
 
-def stage_graph(stages: Sequence[JsonView], name: str) -> str:
+def draw_stage_graph(stages: Sequence[JsonView], name: str) -> str:
     """Draw ``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
     columns: dict[int, list[JsonView]] = {}
     for stage in stages:
@@ -20,8 +20,8 @@ def stage_graph(stages: Sequence[JsonView], name: str) -> str:
         for row, stage in enumerate(column)
     }
     prefix = "gen-0/" if not any(stage["name"].startswith("gen-1/") for stage in stages) else ""
-    with drawing():
-        figure = new_figure(COLUMN_INCHES * len(columns), ROW_INCHES * (deepest + 1))
+    with use_chart_style():
+        figure = make_figure(COLUMN_INCHES * len(columns), ROW_INCHES * (deepest + 1))
         axes = figure.subplots()
         for stage in stages:
             x, y = place[stage["name"]]
@@ -41,4 +41,4 @@ def stage_graph(stages: Sequence[JsonView], name: str) -> str:
         axes.set_xlim(-0.6, len(columns) - 0.4)
         axes.set_ylim(deepest - 0.3, -0.7)
         axes.set_axis_off()
-        return svg(figure, name)
+        return render_svg(figure, name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from curation.json_types import JsonView
 from curation.metrics import Estimate
 from curation.report.evidence import Evidence, GoldStudent
-from curation.report.headline import apart
+from curation.report.headline import format_difference
 from curation.report.levels import CARE, Finding
 from curation.report.record import GROUND_TRUTH
 
@@ -34,7 +34,7 @@ def with_students(
     return replace(evidence, gold_student=student)
 
 
-def learned_nothing(evidence: Evidence) -> Finding | None:
+def find_no_learning(evidence: Evidence) -> Finding | None:
     """Warn where ground truth is not above its base by more than its interval: no arm's student says anything."""
     student = evidence.gold_student
     if student is None or student.gain.low > 0:
@@ -44,7 +44,7 @@ def learned_nothing(evidence: Evidence) -> Finding | None:
         trained.append(f"{student.steps:,} optimizer step{'s' if student.steps != 1 else ''}")
     if student.learning_rate is not None:
         trained.append(f"a learning rate of {student.learning_rate:g}")
-    gain = apart(student.gain.value, student.gain.low, student.gain.high)
+    gain = format_difference(student.gain.value, student.gain.low, student.gain.high)
     return CARE, (
         f"these students learned nothing that {student.gain.n:,} test rows show: after {', '.join(trained)} that of "
         f"ground truth differs from its base by {gain}"

@@ -8,22 +8,22 @@ from curation.arrays import Int64s
 from curation.config.given import GIVEN
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
-from curation.report.comparable import asked_unlike, withheld, withhold
-from curation.report.decodings import by_decoding
+from curation.report.comparable import explain_unlike, explain_withheld, withhold
+from curation.report.decodings import collect_decodings
 from curation.report.record import BASE, GenerationRecord, RunInputs
 from curation.report.tested import (
-    accuracy,
-    compared,
-    decomposed,
-    differences,
-    nothing_to_recover,
+    collect_test_results,
+    compute_accuracy,
+    compute_test_differences,
+    convert_comparison,
+    decompose_gap,
+    explain_no_recovery,
     read_tests,
-    tested,
 )
-from curation.report.trained import trainings
+from curation.report.trained import collect_trainings
 
 
-def learned(
+def collect_students(
     run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> Json:
     """Return the students of one base: each arm's training and results, their base, and what they may be compared by.
@@ -31,33 +31,33 @@ def learned(
     ``chosen``: the facts of each arm's selection, by arm; ``selected``: its row ids.
     """
     tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
-    nothing = nothing_to_recover(tests, run.seed)
+    nothing = explain_no_recovery(tests, run.seed)
     arms = withhold(
         [
             {
                 **facts,
-                **_trained(record.training.get(arm)),
-                **tested(arm, tests, margin=margin, seed=run.seed, nothing=nothing),
+                **_collect_training(record.training.get(arm)),
+                **collect_test_results(arm, tests, margin=margin, seed=run.seed, nothing=nothing),
             }
             for arm, facts in chosen.items()
         ],
-        asked_unlike(run.config),
+        explain_unlike(run.config),
     )
     return {
-        "student_base": None if record.student_base is None else model(record.student_base),
+        "student_base": None if record.student_base is None else describe_model(record.student_base),
         "arms": arms,
-        "trained_unlike": withheld(arms),
-        "gap": decomposed(arms, selected, tests, seed=run.seed),
-        "training": trainings(record.training),
-        "base": accuracy(tests, BASE),
-        "decodings": by_decoding(record, run.config["evaluation"]),
+        "trained_unlike": explain_withheld(arms),
+        "gap": decompose_gap(arms, selected, tests, seed=run.seed),
+        "training": collect_trainings(record.training),
+        "base": compute_accuracy(tests, BASE),
+        "decodings": collect_decodings(record, run.config["evaluation"]),
     }
 
 
-def further(
+def collect_further_students(
     run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> list[Json]:
-    """Return the further students by ``name``, each with the keys of :func:`learned`.
+    """Return the further students by ``name``, each with the keys of :func:`collect_students`.
 
     ``against_first`` is its student's accuracy minus that of the one that teaches, by arm, paired by test row.
     """
@@ -67,11 +67,13 @@ def further(
         own = record.of_student(name)
         tests = read_tests(own.tests)
         both = {arm: {"own": tests[arm], "first": first[arm]} for arm in chosen if arm in tests and arm in first}
-        pairs = {arm: differences(pair, "own", "first") for arm, pair in both.items()}
+        pairs = {arm: compute_test_differences(pair, "own", "first") for arm, pair in both.items()}
         against = {
-            arm: compared(metrics.compare_rows(rows, seed=run.seed)) for arm, rows in pairs.items() if rows is not None
+            arm: convert_comparison(metrics.compare_rows(rows, seed=run.seed))
+            for arm, rows in pairs.items()
+            if rows is not None
         }
-        found.append({"name": name, **learned(run, own, chosen, selected), "against_first": against})
+        found.append({"name": name, **collect_students(run, own, chosen, selected), "against_first": against})
     return found
 
 
@@ -79,7 +81,7 @@ WORDS = {GIVEN: "labels made elsewhere"}
 """Backends without a model in words."""
 
 
-def model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
+def describe_model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
     """Return a model as JSON, with a short ``name``: its path's or hub id's last two parts, or what answers instead.
 
     ``teacher``: that section of the configuration, for a teacher without weights, and labels that a model only reads.
@@ -92,7 +94,7 @@ def model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
     return {"name": f"{WORDS[GIVEN]}, read by {name}" if reads else name, **ref.to_json()}
 
 
-def _trained(training: Mapping[str, object] | None) -> Json:
+def _collect_training(training: Mapping[str, object] | None) -> Json:
     """Return the training of an arm's student: its rows, those dropped in training, its epochs; None without one."""
     names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
     return {name: None if training is None else training[field] for name, field in names.items()}

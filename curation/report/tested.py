@@ -15,9 +15,9 @@ from curation.json_types import Json
 from curation.metrics.clusters import NO_ROWS
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.refs import TableRef
-from curation.report.comparable import withheld
-from curation.report.headline import apart
-from curation.report.measures import share
+from curation.report.comparable import explain_withheld
+from curation.report.headline import format_difference
+from curation.report.measures import compute_share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 
 Tests = Mapping[str, Sequence[Graded]]
@@ -29,7 +29,7 @@ def read_tests(tests: Mapping[str, Sequence[TableRef]]) -> dict[str, list[Graded
     return {name: [read_grades(ref) for ref in runs] for name, runs in tests.items()}
 
 
-def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
+def compute_accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
     """Return a model's accuracy with its interval; of several runs the mean, its interval over rows, and each value.
 
     ``None`` if it was not tested.
@@ -37,8 +37,8 @@ def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE)
     if name not in tests:
         return None
     if len(tests[name]) == 1:
-        return share(tests[name][0].correct_N, tests[name][0].cluster_N, confidence=confidence)
-    (right_NJ,), cluster_N = by_row(tests, (name,))
+        return compute_share(tests[name][0].correct_N, tests[name][0].cluster_N, confidence=confidence)
+    (right_NJ,), cluster_N = align_grades(tests, (name,))
     if not len(right_NJ):
         return None
     mean_N = right_NJ.mean(axis=1)
@@ -46,34 +46,34 @@ def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE)
     # Wilson's interval for the number of rows that would vary as much as the runs' mean: never a point, within [0, 1].
     variance = float(mean_N.var())
     effective = num_rows * value * (1 - value) / variance if variance else float(num_rows)
-    effective = max(effective / metrics.inflation(mean_N - value, cluster_N, confidence=confidence), NO_ROWS)
+    effective = max(effective / metrics.compute_inflation(mean_N - value, cluster_N, confidence=confidence), NO_ROWS)
     z = NORMAL_QUANTILE if confidence == metrics.CONFIDENCE else NormalDist().inv_cdf((1 + confidence) / 2)
     z2 = z**2
     centre = (value + z2 / (2 * effective)) / (1 + z2 / effective)
     spread = (z2 * (value * (1 - value) / effective + z2 / (4 * effective**2))) ** 0.5 / (1 + z2 / effective)
-    runs = metrics.over_seeds([float(run.correct_N.mean()) for run in tests[name]])
+    runs = metrics.average_over_seeds([float(run.correct_N.mean()) for run in tests[name]])
     bounds = {"low": max(0.0, centre - spread), "high": min(1.0, centre + spread)}
     return {"value": value, **bounds, "n": num_rows, "runs": runs.to_json()}
 
 
-def tested(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
+def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
     """Return the results of an arm's student: accuracy, recovery, verdict, paired tests; several runs by rows' means.
 
-    ``nothing``: why there is nothing to recover (:func:`nothing_to_recover`), the same for all arms.
+    ``nothing``: why there is nothing to recover (:func:`explain_no_recovery`), the same for all arms.
     """
-    truth = differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
-    teacher = differences(tests, arm, TEACHER)
-    against_teacher = None if teacher is None else compared(metrics.compare_rows(teacher, seed=seed))
-    base = differences(tests, arm, BASE)
+    truth = compute_test_differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
+    teacher = compute_test_differences(tests, arm, TEACHER)
+    against_teacher = None if teacher is None else convert_comparison(metrics.compare_rows(teacher, seed=seed))
+    base = compute_test_differences(tests, arm, BASE)
     verdict = None
     if truth is not None and len(truth):
-        gain = _gain(tests, arm)
-        verdict = metrics.verdict_on_rows(truth, gain=gain, margin=margin, seed=seed).to_json()
-    recovery = None if nothing else _recovery(tests, arm, seed)
+        gain = _compute_gain(tests, arm)
+        verdict = metrics.compute_rows_verdict(truth, gain=gain, margin=margin, seed=seed).to_json()
+    recovery = None if nothing else _compute_recovery(tests, arm, seed)
     # Infinite where ground truth is not clearly above the base.
     bounds = [] if recovery is None or arm == GROUND_TRUTH else [recovery.low, recovery.high]
     return {
-        "accuracy": accuracy(tests, arm),
+        "accuracy": compute_accuracy(tests, arm),
         "recovery": None if recovery is None else recovery.value,
         "recovery_withheld": nothing,
         "recovery_interval": bounds if bounds and all(map(math.isfinite, bounds)) else None,
@@ -82,15 +82,15 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | N
         "paper_verdict": None if verdict is None else verdict["paper"],
         "margin": None if verdict is None else verdict["margin"],
         "detectable": None if verdict is None else verdict["detectable"],
-        "against_ground_truth": None if truth is None else compared(metrics.compare_rows(truth, seed=seed)),
+        "against_ground_truth": None if truth is None else convert_comparison(metrics.compare_rows(truth, seed=seed)),
         "against_teacher": against_teacher,
-        "against_base": None if base is None else compared(metrics.compare_rows(base, seed=seed)),
+        "against_base": None if base is None else convert_comparison(metrics.compare_rows(base, seed=seed)),
         # Claimed only if the interval of the paired difference lies above zero, and never for gold labels.
         "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }
 
 
-def decomposed(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Tests, *, seed: int) -> Json | None:
+def decompose_gap(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Tests, *, seed: int) -> Json | None:
     """Return the gap of the method's student to ground truth, split by a student of the same rows with gold labels.
 
     ``choice`` is ground truth minus that student: what the choice of rows costs. ``labels`` is that student minus the
@@ -100,37 +100,37 @@ def decomposed(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Test
     names = (REFERENCE_ARM, REFERENCE_GOLD, GROUND_TRUTH)
     if any(name not in tests or name not in selected for name in names):
         return None
-    reason = withheld([arm for arm in arms if arm["name"] in names])
+    reason = explain_withheld([arm for arm in arms if arm["name"] in names])
     if reason is None and set(selected[REFERENCE_ARM].tolist()) != set(selected[REFERENCE_GOLD].tolist()):
         reason = f"the arms {REFERENCE_ARM} and {REFERENCE_GOLD} have different rows"
     if reason is not None:
         return {"withheld": reason}
-    (neural_NJ, gold_NJ, truth_NJ), cluster_N = by_row(tests, names)
+    (neural_NJ, gold_NJ, truth_NJ), cluster_N = align_grades(tests, names)
     pairs = {"gap": (truth_NJ, neural_NJ), "choice": (truth_NJ, gold_NJ), "labels": (gold_NJ, neural_NJ)}
     compare = metrics.compare_rows
-    rows = {name: metrics.row_differences(*pair, cluster_N) for name, pair in pairs.items()}
-    found = {name: compared(compare(of, seed=seed)) for name, of in rows.items()}
+    rows = {name: metrics.compute_row_differences(*pair, cluster_N) for name, pair in pairs.items()}
+    found = {name: convert_comparison(compare(of, seed=seed)) for name, of in rows.items()}
     return {"withheld": None, **found}
 
 
-def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
+def compute_test_differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
     """Return the differences of two models on test rows that both answered in all runs; ``None`` if one is missing.
 
     A difference is the first's mean over its runs minus the second's, row by row.
     """
     if first not in tests or second not in tests:
         return None
-    (first_NJ, second_NJ), cluster_N = by_row(tests, (first, second))
-    return metrics.row_differences(first_NJ, second_NJ, cluster_N)
+    (first_NJ, second_NJ), cluster_N = align_grades(tests, (first, second))
+    return metrics.compute_row_differences(first_NJ, second_NJ, cluster_N)
 
 
-def common_rows(tests: Tests, *names: str) -> Int64s:
+def find_common_rows(tests: Tests, *names: str) -> Int64s:
     """Return the ids of the rows that all models answered in all their runs, ascending."""
     ids: Int64s = reduce(np.intersect1d, [run.row_ids_N for name in names for run in tests[name]])
     return ids
 
 
-def compared(test: metrics.Comparison) -> Json | None:
+def convert_comparison(test: metrics.Comparison) -> Json | None:
     """Return a paired test as JSON, first minus second; ``None`` for no rows. It counts rows if each has one run."""
     if not test.difference.n:
         return None
@@ -139,37 +139,37 @@ def compared(test: metrics.Comparison) -> Json | None:
     return {**paired, "difference": difference["value"], **{key: difference[key] for key in ("low", "high", "n")}}
 
 
-def _gain(tests: Tests, arm: str) -> float:
+def _compute_gain(tests: Tests, arm: str) -> float:
     """Return the gain of ground truth over the base (0 without a tested base) on the rows of the arm's comparison."""
-    base = accuracy(tests, BASE)
-    (_, truth_NJ), _ = by_row(tests, (arm, GROUND_TRUTH))
+    base = compute_accuracy(tests, BASE)
+    (_, truth_NJ), _ = align_grades(tests, (arm, GROUND_TRUTH))
     return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
 
 
-def nothing_to_recover(tests: Tests, seed: int) -> str | None:
+def explain_no_recovery(tests: Tests, seed: int) -> str | None:
     """Return why recoveries are withheld: the interval of ground truth less base reaches zero; else ``None``."""
-    rows = differences(tests, GROUND_TRUTH, BASE)
-    gain = None if rows is None else compared(metrics.compare_rows(rows, seed=seed))
+    rows = compute_test_differences(tests, GROUND_TRUTH, BASE)
+    gain = None if rows is None else convert_comparison(metrics.compare_rows(rows, seed=seed))
     if gain is None or gain["low"] > 0:
         return None
-    differs = apart(gain["difference"], gain["low"], gain["high"])
+    differs = format_difference(gain["difference"], gain["low"], gain["high"])
     return f"ground truth differs from the base by {differs}, so nothing is sure to be recovered"
 
 
-def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
+def _compute_recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
     """Return recovery; ``None`` (undefined) if a model is missing or ground truth does not beat the base."""
     names = (arm, BASE, GROUND_TRUTH)
     if any(name not in tests for name in names):
         return None
-    (arm_NJ, base_NJ, truth_NJ), cluster_N = by_row(tests, names)
-    return metrics.recovery_of_runs(arm_NJ, base_NJ, truth_NJ, cluster_N, seed=seed) if len(arm_NJ) else None
+    (arm_NJ, base_NJ, truth_NJ), cluster_N = align_grades(tests, names)
+    return metrics.compute_runs_recovery(arm_NJ, base_NJ, truth_NJ, cluster_N, seed=seed) if len(arm_NJ) else None
 
 
-def by_row(tests: Tests, names: Sequence[str]) -> tuple[list[Bools], Int64s | None]:
+def align_grades(tests: Tests, names: Sequence[str]) -> tuple[list[Bools], Int64s | None]:
     """Return each model's grades [N, J] on the rows that all of them answered in all runs, and the rows' clusters.
 
     Ids are unique and ascending.
     """
-    common = common_rows(tests, *names)
+    common = find_common_rows(tests, *names)
     kept = {name: [run.subset(np.isin(run.row_ids_N, common)) for run in tests[name]] for name in names}
     return [np.stack([run.correct_N for run in kept[name]], axis=1) for name in names], kept[names[0]][0].cluster_N

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import drawing, line_of, new_figure, svg
-from curation.report.headline import in_words
+from curation.report.charts import get_arm_style, make_figure, render_svg, use_chart_style
+from curation.report.headline import describe_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,19 +33,19 @@ NAME_WIDTH, NAME_HEIGHT = 1.6, 0.2
 """The room of an arm in the legend, in inches."""
 
 
-def trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
+def collect_trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
     """Trainings by arm: the curves of its student's training with its loss, seconds and why it ended early, if it did.
 
     All curves of an arm have a value, or ``None``, at each ``step``: an optimizer step, or the number of the logging
     interval where the method records no steps.
     """
     return {
-        arm: {"curves": _curves(record), "seconds": record["seconds"], "stopped": record.get("stopped")}
+        arm: {"curves": _collect_curves(record), "seconds": record["seconds"], "stopped": record.get("stopped")}
         for arm, record in training.items()
     }
 
 
-def _curves(record: JsonView) -> dict[str, Sequence[float | None]]:
+def _collect_curves(record: JsonView) -> dict[str, Sequence[float | None]]:
     """Return the record's curves and its losses at the same steps; losses between two of them are averaged."""
     losses, curves = record["losses"], dict(record.get("curves", {}))
     steps = curves.pop("step", None) or [float(number) for number in range(1, 1 + len(losses))]
@@ -56,37 +56,37 @@ def _curves(record: JsonView) -> dict[str, Sequence[float | None]]:
     return {"step": steps, "loss": losses, **curves}
 
 
-def training_chart(trained: Mapping[str, JsonView], name: str) -> str:
+def draw_training_chart(trained: Mapping[str, JsonView], name: str) -> str:
     """Return a panel a measure, each with a line an arm, against the share of the training's steps."""
-    with drawing():
-        return svg(training_figure(trained), name)
+    with use_chart_style():
+        return render_svg(draw_training_figure(trained), name)
 
 
-def training_figure(trained: Mapping[str, JsonView]) -> "Figure":
-    """Return the figure of :func:`training_chart`."""
-    shown = [key for key in MEASURES if any(_varies(found["curves"].get(key)) for found in trained.values())]
-    with drawing():
+def draw_training_figure(trained: Mapping[str, JsonView]) -> "Figure":
+    """Return the figure of :func:`draw_training_chart`."""
+    shown = [key for key in MEASURES if any(_has_variation(found["curves"].get(key)) for found in trained.values())]
+    with use_chart_style():
         num_rows = -(-len(shown) // COLUMNS)
         width = PANEL[0] * min(COLUMNS, len(shown))
         names_beside = max(1, int(width // NAME_WIDTH))
         size = (width, PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15)
-        figure = new_figure(*size)
+        figure = make_figure(*size)
         panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
         for axes, key in zip(panels, shown, strict=False):
             for index, (arm, found) in enumerate(trained.items()):
                 measured = zip(found["curves"]["step"], found["curves"].get(key, ()), strict=False)
                 points = [(step, value) for step, value in measured if value is not None]
-                colour, dashes = line_of(arm, index)
+                colour, dashes = get_arm_style(arm, index)
                 axes.plot(
                     [step for step, _ in points],
                     [value for _, value in points],
                     color=colour,
                     linestyle=dashes,
                     linewidth=1.2,
-                    label=in_words(arm),
+                    label=describe_name(arm),
                 )
-                words = f"{in_words(arm)}, {MEASURES[key]}"
-                pointed.points(
+                words = f"{describe_name(arm)}, {MEASURES[key]}"
+                pointed.annotate_points(
                     axes, ((step, value, f"{words}, step {step:,.10g}: {value:,.4g}") for step, value in points)
                 )
             axes.set_title(MEASURES[key], fontsize=8.5, loc="left")
@@ -98,7 +98,7 @@ def training_figure(trained: Mapping[str, JsonView]) -> "Figure":
         return figure
 
 
-def _varies(values: Sequence[float | None] | None) -> bool:
+def _has_variation(values: Sequence[float | None] | None) -> bool:
     """Return whether a measure has anything to show: two points, not all 0."""
     known = [value for value in values or () if value is not None]
     return len(known) > 1 and any(known)

@@ -1,8 +1,8 @@
 """Findings of the verdict on trust: its signal, its rivals, its probabilities, and what a shifted pool does to it."""
 
-from curation.metrics import proportion
-from curation.report.evidence import CONFIDENCE, Evidence, Quality, difference, widened
-from curation.report.headline import in_words, less, number, percent
+from curation.metrics import compute_proportion
+from curation.report.evidence import CONFIDENCE, Evidence, Quality, compute_difference, widen_interval
+from curation.report.headline import describe_name, format_lead, format_number, format_percent
 from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
 from curation.report.rivals import Rival
 
@@ -17,24 +17,24 @@ WIDE_AUC = 0.2
 """The widest interval of an AUC that tells how well trust ranks: to .1 on either side."""
 
 
-def nothing_selected(evidence: Evidence) -> Finding | None:
+def find_nothing_selected(evidence: Evidence) -> Finding | None:
     """Find whether the run selected no row."""
     return None if evidence.num_selected else (STOP, "nothing was selected")
 
 
-def no_signal(evidence: Evidence) -> Finding | None:
+def find_no_signal(evidence: Evidence) -> Finding | None:
     """Find whether validation shows no ranking; where the pool is known to be ranked well, it is only too small."""
     if evidence.pool is not None and (auc := evidence.pool.auc) is not None and auc.low <= 0.5:
-        return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {number(auc)})"
+        return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {format_number(auc)})"
     ranked = evidence.pool is not None and evidence.pool.auc is not None
     auc = None if ranked or evidence.validation is None else evidence.validation.auc
     if auc is not None and auc.low <= 0.5:
         words = "is not shown to tell" if auc.high > 0.5 else "does not tell"
-        return STOP, f"trust {words} right labels from wrong ones (AUC {number(auc)} on validation rows)"
+        return STOP, f"trust {words} right labels from wrong ones (AUC {format_number(auc)} on validation rows)"
     return None
 
 
-def at_chance(evidence: Evidence) -> Finding | None:
+def find_chance_level(evidence: Evidence) -> Finding | None:
     """Find whether the teacher is not shown to be better than a uniform guess."""
     teacher, chance = evidence.teacher, evidence.chance
     if teacher is None or chance is None or teacher.low > chance:
@@ -42,31 +42,31 @@ def at_chance(evidence: Evidence) -> Finding | None:
     words = "below" if teacher.high < chance else "not shown to be above"
     return (
         STOP,
-        f"the teacher is {words} chance ({percent(teacher.value)} of its labels are right, guessing gives "
-        f"{percent(chance)})",
+        f"the teacher is {words} chance ({format_percent(teacher.value)} of its labels are right, guessing gives "
+        f"{format_percent(chance)})",
     )
 
 
 def free_signal(evidence: Evidence) -> Finding | None:
-    """Find whether a free signal ranks better; intervals hold for all together (``rivals.rivals_of``)."""
-    found = better_signal(evidence)
+    """Find whether a free signal ranks better; intervals hold for all together (``rivals.find_rivals``)."""
+    found = find_better_signal(evidence)
     if found is None:
         return None
     quality = evidence.pool if found.where == "pool" else evidence.validation
     auc = None if quality is None else quality.auc
     lost = []
     if found.auc is not None and found.auc.high < 0:
-        lost.append(f"its AUC is higher by {less(found.auc)}")
+        lost.append(f"its AUC is higher by {format_lead(found.auc)}")
     if found.purity.high < 0:
-        lost.append(f"the purity of its first {found.num_top:,} rows by {less(found.purity)}")
+        lost.append(f"the purity of its first {found.num_top:,} rows by {format_lead(found.purity)}")
     num_rows = found.purity.n if quality is None else quality.rows
     return (STOP if auc is not None and auc.low <= 0.5 else CARE), (
-        f"{in_words(found.signal)} alone ranks the labels better than {in_words(evidence.arm)} ({' and '.join(lost)}, "
+        f"{describe_name(found.signal)} alone ranks the labels better than {describe_name(evidence.arm)} ({' and '.join(lost)}, "
         f"on {num_rows:,} parsed {found.where} rows)"
     )
 
 
-def better_signal(evidence: Evidence) -> Rival | None:
+def find_better_signal(evidence: Evidence) -> Rival | None:
     """Return the free signal that is shown to rank better than trust; of several the one with the highest AUC."""
     better = [rival for rival in evidence.rivals if rival.is_better]
     return min(
@@ -74,7 +74,7 @@ def better_signal(evidence: Evidence) -> Rival | None:
     )
 
 
-def not_useful(evidence: Evidence) -> Finding | None:
+def find_no_use(evidence: Evidence) -> Finding | None:
     """Warn unless the interval of the purity reaches one half, and the purity is shown to be above the other rows'.
 
     Gold labels of the pool tell of the selection before people do, and people before validation. Only gold labels tell
@@ -86,29 +86,29 @@ def not_useful(evidence: Evidence) -> Finding | None:
     elif evidence.checked is not None:
         purity = evidence.checked.decisive
     elif evidence.foreseen is not None:
-        purity = widened(evidence.foreseen.purity)
+        purity = widen_interval(evidence.foreseen.purity)
     else:
         return None
     if not evidence.num_selected:
         return None
     if purity.high < HALF:
         foreseen = "are" if pool is not None or evidence.checked is not None else "are foreseen to be"
-        return CARE, f"fewer than half of the selected labels {foreseen} right ({percent(purity.value)})"
+        return CARE, f"fewer than half of the selected labels {foreseen} right ({format_percent(purity.value)})"
     if pool is None:
         return None
     right = round(pool.share_right.value * pool.rows) - round(pool.top.value * pool.top.n)
     others = pool.rows - pool.top.n
-    if others > 0 and difference(pool.top, proportion(right, others, confidence=CONFIDENCE)).low > 0:
+    if others > 0 and compute_difference(pool.top, compute_proportion(right, others, confidence=CONFIDENCE)).low > 0:
         return None
     return CARE, (
-        f"the selection is not shown to be purer than the pool ({percent(purity.value)} of the selected labels are "
-        f"right, {percent(pool.share_right.value)} of all {pool.rows:,} parsed ones)"
+        f"the selection is not shown to be purer than the pool ({format_percent(purity.value)} of the selected labels are "
+        f"right, {format_percent(pool.share_right.value)} of all {pool.rows:,} parsed ones)"
     )
 
 
-def few_rows(evidence: Evidence) -> Finding | None:
+def find_few_rows(evidence: Evidence) -> Finding | None:
     """Find whether too few rows are outside the fit, unless people checked the selection."""
-    if _checked(evidence):
+    if _is_checked(evidence):
         return None
     known = [quality for quality in (evidence.validation, evidence.pool) if quality is not None]
     best = max(known, key=lambda quality: (quality.rarer, quality.rows), default=None)
@@ -118,7 +118,7 @@ def few_rows(evidence: Evidence) -> Finding | None:
         if best.auc is None or best.auc.high - best.auc.low <= WIDE_AUC:
             return None
         return CARE, (
-            f"there are too few rows to tell (AUC {number(best.auc)} on {best.rows:,} parsed rows outside the fit, "
+            f"there are too few rows to tell (AUC {format_number(best.auc)} on {best.rows:,} parsed rows outside the fit, "
             f"{best.rarer:,} of them of the rarer outcome; an interval of at most {WIDE_AUC:g} is needed)"
         )
     return CARE, (
@@ -127,9 +127,9 @@ def few_rows(evidence: Evidence) -> Finding | None:
     )
 
 
-def worse_than_a_constant(evidence: Evidence) -> Finding | None:
+def find_worse_than_constant(evidence: Evidence) -> Finding | None:
     """Find whether the Brier score of trust is above that of the best constant."""
-    for where, quality in sets_of(evidence):
+    for where, quality in list_measured_sets(evidence):
         if quality.brier_excess.low > 0:
             return CARE, (
                 f"trust is worse than a constant as a probability (Brier score {quality.brier_excess.value:+.3f} "
@@ -138,28 +138,28 @@ def worse_than_a_constant(evidence: Evidence) -> Finding | None:
     return None
 
 
-def promises_too_much(evidence: Evidence) -> Finding | None:
+def find_overpromise(evidence: Evidence) -> Finding | None:
     """Return the selected rows first; then all that trust calls right, where there are more rows to tell."""
-    for where, quality in reversed(sets_of(evidence)):
+    for where, quality in reversed(list_measured_sets(evidence)):
         for rows, trust, right in (
             (f"the most trusted {where} rows", quality.top_trust, quality.top),
             (f"{where} rows that it calls right", quality.believed_trust, quality.believed),
         ):
             if trust - right.high > PROMISE:  # false of NaN
                 return CARE, (
-                    f"trust promises too much (on average {percent(trust)} for {rows}, of which {percent(right.value)} "
+                    f"trust promises too much (on average {format_percent(trust)} for {rows}, of which {format_percent(right.value)} "
                     "are right)"
                 )
     found = evidence.checked if evidence.pool is None else None
     if found is not None and found.trust - found.decisive.high > PROMISE:
         return CARE, (
-            f"trust promises too much (on average {percent(found.trust)} for the selected rows, of which people found "
-            f"{percent(found.purity.value)} right)"
+            f"trust promises too much (on average {format_percent(found.trust)} for the selected rows, of which people found "
+            f"{format_percent(found.purity.value)} right)"
         )
     return None
 
 
-def purity_falls(evidence: Evidence) -> Finding | None:
+def find_purity_fall(evidence: Evidence) -> Finding | None:
     """Find whether the selection is less pure than validation's rows were."""
     if evidence.validation is None:
         return None
@@ -173,17 +173,17 @@ def purity_falls(evidence: Evidence) -> Finding | None:
     if evidence.capped:  # the top has no cap: ask validation rows of the same trust
         if evidence.foreseen is None:
             return None
-        before, rows = widened(evidence.foreseen.purity), "validation rows of the same trust"
-    change = difference(after, before)
+        before, rows = widen_interval(evidence.foreseen.purity), "validation rows of the same trust"
+    change = compute_difference(after, before)
     if change.high >= 0:
         return None
-    words = f"purity falls from {percent(before.value)} on {rows} to {percent(after.value)} {where}"
+    words = f"purity falls from {format_percent(before.value)} on {rows} to {format_percent(after.value)} {where}"
     return (STOP if change.high < -GREAT_FALL else CARE), words
 
 
-def shifted(evidence: Evidence) -> Finding | None:
+def find_shift(evidence: Evidence) -> Finding | None:
     """Find whether pool and labelled rows differ, where neither gold labels nor people tell of the pool."""
-    if evidence.pool is not None or _checked(evidence) or evidence.shift is None:
+    if evidence.pool is not None or _is_checked(evidence) or evidence.shift is None:
         return None
     drop = None if evidence.foreseen is None or evidence.capped else evidence.foreseen.drop
     if drop is not None and drop.low > DROP:
@@ -205,19 +205,19 @@ def shifted(evidence: Evidence) -> Finding | None:
     )
 
 
-def of_groups(evidence: Evidence) -> Finding | None:
+def find_group_risk(evidence: Evidence) -> Finding | None:
     """Find whether the pool may have other groups of rows, of which neither gold labels nor people tell."""
-    if evidence.pool is not None or _checked(evidence) or not evidence.groups:
+    if evidence.pool is not None or _is_checked(evidence) or not evidence.groups:
         return None
     return CARE, "; ".join(found.words for found in evidence.groups) + ", and no checked row says whether that matters"
 
 
-def _checked(evidence: Evidence) -> bool:
+def _is_checked(evidence: Evidence) -> bool:
     """Return whether people checked enough selected rows to tell their purity."""
     return evidence.checked is not None and evidence.checked.rows >= FEW_ROWS
 
 
-def sets_of(evidence: Evidence) -> list[tuple[str, Quality]]:
+def list_measured_sets(evidence: Evidence) -> list[tuple[str, Quality]]:
     """Return the sets of rows on which trust was measured, by name."""
     found = (("validation", evidence.validation), ("pool", evidence.pool))
     return [(where, quality) for where, quality in found if quality is not None]

@@ -20,19 +20,25 @@ import pyarrow as pa
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
 from curation.domains.unseen_labels import UnseenLabels
-from curation.hashing import first_by_hash
+from curation.hashing import draw_by_hash
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import measures
 from curation.report.class_table import as_evidence
-from curation.report.control import control
-from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, Unread, foreseen, weigh
-from curation.report.guessing import chance
+from curation.report.control import measure_control
+from curation.report.evidence import CONFIDENCE, Evidence, LabelsSeen, Material, Repeats, Unread, foresee_purity, weigh
+from curation.report.guessing import compute_chance
 from curation.report.measured import GradedSet, InMemory
-from curation.report.near_copies import MOST_ROWS, NearCopies, near_copies, read_texts
-from curation.report.option_lengths import option_lengths
+from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_texts
+from curation.report.option_lengths import measure_option_lengths
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rivals import against, best_signal, in_table, what_trust_is, who_won
+from curation.report.rivals import (
+    compare_with_signal,
+    describe_trust,
+    describe_winner,
+    find_best_signal,
+    make_rival_entry,
+)
 from curation.report.rows import Judged
 from curation.selection.capped import is_capped
 from curation.tables import io
@@ -42,21 +48,21 @@ LOOKED_AT, CHARACTERS = 2_000, 40
 AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
-def sets(run: RunInputs, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
+def collect_graded_sets(run: RunInputs, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
     """Return the non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded.
 
     Validation rows are held out under every fitted function, so that all are measured on the same ones.
     """
     source = judged["source"]
-    found = {"validation": _held(source, source.scores, run.seed), "pool": pool}
+    found = {"validation": _hold_out(source, source.scores, run.seed), "pool": pool}
     return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
 
 
-def _held(source: Judged, functions: Collection[str], seed: int) -> InMemory:
+def _hold_out(source: Judged, functions: Collection[str], seed: int) -> InMemory:
     return InMemory(judged=source.held_out(functions, seed), selected={}, seed=seed)
 
 
-def evidence(
+def collect_evidence(
     run: RunInputs,
     record: GenerationRecord,
     judged: Mapping[str, Judged],
@@ -66,18 +72,18 @@ def evidence(
 ) -> Evidence | None:
     """Return the evidence on the method's arm, or else on the first that ranks; ``None`` without such an arm.
 
-    Selections are given by arm (``curation.report.rows.selected_rows``).
+    Selections are given by arm (``curation.report.rows.read_selected_rows``).
     """
     source = judged["source"]
     ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold and ARMS[arm].trust in source.scores)
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(ranking, None)
     if arm is None:
         return None
-    held = _held(source, [ARMS[arm].trust], run.seed) if ARMS[arm].trust in source.scores else None
+    held = _hold_out(source, [ARMS[arm].trust], run.seed) if ARMS[arm].trust in source.scores else None
     known = source.readable.distinct
     trust_M = np.nan_to_num(selected[arm]["trust"].to_numpy().astype(np.float64))
     drawn_M = np.random.default_rng(run.seed).permutation(len(trust_M))
-    near, cluster_M = _near(run, record, arm, selected[arm]["row_id"].to_numpy()[drawn_M[:MOST_ROWS]])
+    near, cluster_M = _find_near_copies(run, record, arm, selected[arm]["row_id"].to_numpy()[drawn_M[:MOST_ROWS]])
     material = Material(
         arm=arm,
         function=ARMS[arm].trust,
@@ -86,27 +92,29 @@ def evidence(
         source=known,
         selected_trust_M=trust_M[drawn_M],
         num_pool=num_pool,
-        chance=chance(run.prepared["source"], run.domain, known.row_ids_N, run.seed),
+        chance=compute_chance(run.prepared["source"], run.domain, known.row_ids_N, run.seed),
         shift=record.shift.get("source"),
         foreign=record.foreign.get(arm),
         seed=run.seed,
         capped=is_capped(record.budget),
-        repeats=repeats(record.trust_fit),
+        repeats=count_repeats(record.trust_fit),
         selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
         groups=tuple(run.groups),
         near=near,
         cluster_M=cluster_M,
-        unread=unread(record),
+        unread=count_unread(record),
         unseen=None if record.unseen is None else UnseenLabels(**record.unseen),
         option_lengths=None
         if run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False)
-        else option_lengths(run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed),
+        else measure_option_lengths(
+            run.prepared["source"], record.labels["source"], run.domain, known.row_ids_N, run.seed
+        ),
     )
     found = weigh(material)
     if held is None:
         return found
     share, function = len(trust_M) / max(num_pool, 1), ARMS[arm].trust
-    plain = control(
+    plain = measure_control(
         run.prepared["source"],
         run.domain,
         held.judged.readable,
@@ -118,29 +126,29 @@ def evidence(
     return replace(found, control=plain)
 
 
-def _near(
+def _find_near_copies(
     run: RunInputs, record: GenerationRecord, arm: str, row_ids_M: Int64s
 ) -> tuple[NearCopies | None, Int64s | None]:
     """Near-copies among the selected rows ``row_ids_M`` of an arm, and the cluster of each of these, int64 [M]."""
     source = io.read(run.prepared["source"], columns=["row_id", "gold"], filter="error IS NULL")
-    known_N = first_by_hash(source["row_id"].to_numpy(), MOST_ROWS, run.seed)
+    known_N = draw_by_hash(source["row_id"].to_numpy(), MOST_ROWS, run.seed)
     if not len(row_ids_M) or not len(known_N):
         return None, None
     gold_N = io.take(run.prepared["source"], known_N, ["gold"])["gold"].to_pylist()
     label_M = io.take(record.selections[arm], row_ids_M, ["label"])["label"].to_pylist()
-    return near_copies(
+    return find_near_copies(
         read_texts(run.prepared["pool"], row_ids_M, label_M, run.domain),
         read_texts(run.prepared["source"], known_N, gold_N, run.domain),
         seed=run.seed,
     )
 
 
-def foreseen_purities(
+def foresee_purities(
     source: Judged, selected: Mapping[str, pa.Table], num_pool: int, seed: int
 ) -> dict[str, Estimate | None]:
     """Return the purity of each weak arm's rows as validation rows foresee it; ``None`` where nothing tells.
 
-    Of an arm that ranks: ``curation.report.evidence.foreseen``; of one that draws: the share of right labels among the
+    Of an arm that ranks: ``curation.report.evidence.foresee_purity``; of one that draws: the share of right labels among the
     source's rows, or the parsed ones where it drew no other.
     """
 
@@ -152,7 +160,7 @@ def foreseen_purities(
             return None
         held = source.held_out([function], seed).readable
         num_top = max(1, round(rows.num_rows / max(num_pool, 1) * len(held)))
-        found = foreseen(held, function, num_top, np.nan_to_num(rows["trust"].to_numpy().astype(np.float64)))
+        found = foresee_purity(held, function, num_top, np.nan_to_num(rows["trust"].to_numpy().astype(np.float64)))
         return None if found is None else found.purity
 
     return {arm: of(arm, rows) for arm, rows in selected.items() if not ARMS[arm].gold and rows.num_rows}
@@ -169,7 +177,7 @@ def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = Non
     return replace(shown, labels=labels, classes=as_evidence(classes))
 
 
-def unread(record: GenerationRecord) -> Unread:
+def count_unread(record: GenerationRecord) -> Unread:
     """Count the pool's labels that could not be read, with the commonest of the first ones."""
     counts, labels = record.label_counts["pool"], io.open_table(record.labels["pool"])
     columns, unread_rows = ["completion"], "label IS NULL AND error IS NULL"
@@ -183,7 +191,7 @@ def unread(record: GenerationRecord) -> Unread:
     )
 
 
-def repeats(fit: JsonView) -> Repeats | None:
+def count_repeats(fit: JsonView) -> Repeats | None:
     """Return how many labelled rows repeat a question, by the summary of the fit; ``None`` where it does not say."""
     if fit.get("num_repeats") is None:
         return None
@@ -203,7 +211,7 @@ def trust_tables(
     ``ranked`` are the functions by which arms rank; the others are measured only. On parsed rows each of ``ranked``
     stands ``against`` internal confidence and the best free signal.
     """
-    best = best_signal(measured)
+    best = find_best_signal(measured)
     result: Json = {
         "ece_bins": measures.ECE_BINS,
         "fit": dict(record.trust_fit),
@@ -213,40 +221,40 @@ def trust_tables(
     for name, rows in measured.items():
         result[name] = {}
         # There are fewer validation rows than pool rows: take the same share of them.
-        num_top = record.n if name == "pool" else _share_of(record.n, num_pool, len(rows))
+        num_top = record.n if name == "pool" else _scale_count(record.n, num_pool, len(rows))
         for view, seen, of in (
             ("parsed", rows.parsed, source.readable.distinct),
             ("all", rows.all, source.distinct),
         ):
             if len(seen):
-                result[name][view] = measures.trust_metrics(seen, num_top, _share_right(of), run.seed)
+                result[name][view] = measures.trust_metrics(seen, num_top, _compute_share_right(of), run.seed)
                 for function, found in result[name][view]["functions"].items():
                     found["is_arm"] = function in ranked
         others = {"internal_confidence": "internal_confidence", "best": None if best is None else best[0]}
         for function, found in result[name].get("parsed", {"functions": {}})["functions"].items():
             may = function in ranked and num_top > 0
             found["against"] = {
-                what: in_table(against(rows, name, function, other, num_top, run.seed))
+                what: make_rival_entry(compare_with_signal(rows, name, function, other, num_top, run.seed))
                 if may and other is not None and other != function and other in rows.parsed.functions
                 else None
                 for what, other in others.items()
             }
-    result["told"] = _words(record, result)
+    result["told"] = _describe_ranking(record, result)
     return result
 
 
-def _words(record: GenerationRecord, tables: Json) -> list[str]:
+def _describe_ranking(record: GenerationRecord, tables: Json) -> list[str]:
     """Return which function the reference arm is, and whether it or the best free signal ranks better, in sentences."""
-    words = [what_trust_is(record.trust_fit.get("kind"), record.trust_fit.get("choice"))]
+    words = [describe_trust(record.trust_fit.get("kind"), record.trust_fit.get("choice"))]
     for where in ("pool", "validation"):
         seen = tables.get(where, {}).get("parsed")
         if seen is not None and REFERENCE_ARM in seen["functions"]:
             found = seen["functions"][REFERENCE_ARM]["against"]["best"]
-            return words if found is None else [*words, who_won("trust", where, seen["num_rows"], found)]
+            return words if found is None else [*words, describe_winner("trust", where, seen["num_rows"], found)]
     return words
 
 
-def regimes(
+def measure_regimes(
     run: RunInputs,
     record: GenerationRecord,
     judged: Mapping[str, Judged],
@@ -263,12 +271,12 @@ def regimes(
     for name, probe in probes.items():
         named[name] = (probe["regime"], InMemory(judged=judged[f"probe-{name}"], selected={}, seed=run.seed))
     named |= {"pool": ("pool", measured["pool"])} if "pool" in measured else {}
-    constant = _share_right(judged["source"].readable.distinct)
+    constant = _compute_share_right(judged["source"].readable.distinct)
     lines = []
     for name, (regime, rows) in named.items():
         if len(seen := rows.parsed):
-            num_top = min(_share_of(record.n, num_pool, len(rows)), len(seen))
-            found = measures.regime(seen, REFERENCE_ARM, num_top, constant, run.seed)
+            num_top = min(_scale_count(record.n, num_pool, len(rows)), len(seen))
+            found = measures.measure_regime(seen, REFERENCE_ARM, num_top, constant, run.seed)
             lines.append({"set": name, "regime": regime, **found})
     by_regime = dict.fromkeys(line["regime"] for line in lines if line["regime"] != "pool")
     return lines, [_mean(regime, [line for line in lines if line["regime"] == regime]) for regime in by_regime]
@@ -282,10 +290,10 @@ def _mean(regime: str, lines: list[Json]) -> Json:
     return means
 
 
-def _share_of(n: int, num_pool: int, num_rows: int) -> int:
+def _scale_count(n: int, num_pool: int, num_rows: int) -> int:
     """Return the same share of ``num_rows`` as n is of the pool, at least one."""
     return max(1, round(n / max(num_pool, 1) * num_rows))
 
 
-def _share_right(rows: Judged) -> float:
+def _compute_share_right(rows: Judged) -> float:
     return float(rows.correct_N.mean()) if len(rows) else 0.0

@@ -21,7 +21,7 @@ WORD = r"(?u)\b\w+\b"
 """A word; scikit-learn's own pattern leaves out those of one letter."""
 
 
-def out_of_fold(
+def predict_out_of_fold(
     texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int, *, cluster_N: Int64s | None = None
 ) -> tuple[Bools, Float64s]:
     """Return whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N].

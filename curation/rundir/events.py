@@ -13,19 +13,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.json_types import Json
 from curation.storage.files import append_lines, open_file
 from curation.storage.paths import Place, Remote
 from curation.telemetry.standing import Work
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 PUT_SECONDS = 5.0
 PART_BYTES = 256 << 10
 
 
-def parsed(lines: Iterable[str]) -> Iterator[Json]:
+def parse_events(lines: Iterable[str]) -> Iterator[Json]:
     """Yield the events of lines; damaged lines are left out, since nothing depends on them."""
     for line in lines:
         try:
@@ -119,8 +119,8 @@ class Parts:
         """Return the lines of the last parts, at least ``num_bytes`` of them if there are so many."""
         lines: list[str] = []
         size = 0
-        for number in reversed(self._numbers()):
-            content = self._at(number).read_text()
+        for number in reversed(self._list_numbers()):
+            content = self._locate_part(number).read_text()
             lines = content.splitlines() + lines
             size += len(content)
             if size >= num_bytes:
@@ -132,20 +132,20 @@ class Parts:
         if self._part is not None:
             self._part.put(content)
         else:
-            number = max(self._numbers(), default=0) + 1
-            self._at(number).put(content, "create")
-            self._part = self._at(number)
+            number = max(self._list_numbers(), default=0) + 1
+            self._locate_part(number).put(content, "create")
+            self._part = self._locate_part(number)
         self._put_at = time.monotonic()
         if len(content) >= PART_BYTES:
             self._part, self._content = None, ""
 
-    def _at(self, number: int) -> Remote:
+    def _locate_part(self, number: int) -> Remote:
         return self._directory / f"{number:08}.jsonl"
 
-    def _numbers(self) -> list[int]:
+    def _list_numbers(self) -> list[int]:
         return [int(entry.path.removesuffix(".jsonl")) for entry in self._directory.entries()]
 
 
-def events_of(directory: Place) -> File | Parts:
+def open_events(directory: Place) -> File | Parts:
     """Return the events of a run directory: lines are added, and the last ones read."""
     return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform, get_a
 
 from curation.config.base import Section
 from curation.json_types import Json, JsonView
-from curation.refs import ModelRef, Ref, TableRef, as_json, leaves
+from curation.refs import ModelRef, Ref, TableRef, as_json, iter_leaves
 from curation.rundir.hosts import Host
 
 Outputs = JsonView
@@ -131,7 +131,7 @@ class Stage(Inputs):
 
     def do(self, task: object, known: "Known") -> Done:
         """Run with every output of another stage replaced by what that stage made."""
-        done = replace(self, needs=(), **resolved(self.arguments, known)).run(task)
+        done = replace(self, needs=(), **resolve_outputs(self.arguments, known)).run(task)
         return replace(done, outputs=as_json(done.outputs))
 
     def out(self, *path: str) -> "Out":
@@ -140,7 +140,7 @@ class Stage(Inputs):
         Raises:
             KeyError: ``Made`` has no such output.
         """
-        return Out(stage=self, path=path, read=_reader(type(self), path))
+        return Out(stage=self, path=path, read=_make_reader(type(self), path))
 
     def value(self, *path: str) -> "Out":
         """Return an output as the JSON in its record; without a path, all outputs."""
@@ -149,13 +149,13 @@ class Stage(Inputs):
     @property
     def outs(self) -> Iterator["Out"]:
         """The outputs of other stages that it waits for."""
-        yield from leaves([self.inputs, self.settings, self.needs], Out)
+        yield from iter_leaves([self.inputs, self.settings, self.needs], Out)
 
 
 _COMMON = frozenset(item.name for item in fields(Stage))
 
 
-def _reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
+def _make_reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
     """Return the function that turns the recorded JSON of an output into the form that stages take."""
     hint: Any = stage.Made  # type: ignore[attr-defined]
     for key in path:
@@ -219,7 +219,7 @@ Known = Mapping[str, Outputs | Skipped]
 """The outputs of each stage that is done or skipped, by name."""
 
 
-def ordered(targets: object) -> list[Stage]:
+def order_stages(targets: object) -> list[Stage]:
     """Return the stages that make the outputs in ``targets``, each after the stages that it waits for.
 
     Raises:
@@ -241,12 +241,12 @@ def ordered(targets: object) -> list[Stage]:
             visit(out.stage)
         found[stage.name] = stage
 
-    for out in leaves(targets, Out):
+    for out in iter_leaves(targets, Out):
         visit(out.stage)
     return list(found.values())
 
 
-def steps(stages: Iterable[Stage]) -> dict[str, int]:
+def count_steps(stages: Iterable[Stage]) -> dict[str, int]:
     """Return the length of the longest chain of stages that leads to each of the ordered ``stages``, by name."""
     found: dict[str, int] = {}
     for stage in stages:
@@ -254,21 +254,21 @@ def steps(stages: Iterable[Stage]) -> dict[str, int]:
     return found
 
 
-def waited_for(stage: Stage) -> list[str]:
+def list_awaited(stage: Stage) -> list[str]:
     """Return the names of the stages that it waits for, each once."""
     return list(dict.fromkeys(out.stage.name for out in stage.outs))
 
 
-def dependents(names: Iterable[str], stages: Sequence[Stage]) -> list[str]:
+def find_dependents(names: Iterable[str], stages: Sequence[Stage]) -> list[str]:
     """Return the named stages and all of the ordered ``stages`` that wait for them, directly or through others."""
     found = set(names)
     for stage in stages:
-        if not found.isdisjoint(waited_for(stage)):
+        if not found.isdisjoint(list_awaited(stage)):
             found.add(stage.name)
     return [stage.name for stage in stages if stage.name in found]
 
 
-def recorded(out: Out, known: Known) -> Any:
+def get_recorded(out: Out, known: Known) -> Any:
     """Return an output as JSON; ``None`` for a missing optional one.
 
     Raises:
@@ -302,22 +302,22 @@ def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
     return value
 
 
-def resolved(value: object, known: Known) -> Any:
+def resolve_outputs(value: object, known: Known) -> Any:
     """Return a value with every output in it replaced by what its stage made, in the form that the work takes.
 
     Raises:
-        Unknown: as for :func:`recorded`.
+        Unknown: as for :func:`get_recorded`.
     """
 
     def read(out: Out) -> Any:
-        found = recorded(out, known)
+        found = get_recorded(out, known)
         return None if found is None else out.read(found)
 
     return with_outs(value, read)
 
 
-def present(value: object, known: Known) -> Any:
-    """Return inputs as :func:`resolved` gives them, without the parts of a mapping whose outputs are missing.
+def resolve_present(value: object, known: Known) -> Any:
+    """Return inputs as :func:`resolve_outputs` gives them, without the parts of a mapping whose outputs are missing.
 
     Raises:
         Unknown: a stage is not done.
@@ -326,44 +326,44 @@ def present(value: object, known: Known) -> Any:
         kept = {}
         for key, part in value.items():
             try:
-                kept[key] = present(part, known)
+                kept[key] = resolve_present(part, known)
             except Absent:
                 continue
         return kept
-    return resolved(value, known)
+    return resolve_outputs(value, known)
 
 
-def plain(value: object, known: Known) -> Any:
+def to_plain_json(value: object, known: Known) -> Any:
     """Return a value as JSON, with every output replaced by what its stage made: the basis of a cache key.
 
     Fields of sections and dataclasses are left out where they have their default, so that a new one with a default
     changes no key.
 
     Raises:
-        Unknown: as for :func:`recorded`.
+        Unknown: as for :func:`get_recorded`.
         TypeError: a value is not JSON; the message names its type.
     """
     if isinstance(value, Out):
-        return recorded(value, known)
+        return get_recorded(value, known)
     if isinstance(value, Section):
         return value.to_key()
     if isinstance(value, Ref):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
         own = {item.name: getattr(value, item.name) for item in fields(value)}
-        return _changed(own, type(value), known)
+        return _drop_defaults(own, type(value), known)
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"an input of a stage has the key {wrong[0]!r}, which is not a string")
-        return {key: plain(part, known) for key, part in value.items()}
+        return {key: to_plain_json(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part, known) for part in value]
+        return [to_plain_json(part, known) for part in value]
     if value is None or type(value) in (str, int, float, bool):
         return value
     raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is not JSON")
 
 
-def _changed(values: JsonView, of: type, known: Known) -> Json:
+def _drop_defaults(values: JsonView, of: type, known: Known) -> Json:
     """Values of a dataclass as JSON, but those that are their field's default: so is a missing output, of None."""
     defaults = {
         item.name: item.default if item.default_factory is MISSING else item.default_factory()
@@ -371,13 +371,13 @@ def _changed(values: JsonView, of: type, known: Known) -> Json:
         if item.default is not MISSING or item.default_factory is not MISSING
     }
     changed = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
-    found: Json = plain(changed, known)
+    found: Json = to_plain_json(changed, known)
     return {
         name: value for name, value in found.items() if value is not None or defaults.get(name, MISSING) is not None
     }
 
 
-def key_of(stage: Stage, known: Known) -> Json:
+def make_cache_key(stage: Stage, known: Known) -> Json:
     """Return the key of a stage as JSON: its revision, and what its outputs depend on, without defaults.
 
     Its class is no part of it, so that classes can be renamed: it has a name of its own, and other inputs.
@@ -389,11 +389,11 @@ def key_of(stage: Stage, known: Known) -> Json:
     unknown: Unknown | None = None
     for out in stage.outs:
         try:
-            recorded(out, known)
+            get_recorded(out, known)
         except Absent:
             raise
         except Unknown as error:
             unknown = unknown or error
     if unknown is not None:
         raise unknown
-    return {"revision": stage.revision, **_changed(stage.inputs, type(stage), known)}
+    return {"revision": stage.revision, **_drop_defaults(stage.inputs, type(stage), known)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from curation.refs import ModelRef, fingerprint
-from curation.rundir.graph import Out, Stage, plain
+from curation.rundir.graph import Out, Stage, to_plain_json
 from curation.storage.files import append_lines, open_file
 from curation.storage.paths import Place, write_atomically
 
@@ -40,28 +40,28 @@ class StageTime:
     @classmethod
     def of(cls, stage: Stage, rows: int, seconds: float) -> Self:
         """Return the time of a stage which worked on ``rows``."""
-        return cls(kind=stage.kind, like=like_of(stage), amount=amount_of(stage, rows), seconds=seconds)
+        return cls(kind=stage.kind, like=compute_likeness(stage), amount=compute_amount(stage, rows), seconds=seconds)
 
 
-def like_of(stage: Stage) -> str:
+def compute_likeness(stage: Stage) -> str:
     """Return a fingerprint of what its time depends on, beside the amount of work."""
-    parts = {name: _plain(stage.inputs[name]) for name in ALIKE if name in stage.inputs}
-    return fingerprint([stage.kind, parts, _plain(stage.settings.get("running"))])
+    parts = {name: _to_plain(stage.inputs[name]) for name in ALIKE if name in stage.inputs}
+    return fingerprint([stage.kind, parts, _to_plain(stage.settings.get("running"))])
 
 
-def amount_of(stage: Stage, rows: int) -> float:
+def compute_amount(stage: Stage, rows: int) -> float:
     """Return the amount of work in ``rows``: each counts once an epoch."""
     num_epochs = getattr(stage.inputs.get("recipe"), "num_epochs", None)
     return float(rows * (num_epochs(rows) if num_epochs is not None else 1))
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     """Return an input as JSON: of a model that another stage makes, how that stage makes it."""
     if isinstance(value, Out):
-        return like_of(value.stage)
+        return compute_likeness(value.stage)
     if isinstance(value, ModelRef):
         return value.base
-    return plain(value, {}) if not _has_out(value) else None
+    return to_plain_json(value, {}) if not _has_out(value) else None
 
 
 def _has_out(value: object) -> bool:
@@ -73,7 +73,7 @@ def _has_out(value: object) -> bool:
 def read(run_directory: Place) -> list[StageTime]:
     """Times of earlier runs beside this one on this machine, the oldest first; none where no file can be read."""
     found = []
-    for line in _lines(run_directory):
+    for line in _read_lines(run_directory):
         with suppress(ValueError, TypeError, AttributeError):
             item = json.loads(line)
             if item.pop("host") == platform.node():
@@ -88,12 +88,12 @@ def note(run_directory: Place, stage: Stage, rows: int, seconds: float) -> None:
     line = json.dumps({"host": platform.node(), **asdict(StageTime.of(stage, rows, seconds))})
     path = run_directory.parent / FILE
     with suppress(OSError):
-        if len(known := _lines(run_directory)) >= MOST_LINES:
+        if len(known := _read_lines(run_directory)) >= MOST_LINES:
             write_atomically(path, "".join(f"{old}\n" for old in known[-MOST_LINES // 2 :]))
         append_lines(path, f"{line}\n".encode())
 
 
-def _lines(run_directory: Place) -> list[str]:
+def _read_lines(run_directory: Place) -> list[str]:
     if not isinstance(run_directory, Path):
         return []
     try:

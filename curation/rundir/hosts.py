@@ -60,7 +60,7 @@ class Hosts:
         After an error it accepts no new stage, and is closed when the stages that still use it have ended.
         """
         with self._lock:
-            kept = self._found(host)
+            kept = self._find_kept(host)
             if kept is None:
                 kept = _Kept(host, takes, max_idle_seconds, start())
                 self._kept.append(kept)
@@ -106,7 +106,7 @@ class Hosts:
             for kept in list(self._kept):
                 self._close(kept)
 
-    def _found(self, host: Host) -> _Kept | None:
+    def _find_kept(self, host: Host) -> _Kept | None:
         sound = [kept for kept in self._kept if kept.is_sound]
         same = [kept for kept in sound if kept.host.name == host.name and (host.shared or not kept.users)]
         idle = [kept for kept in sound if kept.host.kind == host.kind and not kept.users]

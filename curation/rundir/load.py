@@ -20,19 +20,20 @@ class Load(NamedTuple):
         return cls(stage.host.name if stage.host is not None and stage.host.shared else None, stage.takes)
 
 
-def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
+def has_room(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
     """Return whether a cluster with so much in all has room for a load beside others; one that takes all fits alone."""
     with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
     others = [other for other in beside if other not in with_it]
     all_there_is = {name: room.get(name, 0.0) for name, amount in load.takes.items() if math.isinf(amount)}
     return all(
-        amount <= _taken(name, with_it, room) or amount + _taken(name, others, room) <= room.get(name, 0.0)
+        amount <= _compute_taken(name, with_it, room)
+        or amount + _compute_taken(name, others, room) <= room.get(name, 0.0)
         for name, amount in {**load.takes, **all_there_is}.items()
         if amount
     )
 
 
-def _taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
+def _compute_taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
     """Return resource use, each load capped at the cluster's total."""
     taken: dict[str | int, float] = {}
     for number, load in enumerate(loads):

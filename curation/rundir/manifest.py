@@ -19,24 +19,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
-from curation.cluster.versions import versions
+from curation.cluster.versions import find_versions
 from curation.config.filter import WORK
 from curation.errors import CommitError, RunDirError
-from curation.escaping import escaped
+from curation.escaping import escape_text
 from curation.json_types import Json
-from curation.redaction import redacted_in
-from curation.refs import fingerprint, table_refs
-from curation.rundir.events import events_of
+from curation.redaction import redact_value
+from curation.refs import fingerprint, iter_table_refs
+from curation.rundir.events import open_events
 from curation.rundir.graph import Position, Stage
 from curation.rundir.sealed import Lost, find_lost, list_of, seal
 from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
 from curation.storage.files import read_file
-from curation.storage.inside import from_record, inside, lies_in, to_record
-from curation.storage.json_files import parsed
-from curation.storage.lease import Guard, unguarded
-from curation.storage.paths import Place, Remote, place, remove, require_reachable, write_atomically
+from curation.storage.inside import from_record, is_inside, resolve_inside, to_record
+from curation.storage.json_files import parse_json
+from curation.storage.lease import Guard, guard_nothing
+from curation.storage.paths import Place, Remote, remove, require_reachable, to_place, write_atomically
 
 FORMAT = 5
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
@@ -93,18 +93,18 @@ class Manifest:
     ``None`` until that is settled."""
     format: int = FORMAT
     """The format in which it was read."""
-    guard: Guard = unguarded
+    guard: Guard = guard_nothing
     """Called before anything in the directory is changed for good."""
     token: str | None = None
     """The name that an object store gave the content that was read or written last."""
 
     def __post_init__(self) -> None:
-        self.events = events_of(self.directory)
+        self.events = open_events(self.directory)
         self._lost: dict[str, Lost] | None = None
         self._is_saved = True
 
     @classmethod
-    def load(cls, directory: Place, *, guard: Guard = unguarded) -> Self:
+    def load(cls, directory: Place, *, guard: Guard = guard_nothing) -> Self:
         """Return the manifest of a directory; an empty one where there is none yet.
 
         Raises:
@@ -117,9 +117,9 @@ class Manifest:
             written = OneObject(path).read() if isinstance(path, Remote) else _read(path)
             if written is None:
                 return cls(directory, guard=guard)
-            raw = parsed(written.text)
+            raw = parse_json(written.text)
             is_signed = written.text.startswith(_HEAD) or raw.get("format", 1) > 1
-            if is_signed and written.text != signed(written.text):
+            if is_signed and written.text != sign_text(written.text):
                 raise RunDirError(
                     f"{path}: is damaged, its text does not match its digest; restore it from a copy, or move it away "
                     "to start again"
@@ -171,15 +171,15 @@ class Manifest:
             RunDirError: names the record.
         """
         for name in (*self.attempts, *self.made):
-            inside(self.directory, name, "manifest.json")
+            resolve_inside(self.directory, name, "manifest.json")
         if not all(type(number) is int for number in self.attempts.values()):
             raise ValueError("attempts are whole numbers")
         for name, record in self.stages.items():
             said = f"the record of stage {name} in manifest.json"
             if record.name != name:
                 raise ValueError(f"{said} is of {record.name!r}")
-            for path in (name, self._folder_of(name, record.inputs), record.sealed.get("sums", name)):
-                inside(self.directory, path, said)
+            for path in (name, self._make_folder_name(name, record.inputs), record.sealed.get("sums", name)):
+                resolve_inside(self.directory, path, said)
 
     def require_own_tables(self) -> None:
         """Refuse records of tables outside the directory, which would be changed there; no run writes such a record.
@@ -188,8 +188,8 @@ class Manifest:
             RunDirError: names such a table.
         """
         for record in self.stages.values():
-            for ref in table_refs([record.inputs, record.outputs]):
-                if not lies_in(self.directory, place(ref.uri)):
+            for ref in iter_table_refs([record.inputs, record.outputs]):
+                if not is_inside(self.directory, to_place(ref.uri)):
                     raise RunDirError(
                         f"{self.directory}: the record of stage {record.name} in manifest.json names the table "
                         f"{ref.uri}, which lies outside and would be changed there; take the directory from a source "
@@ -252,7 +252,7 @@ class Manifest:
     def seal(self, name: str, inputs: Json, outputs: object) -> Json:
         """List the files that the outputs of a stage name; see :func:`curation.rundir.sealed.seal`."""
         others = [record.sealed for record in list(self.stages.values()) if record.name != name]
-        return seal(self.directory, self._folder_of(name, inputs), outputs, others)
+        return seal(self.directory, self._make_folder_name(name, inputs), outputs, others)
 
     def redo(self, names: Iterable[str], *, named: Iterable[str] = ()) -> None:
         """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`.
@@ -312,7 +312,7 @@ class Manifest:
             at=asdict(at or Position()),
         )
         self.stages[name] = record
-        self.made = [*dict.fromkeys([*self.made, self._folder_of(name, inputs)])]
+        self.made = [*dict.fromkeys([*self.made, self._make_folder_name(name, inputs)])]
         self._lost = {other: lost for other, lost in self.lost.items() if other != name}
         self.write()
         return record
@@ -322,8 +322,8 @@ class Manifest:
         """The versions of tables that records name, by the resolved path of the table."""
         found: defaultdict[str, set[int]] = defaultdict(set)
         for record in self.stages.values():
-            for ref in table_refs([record.inputs, record.outputs]):
-                found[str(place(ref.uri).resolve())].add(ref.version)
+            for ref in iter_table_refs([record.inputs, record.outputs]):
+                found[str(to_place(ref.uri).resolve())].add(ref.version)
         return found
 
     def directory_of(self, stage: str, inputs: Mapping[str, object]) -> Place:
@@ -332,25 +332,25 @@ class Manifest:
         Raises:
             RunDirError: its name, or a link in its place, leads out of the run directory.
         """
-        return inside(self.directory, self._folder_of(stage, inputs), f"stage {stage}")
+        return resolve_inside(self.directory, self._make_folder_name(stage, inputs), f"stage {stage}")
 
     def begin(self, stages: Mapping[str, Json]) -> None:
         """Record that the directories of these stages, given with their inputs, are the run's own."""
         before = len(self.made)
         for name, inputs in stages.items():
             with suppress(TypeError, ValueError):  # inputs that are no JSON: the stage fails, and says so
-                self.made = [*dict.fromkeys([*self.made, self._folder_of(name, inputs)])]
+                self.made = [*dict.fromkeys([*self.made, self._make_folder_name(name, inputs)])]
         if len(self.made) > before:
             self.write()
 
-    def _folder_of(self, stage: str, inputs: Mapping[str, object]) -> str:
+    def _make_folder_name(self, stage: str, inputs: Mapping[str, object]) -> str:
         again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
         return f"{stage}-{self._digest(inputs)[:8]}{again}"
 
     def event(self, kind: str, **fields: object) -> None:
         """Add a line to the event log."""
-        line = json.dumps({"time": round(time.time(), 3), "event": kind, **redacted_in(fields)}, default=str)
-        self.events.add(escaped(line), can_wait=kind == "progress")
+        line = json.dumps({"time": round(time.time(), 3), "event": kind, **redact_value(fields)}, default=str)
+        self.events.add(escape_text(line), can_wait=kind == "progress")
 
     def write(self) -> None:
         """Replace the file."""
@@ -358,7 +358,7 @@ class Manifest:
         value = {
             "digest": _NO_DIGEST,
             "format": FORMAT,
-            "versions": dict(versions()),
+            "versions": dict(find_versions()),
             "identity": self.identity,
             "files": self.files,
             "deals": self.deals,
@@ -368,7 +368,7 @@ class Manifest:
             "bfloat16_on_cpus": bool(self.bfloat16_on_cpus),
             "stages": to_record({name: vars(record) for name, record in self.stages.items()}, self.directory),
         }
-        path, text = self.directory / "manifest.json", signed(json.dumps(value, indent=1))
+        path, text = self.directory / "manifest.json", sign_text(json.dumps(value, indent=1))
         if not isinstance(path, Remote):
             write_atomically(path, text)
             self._is_saved = True
@@ -389,7 +389,7 @@ def _read(path: Path) -> RegisterContent | None:
         raise RunDirError(f"{path}: cannot be read ({error.strerror or error}); move it away to start again") from error
 
 
-def signed(text: str) -> str:
+def sign_text(text: str) -> str:
     """Return the text of a manifest with its digest, SHA-256 of the text with zeros in place of the digest."""
     start, stop = len(_HEAD), len(_HEAD) + len(_NO_DIGEST)
     plain = _HEAD + _NO_DIGEST + text[stop:]

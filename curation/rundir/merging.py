@@ -8,7 +8,7 @@ directory also those of graphs that are merged later.
 from dataclasses import replace
 
 from curation.refs import fingerprint
-from curation.rundir.graph import Out, Stage, plain, with_outs
+from curation.rundir.graph import Out, Stage, to_plain_json, with_outs
 
 
 class Merged:
@@ -26,7 +26,7 @@ class Merged:
         """Return the merged stage that does the same."""
         if stage not in self._of:
             merged = replace(stage, needs=with_outs(stage.needs, self.out), **with_outs(stage.arguments, self.out))
-            key = [stage.kind, stage.revision, plain(with_outs([merged.inputs, merged.needs], str), {})]
+            key = [stage.kind, stage.revision, to_plain_json(with_outs([merged.inputs, merged.needs], str), {})]
             made = replace(merged, name=f"{stage.name}@{fingerprint([stage.name, *key])[:8]}")
             self._of[stage] = self._by_name.setdefault(made.name, made)
         return self._of[stage]

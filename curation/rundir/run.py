@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 
 from curation.activity import doing
 from curation.cluster import full_store
-from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, of_lance
+from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, describe_lance_error
 from curation.json_types import Json
-from curation.refs import table_refs
-from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, key_of
+from curation.refs import iter_table_refs
+from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, make_cache_key
 from curation.rundir.hosts import HostProcess, Hosts
-from curation.rundir.load import Load, fits
+from curation.rundir.load import Load, has_room
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.rundir.status import Status, statuses
+from curation.rundir.status import Status, iter_statuses
 from curation.stopping import Stopped, check, deferred, stopped_by
 from curation.storage.lease import Guard, Lease
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 from curation.tables.versions import remove_older
-from curation.tasks import root
+from curation.tasks import find_root_error
 from curation.telemetry import metrics
-from curation.telemetry.console import progress, say, too_quiet
+from curation.telemetry.console import is_too_quiet, progress, say
 from curation.telemetry.metrics import Telemetry
-from curation.telemetry.standing import ProgressJournal, Standing, Update, speed
+from curation.telemetry.standing import ProgressJournal, Standing, Update, format_speed
 
 ROOM_SECONDS = 1.0
 """The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
@@ -163,7 +163,7 @@ class Run:
             RunFailedError: any other error, with the stage, the run directory and how to resume.
         """
         known: dict[str, Outputs | Skipped] = {}
-        left, working = self._settled(stages, known), dict[str, _Working]()
+        left, working = self._settle_stages(stages, known), dict[str, _Working]()
         for status in left:
             self._refuse_broken(status)
         ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
@@ -173,14 +173,14 @@ class Run:
                 check()
                 asking = [*(item.stage for item in working.values()), *(status.stage for status in left)]
                 self._hosts.keep_for(stage.host for stage in asking if stage.host is not None)
-                ready = self._ready(left, working) if failed is None else []
+                ready = self._select_ready(left, working) if failed is None else []
                 for status in ready:
                     left.remove(status)
                     name = status.stage.name
                     if status.state == "lost" and status.stage.host is not None:
                         self.manifest.redo([name])  # a model may answer otherwise: another place tells it apart
                 if ready:
-                    self.manifest.begin({status.stage.name: key_of(status.stage, known) for status in ready})
+                    self.manifest.begin({status.stage.name: make_cache_key(status.stage, known) for status in ready})
                 for status in ready:
                     stage = status.stage
                     say(stage.name if status.state == "new" else f"{stage.name}: {status.words}")
@@ -194,20 +194,20 @@ class Run:
                 except queue.Empty:
                     if self._lease is not None and (loss := self._lease.loss) is not None:
                         self._break_off(working)
-                        raise failed or self._failed(next(iter(working)), loss) from loss
+                        raise failed or self._make_failure(next(iter(working)), loss) from loss
                     _say_at_work(working.values())
                     continue
                 working.pop(end.stage.name).thread.join()
                 try:
-                    known[end.stage.name] = self._recorded(end)
+                    known[end.stage.name] = self._record_stage(end)
                 except Exception as error:  # whatever ended the stage, those beside it end first
                     if failed is None and working:
                         say(f"{end.stage.name} failed; waiting for the running stages: {', '.join(working)}")
-                    failed = failed or self._failed(end.stage.name, error)
-                left = self._settled([status.stage for status in left], known)
+                    failed = failed or self._make_failure(end.stage.name, error)
+                left = self._settle_stages([status.stage for status in left], known)
         except (KeyboardInterrupt, Stopped) as stopped:
             self._break_off(working)
-            stopped.args = (self._how_far(stages, known, working),)
+            stopped.args = (self._describe_progress(stages, known, working),)
             raise
         finally:
             self._hosts.keep_for([])
@@ -216,9 +216,9 @@ class Run:
         assert not left, f"stages wait for nothing that runs: {[status.stage.name for status in left]}"
         return known
 
-    def _settled(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
+    def _settle_stages(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
         """Add stages that are recorded or have nothing to do to ``known``; return the states of the others."""
-        found = statuses(left, self.manifest.records, known)
+        found = iter_statuses(left, self.manifest.records, known)
         return [status for status in found if not status.is_settled]
 
     def _refuse_broken(self, status: Status) -> None:
@@ -238,23 +238,23 @@ class Run:
             f"as done; restore the files, or " + (again or f"remove {folder}: the same command then makes it again")
         )
 
-    def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
+    def _select_ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
         """Return the stages that can start next to the running ones."""
         taken = [item.stage for item in working.values()]
         most = len(left) if self._max_stages is None else self._max_stages - len(taken)
         can_begin = [status for status in left if status.state != "waits"]
         room = self._room() if can_begin and most > 0 else {}
         warm = {host.kind for host, _ in self._hosts.idle()} | {stage.host.kind for stage in taken if stage.host}
-        can_begin.sort(key=lambda status: self._order(status.stage, warm))
+        can_begin.sort(key=lambda status: self._make_sort_key(status.stage, warm))
         ready: list[Status] = []
         for status in can_begin:
             beside = [*taken, *(other.stage for other in ready)]
-            if len(ready) < most and (not beside or fits(Load.of(status.stage), list(map(Load.of, beside)), room)):
+            if len(ready) < most and (not beside or has_room(Load.of(status.stage), list(map(Load.of, beside)), room)):
                 ready.append(status)
                 self._make_room(status.stage, beside, room)
         return ready
 
-    def _order(self, stage: Stage, warm: Collection[str]) -> tuple[bool, float]:
+    def _make_sort_key(self, stage: Stage, warm: Collection[str]) -> tuple[bool, float]:
         """Return the key by which stages that can start are sorted: one whose host is warm, then the longest."""
         return stage.host is None or stage.host.kind not in warm, -self._timing.lasts(stage)
 
@@ -266,7 +266,7 @@ class Run:
         kinds = {other.host.kind for other in (stage, *beside) if other.host is not None}
         others = [(host, takes) for host, takes in self._hosts.idle() if host.kind not in kinds]
         loads = [Load.of(other) for other in beside]
-        while others and not fits(Load.of(stage), [*loads, *(Load(None, takes) for _, takes in others)], room):
+        while others and not has_room(Load.of(stage), [*loads, *(Load(None, takes) for _, takes in others)], room):
             host, _ = others.pop(0)
             self._hosts.give_back(host)
 
@@ -276,9 +276,9 @@ class Run:
         until = time.monotonic() + STOP_SECONDS
         for name, item in working.items():
             item.thread.join(max(0.0, until - time.monotonic()))
-            self._event("stopped", stage=name)
+            self._log_event("stopped", stage=name)
 
-    def _how_far(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
+    def _describe_progress(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
         """Work that is kept of interrupted stages, in words."""
         message = [f"{len(known):,} of {len(stages):,} stages are done"]
         for name in working:
@@ -298,7 +298,7 @@ class Run:
         telemetry.set(metrics.STAGE_RUNNING, 1)
         try:
             self._refuse_broken(status)
-            key = key_of(stage, known)
+            key = make_cache_key(stage, known)
             directory = self.manifest.directory_of(name, key)
             is_whole = not directory.exists()
             task = Task(
@@ -323,7 +323,7 @@ class Run:
             telemetry.forget()
         ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error, is_whole))
 
-    def _recorded(self, end: _Ended) -> Outputs:
+    def _record_stage(self, end: _Ended) -> Outputs:
         """Record a stage and return its outputs.
 
         Raises:
@@ -348,7 +348,7 @@ class Run:
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         if end.is_whole:
             self._timing.note(end.stage, done.rows, seconds)
-        rate = f", {speed(done.rows / seconds)} rows/s" if done.rows else ""
+        rate = f", {format_speed(done.rows / seconds)} rows/s" if done.rows else ""
         work = f"{done.rows:,} rows" if done.rows else "done"
         say(f"{name}: {work} in {seconds:.1f} s{rate}")
         return record.outputs
@@ -356,32 +356,32 @@ class Run:
     def _remove_older_versions(self, record: StageRecord) -> None:
         """Remove the versions of the stage's own tables that a compaction replaced, and that no record names."""
         folder, pinned = self.manifest.directory_of(record.name, record.inputs), self.manifest.pinned
-        for ref in table_refs(record.outputs):
+        for ref in iter_table_refs(record.outputs):
             if ref.uri.startswith(f"{folder}/"):
                 self.manifest.guard()
-                remove_older(ref, pinned[str(place(ref.uri).resolve())])
+                remove_older(ref, pinned[str(to_place(ref.uri).resolve())])
 
-    def _failed(self, name: str, error: Exception) -> Exception:
+    def _make_failure(self, name: str, error: Exception) -> Exception:
         """Return the exception that a run raises for an error of a stage."""
         if isinstance(error, UserError):
-            self._event("failed", stage=name, error=str(error))
+            self._log_event("failed", stage=name, error=str(error))
             return error
-        self._event("failed", stage=name, error=f"{type(error).__name__}: {error}")
+        self._log_event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         resume = "run the same command to resume"
         if self._redo:  # a table may be damaged where no record tells
             resume += f"; if it fails again, `{self._redo} {self._to_blame(name, error)}` does that stage anew"
         if self._lease is not None and self._lease.loss is not None:
             resume = "the other driver goes on"
-        elif (full := full_store.words(error)) is not None:
+        elif (full := full_store.get_advice(error)) is not None:
             cause, resume = full, "run the same command to resume"
-        elif (message := of_lance(root(error))) is not None:  # the event has its own words
+        elif (message := describe_lance_error(find_root_error(error))) is not None:  # the event has its own words
             cause, resume = message, f"`curate verify {self.directory}` says what is damaged; else {resume}"
         failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")
         failure.__cause__ = error
         return failure
 
-    def _event(self, kind: str, **fields: object) -> None:
+    def _log_event(self, kind: str, **fields: object) -> None:
         """Log an event, unless another driver has the directory: the log is then about that one's stages."""
         with suppress(CommitError):
             self.manifest.guard()
@@ -396,6 +396,6 @@ class Run:
 
 def _say_at_work(working: Collection[_Working]) -> None:
     """Name the running stages after a silence: one that loads a model, or ends a training, has no progress to tell."""
-    if working and too_quiet(min(item.begun for item in working)):
+    if working and is_too_quiet(min(item.begun for item in working)):
         now = time.monotonic()
         say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))

@@ -15,15 +15,15 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from curation.json_types import Json, JsonView
-from curation.refs import leaves, table_refs
+from curation.refs import iter_leaves, iter_table_refs
 from curation.storage import durable
-from curation.storage.digest import TAG, Content, content_of, has_content, quick_content
+from curation.storage.digest import TAG, Content, compute_content, compute_quick_content, has_content
 from curation.storage.files import read_file
 from curation.storage.inside import HERE, to_record
-from curation.storage.json_files import parsed
+from curation.storage.json_files import parse_json
 from curation.storage.paths import Place, Remote, StoredObject, write_atomically
 from curation.tables.digests import DATA, digest_in
-from curation.tables.versions import VERSIONS, files_of, manifest_names
+from curation.tables.versions import VERSIONS, list_version_files, make_manifest_names
 
 SUMS = ".sums.json"
 """Follows the name of the stage's folder. The list is hidden beside it: within, it would change a model's digest."""
@@ -81,7 +81,7 @@ class Listing:
         if isinstance(self._home, Remote):
             entry = self._objects[path]
             return Content(entry.size, f"{TAG}{entry.tag}")
-        return quick_content(Path(self._home / path))
+        return compute_quick_content(Path(self._home / path))
 
     def problem(self, path: str, then: Content) -> str | None:
         """Return how a file differs from what it was, here or before it was copied; None where it does not."""
@@ -114,16 +114,16 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
         OSError: a file cannot be read, or the list not be written.
     """
     named = to_record(outputs, home)
-    refs = {ref: path for ref in table_refs(named) if (path := _below(ref.uri))}
-    paths = {path for text in leaves(named, str) if (path := _below(text))} - {*refs.values()}
+    refs = {ref: path for ref in iter_table_refs(named) if (path := _parse_path_below(ref.uri))}
+    paths = {path for text in iter_leaves(named, str) if (path := _parse_path_below(text))} - {*refs.values()}
     listing = Listing(home, [*refs.values(), *(path.rpartition("/")[0] for path in paths)])
     files: dict[str, Content | None] = {name: None for path in sorted(paths) for name in listing.below(path)}
     for ref, path in refs.items():
-        manifest = next((name for name in manifest_names(ref.version) if listing.size(f"{path}/{name}")), None)
+        manifest = next((name for name in make_manifest_names(ref.version) if listing.size(f"{path}/{name}")), None)
         if manifest is None:
             continue
         durable.sync_names(home / path)
-        for name, size in {manifest: None, **files_of(replace(ref, uri=str(home / path)))}.items():
+        for name, size in {manifest: None, **list_version_files(replace(ref, uri=str(home / path)))}.items():
             digest = digest_in(name)
             files[f"{path}/{name}"] = None if digest is None or size is None else Content(size, digest)
     known: dict[str, Content] = {}
@@ -136,7 +136,7 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
     sums = list_of(home / folder)
     write_atomically(sums, text)
     durable.sync_names(sums.parent)
-    return {"sums": str(PurePosixPath(folder).with_name(sums.name)), "content": content_of(text.encode())}
+    return {"sums": str(PurePosixPath(folder).with_name(sums.name)), "content": compute_content(text.encode())}
 
 
 def list_of(folder: Place) -> Place:
@@ -157,12 +157,12 @@ def load(home: Place, seal: JsonView) -> dict[str, Content] | None:
     path = home / seal["sums"]
     try:
         text = path.read_bytes() if isinstance(path, Remote) else read_file(path)
-        if content_of(text) != Content(*seal["content"]):
+        if compute_content(text) != Content(*seal["content"]):
             return None
-        files = {name: Content(*content) for name, content in parsed(text).items()}
+        files = {name: Content(*content) for name, content in parse_json(text).items()}
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, TypeError, AttributeError):
         return None
-    return files if all(_below(f"{HERE}{name}") == name for name in files) else None
+    return files if all(_parse_path_below(f"{HERE}{name}") == name for name in files) else None
 
 
 def find_lost(home: Place, seals: Mapping[str, JsonView]) -> dict[str, Lost]:
@@ -193,7 +193,7 @@ def _is_lost(listing: Listing, path: str, content: Content) -> bool:
     return f"/{VERSIONS}/" in path and listing.content(path) != content and listing.problem(path, content) is not None
 
 
-def _below(text: str) -> str | None:
+def _parse_path_below(text: str) -> str | None:
     """Return a path of a record relative to the directory of the record; None for another text."""
     path = str(PurePosixPath(text.removeprefix(HERE)))
     is_below = text.startswith(HERE) and not path.startswith("/") and path != "." and ".." not in path.split("/")

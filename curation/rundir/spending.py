@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from curation.rundir.events import parsed
+from curation.rundir.events import parse_events
 from curation.telemetry.standing import Spent
 
 ENDS = ("finished", "failed", "stopped")
@@ -18,14 +18,14 @@ class StageSpent:
     """When each run of it began and ended, seconds since 1970; of one that was cut off, its last event."""
 
 
-def spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
+def compute_spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
     """Return amounts of each stage that started at ``since`` or later; ``lines`` are a run's events, the oldest first.
 
     A stage that was cut off and goes on counts both times. What a killed driver used after its last event is not known.
     """
     before: dict[str, Spent] = {}
     found: dict[str, StageSpent] = {}
-    for event in parsed(lines):
+    for event in parse_events(lines):
         kind, stage, time = event["event"], event.get("stage"), event["time"]
         if time < since or stage is None:
             continue

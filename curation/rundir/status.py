@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from curation.json_types import Json, JsonView
-from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, key_of
+from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, make_cache_key
 
 NUM_TOLD = 5
 """The number of changes of a stage's inputs to list one by one."""
@@ -55,7 +55,7 @@ class Recorded(NamedTuple):
     """Whether some rows of a table are left, so that the stage would not make the others again by itself."""
 
 
-def statuses(
+def iter_statuses(
     stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
 ) -> Iterator[Status]:
     """Yield the state of each of the ordered ``stages``, from the ``records`` of a run directory; fills ``known``.
@@ -64,7 +64,7 @@ def statuses(
     """
     known = {} if known is None else known
     for stage in stages:
-        status = status_of(stage, known, records)
+        status = find_status(stage, known, records)
         if status.state == "done":
             known[stage.name] = records[stage.name].outputs
         elif status.state == "skipped":
@@ -72,12 +72,12 @@ def statuses(
         yield status
 
 
-def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
+def find_status(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
     """Return the state of one stage, given all ``known`` outputs so far."""
     try:
-        key = key_of(stage, known)
+        key = make_cache_key(stage, known)
     except Absent as absent:
-        return Status(stage, "skipped", _absence(absent.out, known))
+        return Status(stage, "skipped", _describe_absence(absent.out, known))
     except Unknown as unknown:
         return Status(stage, "waits", f"waits for {unknown.out.stage.name}")
     record = records.get(stage.name)
@@ -87,12 +87,12 @@ def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> St
         if record.lost:
             return Status(stage, "damaged" if record.is_damaged else "lost", record.lost)
         return Status(stage, "done", "")
-    changes = differences(record.key, key)
+    changes = list_differences(record.key, key)
     more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []
     return Status(stage, "changed", "; ".join([*changes[:NUM_TOLD], *more]))
 
 
-def _absence(out: Out, known: Known) -> str:
+def _describe_absence(out: Out, known: Known) -> str:
     """Return why an output is missing."""
     made = known[out.stage.name]
     if isinstance(made, Skipped):
@@ -104,12 +104,14 @@ def _absence(out: Out, known: Known) -> str:
     return sentence or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
-def differences(before: object, now: object, path: str = "") -> list[str]:
+def list_differences(before: object, now: object, path: str = "") -> list[str]:
     """Return the leaves where two keys differ, as ``a.b was X, is Y``; what is not there has its default."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return [
             line
             for key in sorted({*before, *now})
-            for line in differences(before.get(key, NOT_SET), now.get(key, NOT_SET), f"{path}.{key}" if path else key)
+            for line in list_differences(
+                before.get(key, NOT_SET), now.get(key, NOT_SET), f"{path}.{key}" if path else key
+            )
         ]
     return [] if before == now else [f"{path} was {before}, is {now}"]

@@ -9,7 +9,7 @@ four if all tie. Whatever the number of rows, a pass holds 2 MB of counts and, w
 most 4,194,304 rows (twice that while they are joined).
 
 Passes over parts of the rows (fragments, files) can run anywhere and in any order: :func:`tally` is the work of one
-part, :func:`merged` adds the results, :func:`exact_bound` goes on from them.
+part, :func:`merge_counts` adds the results, :func:`find_exact_bound` goes on from them.
 """
 
 import math
@@ -20,7 +20,14 @@ import numpy as np
 
 from curation.arrays import Bools, Floats, Int64s, Uint64s
 from curation.hashing import hash64
-from curation.selection.score_keys import Unsigned, highest, keys, lowest, score_of, without_minus_zero
+from curation.selection.score_keys import (
+    Unsigned,
+    get_highest_key,
+    get_lowest_key,
+    score_of,
+    to_score_keys,
+    without_minus_zero,
+)
 from curation.selection.top_n import check
 
 Batch = tuple[Int64s, Floats]
@@ -95,14 +102,14 @@ class PassCounts:
     row_ids_M: Int64s
 
 
-def exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed: int) -> Bound:
+def find_exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed: int) -> Bound:
     """Return the bound that selects the same n rows as :class:`curation.selection.top_n.TopN`.
 
     The result does not depend on the order of the rows, or on how they are divided into batches. All scores have one
     type: float64 is compared as such, in up to three passes more, float16 as float32.
 
     Args:
-        counted: makes a pass over all rows: :func:`tally` of them, or :func:`merged` tallies of their parts.
+        counted: makes a pass over all rows: :func:`tally` of them, or :func:`merge_counts` tallies of their parts.
         n: how many rows are to be selected.
         seed: of the hash that orders rows of one score.
 
@@ -113,7 +120,7 @@ def exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed: int
     check(n, num_eligible=n, num_rows=n)
     step: CountingPass | Bound = CountingPass(n=n, seed=seed)
     while isinstance(step, CountingPass):
-        step = _narrowed(step, counted(step))
+        step = _narrow(step, counted(step))
     return step
 
 
@@ -125,16 +132,16 @@ def tally(asked: CountingPass, batches: Iterable[Batch]) -> PassCounts:
     sampled: list[Floats] = []
     for row_ids_N, given_N in batches:
         score_N = given_N.astype(np.float32) if given_N.dtype == np.float16 else given_N
-        key_bits = _one_width(key_bits, 8 * score_N.dtype.itemsize if len(score_N) else 0)
+        key_bits = _require_one_width(key_bits, 8 * score_N.dtype.itemsize if len(score_N) else 0)
         if not asked.key_bits:
             sampled.append(score_N[-num_rows % STRIDE :: STRIDE].copy())
             if len(sampled) == 1 << 10:
-                counts_B += _sampled(sampled)
+                counts_B += _count_sampled(sampled)
                 sampled = []
         num_rows += len(score_N)
         for start in range(0, len(score_N) if asked.key_bits else 0, SLICE_ROWS):
             row_ids_S, score_S = row_ids_N[start : start + SLICE_ROWS], score_N[start : start + SLICE_ROWS]
-            ahead, key_M, place_M = _in_window(asked, row_ids_S, score_S)
+            ahead, key_M, place_M = _find_in_window(asked, row_ids_S, score_S)
             num_ahead += ahead
             if not len(key_M):
                 continue
@@ -146,11 +153,11 @@ def tally(asked: CountingPass, batches: Iterable[Batch]) -> PassCounts:
                 if num_collected > COLLECTED_ROWS:
                     collected = None
     if sampled:
-        counts_B += _sampled(sampled)
-    return _tally(num_rows, key_bits, num_ahead, counts_B, collected)
+        counts_B += _count_sampled(sampled)
+    return _make_counts(num_rows, key_bits, num_ahead, counts_B, collected)
 
 
-def merged(tallies: Iterable[PassCounts]) -> PassCounts:
+def merge_counts(tallies: Iterable[PassCounts]) -> PassCounts:
     """Return the answer for the rows of all parts, in any order of the parts.
 
     Raises:
@@ -160,7 +167,7 @@ def merged(tallies: Iterable[PassCounts]) -> PassCounts:
     collected: list[tuple[Unsigned, Int64s]] | None = []
     num_rows = num_ahead = key_bits = num_collected = 0
     for part in tallies:
-        key_bits = _one_width(key_bits, part.key_bits)
+        key_bits = _require_one_width(key_bits, part.key_bits)
         num_rows, num_ahead = num_rows + part.num_rows, num_ahead + part.num_ahead
         counts_B = counts_B + part.counts_B if len(counts_B) else part.counts_B
         num_collected += len(part.row_ids_M)
@@ -168,10 +175,10 @@ def merged(tallies: Iterable[PassCounts]) -> PassCounts:
             collected = None
         elif collected is not None:
             collected.append((part.keys_M, part.row_ids_M))
-    return _tally(num_rows, key_bits, num_ahead, counts_B, collected)
+    return _make_counts(num_rows, key_bits, num_ahead, counts_B, collected)
 
 
-def _narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
+def _narrow(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
     """Return the next question, or the bound, by the answer for all rows.
 
     Raises:
@@ -180,16 +187,18 @@ def _narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
     if not asked.key_bits:
         if not found.key_bits:
             check(asked.n, 0, found.num_rows)
-        return _of_sample(asked, found)
+        return _find_window(asked, found)
     num_reached = found.num_ahead + int(found.counts_B.sum())
     if not found.num_ahead < asked.n <= num_reached:
-        all_scores = replace(asked, first=lowest(asked.key_bits), last=highest(asked.key_bits), tied_at=None)
+        all_scores = replace(
+            asked, first=get_lowest_key(asked.key_bits), last=get_highest_key(asked.key_bits), tied_at=None
+        )
         if asked == all_scores:
             check(asked.n, num_reached, found.num_rows)
         return all_scores
     wanted = asked.n - found.num_ahead
     if found.keys_M is not None:
-        return _of_collected(asked, found.keys_M, found.row_ids_M, wanted)
+        return _find_bound(asked, found.keys_M, found.row_ids_M, wanted)
     ranked_B = found.counts_B if asked.tied_at is not None else found.counts_B[::-1]  # small hashes, large scores first
     place = int(np.searchsorted(np.cumsum(ranked_B), wanted))
     number = place if asked.tied_at is not None else len(ranked_B) - 1 - place
@@ -201,10 +210,10 @@ def _narrowed(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
         return replace(asked, first=first, last=last)
     if asked.tied_at is None:
         return replace(asked, first=0, last=LAST_HASH, tied_at=first)
-    return _bound(asked, asked.tied_at, first)
+    return _make_bound(asked, asked.tied_at, first)
 
 
-def _tally(
+def _make_counts(
     num_rows: int, key_bits: int, num_ahead: int, counts_B: Int64s, collected: list[tuple[Unsigned, Int64s]] | None
 ) -> PassCounts:
     parts = collected or []
@@ -220,28 +229,28 @@ def _tally(
     )
 
 
-def _sampled(parts: list[Floats]) -> Int64s:
+def _count_sampled(parts: list[Floats]) -> Int64s:
     """Return scores that may be selected, by the first bits of their keys."""
     score_M = np.concatenate(parts)
-    key_M = keys(score_M[score_M > -np.inf])
+    key_M = to_score_keys(score_M[score_M > -np.inf])
     bin_M = (key_M >> key_M.dtype.type(8 * key_M.dtype.itemsize - SAMPLE_BITS)).astype(np.int64)
     return np.bincount(bin_M, minlength=1 << SAMPLE_BITS)
 
 
-def _of_sample(asked: CountingPass, found: PassCounts) -> CountingPass:
+def _find_window(asked: CountingPass, found: PassCounts) -> CountingPass:
     """Return the window of scores in which the n-th one is almost surely."""
     bits, rank = found.key_bits, asked.n / STRIDE
     margin = MARGIN * (math.sqrt(rank) + 1)
     reached_B = np.cumsum(found.counts_B[::-1])
     upper, lower = len(reached_B) - 1 - np.searchsorted(reached_B, [rank - margin, rank + margin])
     size = 1 << bits - SAMPLE_BITS
-    first = max(int(lower) * size, lowest(bits)) if lower >= 0 else lowest(bits)
-    last = min((int(upper) + 1) * size - 1, highest(bits)) if rank > margin else highest(bits)
+    first = max(int(lower) * size, get_lowest_key(bits)) if lower >= 0 else get_lowest_key(bits)
+    last = min((int(upper) + 1) * size - 1, get_highest_key(bits)) if rank > margin else get_highest_key(bits)
     first, last = without_minus_zero(first, max(first, last), bits)
     return replace(asked, first=first, last=last, key_bits=bits)
 
 
-def _in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple[int, Unsigned, Int64s]:
+def _find_in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple[int, Unsigned, Int64s]:
     """Return the number of rows ahead of the window, and keys (or hashes) and places of those in it."""
     if asked.tied_at is not None:
         score = score_of(asked.tied_at, asked.key_bits)
@@ -252,24 +261,24 @@ def _in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple
         return int(ahead), hash_M[in_M], tied_M[in_M]
     low, high = score_of(asked.first, asked.key_bits), score_of(asked.last, asked.key_bits)
     place_M = np.flatnonzero((score_S >= low) & (score_S <= high))  # false for NaN
-    return int(np.count_nonzero(score_S > high)), keys(score_S[place_M]), place_M
+    return int(np.count_nonzero(score_S > high)), to_score_keys(score_S[place_M]), place_M
 
 
-def _of_collected(asked: CountingPass, keys_M: Uint64s, row_ids_M: Int64s, wanted: int) -> Bound:
+def _find_bound(asked: CountingPass, keys_M: Uint64s, row_ids_M: Int64s, wanted: int) -> Bound:
     """Return the bound among all rows of a window."""
     if asked.tied_at is not None:
-        return _bound(asked, asked.tied_at, int(np.partition(keys_M, wanted - 1)[wanted - 1]))
+        return _make_bound(asked, asked.tied_at, int(np.partition(keys_M, wanted - 1)[wanted - 1]))
     key = np.partition(keys_M, len(keys_M) - wanted)[len(keys_M) - wanted]
     last = wanted - int(np.count_nonzero(keys_M > key)) - 1
     hashes_M = hash64(row_ids_M[keys_M == key], asked.seed)
-    return _bound(asked, int(key), int(np.partition(hashes_M, last)[last]))
+    return _make_bound(asked, int(key), int(np.partition(hashes_M, last)[last]))
 
 
-def _bound(asked: CountingPass, key: int, tie: int) -> Bound:
+def _make_bound(asked: CountingPass, key: int, tie: int) -> Bound:
     return Bound(score=float(score_of(key, asked.key_bits)), tie=tie, seed=asked.seed, num_selected=asked.n)
 
 
-def _one_width(bits: int, other: int) -> int:
+def _require_one_width(bits: int, other: int) -> int:
     if bits and other and bits != other:
         raise ValueError(f"scores of {bits} bits and of {other} bits in one search: convert them to one type")
     return bits or other

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from curation.arrays import Bools, Float32s, Int64s
 from curation.config import BudgetConfig
-from curation.config.base import rows_in
+from curation.config.base import count_share
 from curation.errors import BudgetError
 from curation.json_types import Json
 from curation.selection.class_shares import ClassScores, ClassShares
@@ -140,7 +140,7 @@ class Share:
     def count(self, pool: Pool) -> Count:
         """Return the share; it raises ``BudgetError`` where that is less than one row."""
         found = f"{self.share} of {pool.num_rows} labelled rows is less than one"
-        return Count(_some(rows_in(self.share, pool.num_rows), "share", found))
+        return Count(_require_some(count_share(self.share, pool.num_rows), "share", found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class Oracle:
     def count(self, pool: Pool) -> Count:
         """Return the number; it raises ``BudgetError`` where no weak label is right."""
         assert pool.num_right is not None, "declared"
-        return Count(min(_some(pool.num_right, "oracle", "no weak label of the pool is right"), self.cap))
+        return Count(min(_require_some(pool.num_right, "oracle", "no weak label of the pool is right"), self.cap))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class FitPurity:
         accepted_M = pool.measured.trust_M >= ACCEPTED
         num_right, num = int(pool.measured.correct_M[accepted_M].sum()), int(accepted_M.sum())
         found = f"purity {num_right}/{num} on the fit set times {pool.num_right} right weak labels is below 1"
-        return Count(_some(num_right * pool.num_right // max(num, 1), "fit_purity", found))
+        return Count(_require_some(num_right * pool.num_right // max(num, 1), "fit_purity", found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,15 +181,15 @@ class Threshold:
         """Return their number; it raises ``BudgetError`` where there is none."""
         assert pool.scores is not None, "declared"
         found = f"no row has a trust of at least {self.threshold}"
-        return Count(_some(pool.scores.num_trusted(self.threshold), "threshold", found), is_cut=True)
+        return Count(_require_some(pool.scores.num_trusted(self.threshold), "threshold", found), is_cut=True)
 
 
-def rows_a_label(limit: float, n: int) -> int:
+def compute_label_cap(limit: float, n: int) -> int:
     """Return how many rows with one label ``selection.max_per_label`` allows: a number, or a share of n rounded down.
 
     A share that is less than one row allows one.
     """
-    return limit if isinstance(limit, int) else max(1, rows_in(limit, n))
+    return limit if isinstance(limit, int) else max(1, count_share(limit, n))
 
 
 def check_pool(budget: BudgetConfig, num_rows: int) -> None:
@@ -205,7 +205,7 @@ def check_pool(budget: BudgetConfig, num_rows: int) -> None:
         )
 
 
-def _some(n: int, rule: str, found: str) -> int:
+def _require_some(n: int, rule: str, found: str) -> int:
     if n < 1:
         raise BudgetError(
             f"selection.budget.{rule}: {found}, which makes the budget 0; set selection.budget.n, "

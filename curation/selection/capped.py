@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from curation.arrays import Floats, Int64s, Uint64s
 from curation.hashing import hash64
-from curation.selection.score_keys import keys, scores
+from curation.selection.score_keys import from_score_keys, to_score_keys
 
 Labels = npt.NDArray[np.uint64]
-"""Integers that stand for the rows' labels: equal for rows that count together, below 2^63 or of :func:`labels_apart`,
+"""Integers that stand for the rows' labels: equal for rows that count together, below 2^63 or of :func:`make_own_labels`,
 [N]."""
 Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
 """Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
@@ -57,7 +57,7 @@ class Capped:
     @property
     def score_n(self) -> Floats:
         """Their scores, float64 [n]."""
-        return scores(~self.rows_n["key"])
+        return from_score_keys(~self.rows_n["key"])
 
 
 def is_capped(budget: Mapping[str, object]) -> bool:
@@ -65,12 +65,12 @@ def is_capped(budget: Mapping[str, object]) -> bool:
     return budget.get("max_per_label") is not None or budget.get("quota") is not None
 
 
-def labels_apart(row_ids_N: Int64s) -> Labels:
+def make_own_labels(row_ids_N: Int64s) -> Labels:
     """Return a label for each row without one, above all labels: each counts by itself, so that no cap holds."""
     return row_ids_N.astype(np.uint64) | _OWN
 
 
-def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
+def walk_batches(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
     """Return rows that the walk takes; the seed is that of the ties."""
     best, held = np.empty(0, dtype=_ROW), [np.empty(0, dtype=_ROW)]
     if not n:
@@ -80,7 +80,7 @@ def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
     for row_ids_B, score_B, label_of in batches:
         place_M = np.flatnonzero(score_B > -np.inf)  # false for NaN, too
         num_rows, num_scored = num_rows + len(row_ids_B), num_scored + len(place_M)
-        key_M = ~keys(score_B[place_M].astype(np.float64))
+        key_M = ~to_score_keys(score_B[place_M].astype(np.float64))
         if len(best) == n:
             near_M = key_M <= best["key"][-1]
             place_M, key_M = place_M[near_M], key_M[near_M]
@@ -97,11 +97,11 @@ def walked(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
         num_held += len(rows_M)
         if num_held >= max(n, HELD_ROWS):
             best, held, num_held = _walk([best, *held], n, cap), [], 0
-            last_S = None if isinstance(cap, int) else _last(best, cap)
+            last_S = None if isinstance(cap, int) else _find_last_keys(best, cap)
     return Capped(rows_n=_walk([best, *held], n, cap), num_scored=num_scored, num_rows=num_rows)
 
 
-def walked_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
+def walk_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
     """Return rows that the walk takes of all parts, in any order of the parts."""
     rows_n, num_scored, num_rows = np.empty(0, dtype=_ROW), 0, 0
     for part in parts:
@@ -110,7 +110,7 @@ def walked_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
     return Capped(rows_n=rows_n, num_scored=num_scored, num_rows=num_rows)
 
 
-def num_before(label_N: npt.NDArray[Any]) -> Int64s:
+def count_before(label_N: npt.NDArray[Any]) -> Int64s:
     """Return how many rows with the same label stand before each row, int64 [N]."""
     order_N = np.argsort(label_N, kind="stable")
     sorted_N = label_N[order_N]
@@ -120,7 +120,7 @@ def num_before(label_N: npt.NDArray[Any]) -> Int64s:
     return before_N
 
 
-def _last(best: npt.NDArray[np.void], cap: Int64s) -> Uint64s:
+def _find_last_keys(best: npt.NDArray[np.void], cap: Int64s) -> Uint64s:
     """Return the key of the last row that may still be taken of each label, uint64 [S], where quotas are full."""
     label_M = best["label"].astype(np.int64)
     last_S = np.full(len(cap), np.iinfo(np.uint64).max)
@@ -134,5 +134,5 @@ def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: Cap) -> npt.NDArray[np
     rows_M = np.concatenate(parts)
     rows_M = rows_M[np.lexsort((rows_M["tie"], rows_M["key"]))]
     most: Any = cap if isinstance(cap, int) else cap[rows_M["label"].astype(np.int64)]
-    taken: npt.NDArray[np.void] = rows_M[num_before(rows_M["label"]) < most][:n]
+    taken: npt.NDArray[np.void] = rows_M[count_before(rows_M["label"]) < most][:n]
     return taken

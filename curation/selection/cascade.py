@@ -28,8 +28,8 @@ import scipy
 from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import ConfigError, UserError
 from curation.json_types import Json
-from curation.metrics.estimates import TAIL, Estimate, proportion
-from curation.selection.risk.ours import exact_upper
+from curation.metrics.estimates import TAIL, Estimate, compute_proportion
+from curation.selection.risk.ours import compute_exact_upper
 
 COUNT_SHARE = 0.1
 """The part of delta for the unknown number of held-out rows that the full cut of a share of the pool selects."""
@@ -147,7 +147,7 @@ class FirstCut:
         )
 
 
-def first_cut(
+def find_first_cut(
     rows: HeldOut,
     *,
     keep: float | None = None,
@@ -178,18 +178,18 @@ def first_cut(
             raise ConfigError(f"first cut: {name} {value} is not a share between 0 and 1, both excluded")
     delta = 1 - confidence
     first_M = np.where(np.isnan(rows.first_M), np.inf, rows.first_M.astype(np.float64))
-    order = np.lexsort((np.random.default_rng(seed).random(len(first_M)), -_selectable(rows.full_M)))
+    order = np.lexsort((np.random.default_rng(seed).random(len(first_M)), -_mask_unselectable(rows.full_M)))
     ranked_M = first_M[order]  # by the full score, the best first
-    num_selected, counts = _num_selected(rows, keep, full_threshold, COUNT_SHARE * delta)
+    num_selected, counts = _count_selected(rows, keep, full_threshold, COUNT_SHARE * delta)
     if keep is not None:
         delta *= 1 - COUNT_SHARE
-    threshold = min(_tolerance_limit(ranked_M[:count], loss, delta) for count in np.unique(counts).tolist())
+    threshold = min(_compute_tolerance_limit(ranked_M[:count], loss, delta) for count in np.unique(counts).tolist())
     dropped_M = first_M < threshold
     means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
-    saved = _saved(rows, dropped_M, fed_twice)
+    saved = _estimate_saved(rows, dropped_M, fed_twice)
     needed, off = None, None
-    if threshold == -np.inf and int(counts.min()) < (least := _least_selected(loss, delta)):
-        needed = _needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
+    if threshold == -np.inf and int(counts.min()) < (least := _compute_least_selected(loss, delta)):
+        needed = _estimate_needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
         more = "" if needed is None else f"give about {needed:,} held-out rows, or "
         off = (
             f"of {len(first_M):,} held-out rows only {int(counts.min()):,} are sure to be among the selected ones, and "
@@ -197,7 +197,7 @@ def first_cut(
             "larger loss"
         )
     else:
-        off = _too_little(rows, dropped_M, saved)
+        off = _describe_too_little(rows, dropped_M, saved)
     lost = int((ranked_M[:num_selected] < threshold).sum())
     on = off is None
     return FirstCut(
@@ -210,18 +210,20 @@ def first_cut(
         full_threshold=full_threshold,
         num_held_out=len(first_M),
         num_selected=num_selected,
-        bound=float(exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]) if on else None,
-        dropped=proportion(int(dropped_M.sum()), len(first_M)),
+        bound=float(compute_exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]) if on else None,
+        dropped=compute_proportion(int(dropped_M.sum()), len(first_M)),
         saved=saved,
         break_even=min(1.0, float((LEAST_SAVED * sum(means) + fed_twice) / max(means[1] + fed_twice, 1e-9))),
         fed_twice=fed_twice,
         answers_dropped=AnswerLengths.of(rows.output_tokens_M[dropped_M]),
-        guarantee=_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
+        guarantee=_describe_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
         needed=needed,
     )
 
 
-def _num_selected(rows: HeldOut, keep: float | None, full_threshold: float | None, delta: float) -> tuple[int, Int64s]:
+def _count_selected(
+    rows: HeldOut, keep: float | None, full_threshold: float | None, delta: float
+) -> tuple[int, Int64s]:
     """Return how many held-out rows the full pass selects, and the numbers that are possible at confidence 1 - delta.
 
     A threshold selects a known number; of a share of the pool, how many rows are held out is chance.
@@ -230,12 +232,12 @@ def _num_selected(rows: HeldOut, keep: float | None, full_threshold: float | Non
         num_selected = int((rows.full_M >= full_threshold).sum())
         return num_selected, np.array([num_selected])
     assert keep is not None, "one of the two is given"
-    num_rows, num_selectable = len(rows.full_M), int((_selectable(rows.full_M) > -np.inf).sum())
-    counts = np.minimum(_counts(num_rows, keep, delta), num_selectable)
+    num_rows, num_selectable = len(rows.full_M), int((_mask_unselectable(rows.full_M) > -np.inf).sum())
+    counts = np.minimum(_compute_counts(num_rows, keep, delta), num_selectable)
     return min(round(keep * num_rows), num_selectable), counts
 
 
-def _too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
+def _describe_too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
     """Return why a cut that may be made is not worth it; ``None`` if it is."""
     if not dropped_M.any():
         return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
@@ -248,48 +250,48 @@ def _too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
     return None
 
 
-def still_pays(num_asked: int, num_dropped: int, break_even: float) -> bool:
+def can_still_pay(num_asked: int, num_dropped: int, break_even: float) -> bool:
     """Return whether the rows so far leave it open that at least the share ``break_even`` of a pool is dropped.
 
     It is no, if even the exact upper bound (97.5 %) on the share of dropped rows is below it.
     """
-    return proportion(num_dropped, num_asked).high >= break_even
+    return compute_proportion(num_dropped, num_asked).high >= break_even
 
 
-def _tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
+def _compute_tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
     """Return the largest of K first scores below which at most ``loss`` of their kind are, at confidence 1 - delta."""
-    rank = tolerance_rank(len(first_K), loss, delta)
+    rank = compute_tolerance_rank(len(first_K), loss, delta)
     return float(np.partition(first_K, rank - 1)[rank - 1]) if rank else -math.inf
 
 
-def tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
+def compute_tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
     """Return the largest r with P(Bin(num_rows, loss) <= r - 1) <= delta; 0 if there is none."""
     return int((scipy.special.bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
 
 
-def _counts(num_rows: int, keep: float, delta: float) -> Int64s:
+def _compute_counts(num_rows: int, keep: float, delta: float) -> Int64s:
     """Return the numbers of rows of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
     low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
     return np.arange(low, high + 1)
 
 
-def _least_selected(loss: float, delta: float) -> int:
+def _compute_least_selected(loss: float, delta: float) -> int:
     """Return the smallest number of selected rows that has a tolerance limit: (1 - loss) ** rows <= delta."""
     return math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)
 
 
-def _needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, least: int) -> int | None:
+def _estimate_needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, least: int) -> int | None:
     """Return about how many held-out rows have ``least`` selected ones; None if none of these rows is selected."""
     num_rows = len(rows.first_M)
     if not num_selected:
         return None
     needed = math.ceil(num_rows * least / num_selected)
-    while keep is not None and _counts(needed, keep, delta)[0] < least and needed < 2**40:
+    while keep is not None and _compute_counts(needed, keep, delta)[0] < least and needed < 2**40:
         needed = math.ceil(1.01 * needed)
     return needed
 
 
-def _saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
+def _estimate_saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
     """Return the share of tokens that is saved: a ratio of means, with its interval by the delta method."""
     tokens_M = (rows.prompt_tokens_M + rows.output_tokens_M).astype(np.float64)
     gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
@@ -302,12 +304,12 @@ def _saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
-def _selectable(full_M: Float64s) -> Float64s:
+def _mask_unselectable(full_M: Float64s) -> Float64s:
     """Return the full scores with -inf for rows that are never selected."""
     return np.where(np.isnan(full_M), -np.inf, full_M.astype(np.float64))
 
 
-def _guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
+def _describe_guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
     what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
     return (
         f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "

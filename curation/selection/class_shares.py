@@ -43,7 +43,7 @@ class ClassShares:
     """Why counts are taken as they are, in words."""
 
 
-def estimated(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> ClassShares:
+def estimate_shares(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> ClassShares:
     """Estimate the shares of C classes.
 
     Args:
@@ -59,7 +59,7 @@ def estimated(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> 
     elif not given_T.sum():
         why = "no row of the pool is labelled"
     if why is None:
-        share_C = _most_probable(given_T / given_T.sum(), confusion_CT)
+        share_C = _find_most_probable(given_T / given_T.sum(), confusion_CT)
     else:
         some_C = given_T[:num_classes] + 1e-9  # equal shares, where nothing is labelled
         share_C = some_C / some_C.sum()
@@ -89,7 +89,7 @@ def label_probabilities(confusion_CT: Int64s) -> Float64s:
     return found
 
 
-def _most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
+def _find_most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
     """Return the most probable shares [C]: the labelled rows' own shares count as one row a class beside all rows."""
     probability_CT, num_labelled = label_probabilities(confusion_CT), confusion_CT.sum()
     num_classes = len(confusion_CT)
@@ -106,7 +106,7 @@ def _most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
     return share_C
 
 
-def distance(first_C: npt.ArrayLike, second_C: npt.ArrayLike) -> float:
+def compute_share_distance(first_C: npt.ArrayLike, second_C: npt.ArrayLike) -> float:
     """Return the total variation distance of two sets of shares: the part that would have to change its class."""
     return float(np.abs(np.asarray(first_C, dtype=np.float64) - np.asarray(second_C, dtype=np.float64)).sum() / 2)
 

@@ -2,7 +2,7 @@
 
 Up to ``RUN_ROWS`` rows are sorted in memory. More are written to a file without a name, run by run, 20 to 24 bytes a
 row, and all runs are read back together, each a block at a time, so that about ``RUN_ROWS`` rows are held. The order is
-that of :func:`curation.selection.top_n.in_rank_order`: larger scores first, equal ones by a seeded hash of the row id.
+that of :func:`curation.selection.top_n.sort_by_rank`: larger scores first, equal ones by a seeded hash of the row id.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from curation.arrays import Floats, Int64s, Uint64s
 from curation.hashing import hash64
-from curation.selection.score_keys import keys
+from curation.selection.score_keys import to_score_keys
 
 RUN_ROWS = 1 << 18
 LEAST_BLOCK = 256
@@ -22,12 +22,12 @@ LEAST_BLOCK = 256
 Records = npt.NDArray[np.void]
 
 
-def ranked(batches: Iterable[tuple[Int64s, Floats]], seed: int) -> Iterator[Int64s]:
+def iter_ranked(batches: Iterable[tuple[Int64s, Floats]], seed: int) -> Iterator[Int64s]:
     """Yield the ids of rows, best first, in parts; ``batches`` are their ids and scores [B], of one type, none NaN."""
-    return sorted_by((ids_B, score_B, hash64(ids_B, seed)) for ids_B, score_B in batches)
+    return iter_sorted((ids_B, score_B, hash64(ids_B, seed)) for ids_B, score_B in batches)
 
 
-def sorted_by(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[Int64s]:
+def iter_sorted(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[Int64s]:
     """Yield some numbers in the order of their rows' ranks, in parts.
 
     ``batches`` are the numbers, the scores, of one type and none NaN, and the hashes of the row ids [B].
@@ -37,7 +37,7 @@ def sorted_by(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[Int
         for value_B, score_B, tie_B in batches:
             for start in range(0, len(value_B), RUN_ROWS):
                 part = slice(start, start + RUN_ROWS)
-                key_B = ~keys(score_B[part])  # so that records sort by rank
+                key_B = ~to_score_keys(score_B[part])  # so that records sort by rank
                 kind = [("key", key_B.dtype), ("tie", np.uint64), ("value", np.int64)]
                 records: Any = np.empty(len(key_B), dtype=kind)
                 records["key"], records["tie"], records["value"] = key_B, tie_B[part], value_B[part]
@@ -64,7 +64,7 @@ class _Runs:
         """Yield the numbers of all, sorted."""
         if not self._sizes:
             if self._num_held:
-                yield self._sorted()["value"].copy()
+                yield self._take_sorted()["value"].copy()
             return
         kind = self._held[0].dtype
         self._spill()
@@ -84,28 +84,28 @@ class _Runs:
                 parts = blocks
             else:
                 last = min(unread, key=lambda record: (record["key"], record["tie"]))
-                stops = [_upto(block, last) for block in blocks]
+                stops = [_count_up_to(block, last) for block in blocks]
                 parts = [block[:stop] for block, stop in zip(blocks, stops, strict=True)]
                 blocks = [block[stop:] for block, stop in zip(blocks, stops, strict=True)]
-            yield _in_order(np.concatenate(parts))["value"].copy()
+            yield _sort_records(np.concatenate(parts))["value"].copy()
             if not unread:
                 return
 
-    def _sorted(self) -> Records:
+    def _take_sorted(self) -> Records:
         records, self._held, self._num_held = np.concatenate(self._held), [], 0
-        return _in_order(records)
+        return _sort_records(records)
 
     def _spill(self) -> None:
         self._sizes.append(self._num_held)
-        self._sorted().tofile(self._file)
+        self._take_sorted().tofile(self._file)
 
 
-def _in_order(records: Records) -> Records:
+def _sort_records(records: Records) -> Records:
     ordered: Records = records[np.lexsort((records["tie"], records["key"]))]
     return ordered
 
 
-def _upto(block: Records, last: Any) -> int:
+def _count_up_to(block: Records, last: Any) -> int:
     """Return how many records of a sorted block come no later than ``last``."""
     low, high = (int(np.searchsorted(block["key"], last["key"], side=side)) for side in ("left", "right"))
     return low + int(np.searchsorted(block["tie"][low:high], last["tie"], side="right"))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.arrays import Floats, Int64s
-from curation.selection.score_keys import keys, scores
+from curation.selection.score_keys import from_score_keys, to_score_keys
 
 Batch = tuple[Int64s, Floats]
 """Row ids and raw scores of some rows, both [N]; NaN or -inf for a row that may not be selected."""
@@ -88,7 +88,7 @@ class Streamed:
                 of_G = np.flatnonzero(place_G == place)
                 before = self._reached_C[place] - counts_R.sum()
                 rest_G = len(counts_R) - 1 - np.searchsorted(np.cumsum(counts_R[::-1]), rank_G[of_G] - before)
-                found_G[of_G] = scores(((cell << REST_BITS) + rest_G).astype(np.uint32))
+                found_G[of_G] = from_score_keys(((cell << REST_BITS) + rest_G).astype(np.uint32))
         return found_G
 
     def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
@@ -99,16 +99,16 @@ class Streamed:
         return found
 
 
-def _keys(batches: Iterable[Batch]) -> Iterable[tuple[int, Int64s]]:
+def _iter_keys(batches: Iterable[Batch]) -> Iterable[tuple[int, Int64s]]:
     """Yield the number of rows of each batch, and the keys of those with a score."""
     for _, score_B in batches:
         single_B = score_B.astype(np.float32, copy=False)
-        yield len(single_B), keys(single_B[single_B > -np.inf]).astype(np.int64)
+        yield len(single_B), to_score_keys(single_B[single_B > -np.inf]).astype(np.int64)
 
 
 def _count_cells(batches: Iterable[Batch]) -> tuple[int, Int64s]:
     counts_C, num_rows = np.zeros(1 << CELL_BITS, dtype=np.int64), 0
-    for num, key_M in _keys(batches):
+    for num, key_M in _iter_keys(batches):
         counts_C += np.bincount(key_M >> REST_BITS, minlength=len(counts_C))
         num_rows += num
     return num_rows, counts_C
@@ -117,7 +117,7 @@ def _count_cells(batches: Iterable[Batch]) -> tuple[int, Int64s]:
 def _count_within(cells: Int64s, batches: Iterable[Batch]) -> Int64s:
     """Return rows by each of some ascending cells and the rest of their keys, int64 [C, R]."""
     counts_CR = np.zeros((len(cells), 1 << REST_BITS), dtype=np.int64)
-    for _, key_M in _keys(batches):
+    for _, key_M in _iter_keys(batches):
         place_M = np.minimum(np.searchsorted(cells, key_M >> REST_BITS), len(cells) - 1)
         in_M = np.flatnonzero(cells[place_M] == key_M >> REST_BITS)
         number_M = (place_M[in_M] << REST_BITS) + (key_M[in_M] & (1 << REST_BITS) - 1)

@@ -11,7 +11,7 @@ from curation.selection import Candidates, Cut
 from curation.selection.top_n import TopN
 
 
-def strata(difficulty_N: Float64s, num_bins: int) -> Int64s:
+def assign_bins(difficulty_N: Float64s, num_bins: int) -> Int64s:
     """Return the difficulty bin of each row, int64 [N]; bins have about equal size, and equal difficulties share a bin.
 
     Bins count from 0, the easiest; rows of unknown difficulty (NaN) are the bin ``num_bins``.
@@ -70,8 +70,10 @@ class ByStratum(ABC):
         chosen = [np.zeros(0, dtype=np.int64)]
         for stratum, quota in enumerate(allocate(self.weights(candidates, sizes_S), sizes_S, budget).tolist()):
             if quota:
-                chosen.append(TopN().cut(_among(candidates, stratum_N == stratum), quota, seed).row_ids_n)
-        return TopN().cut(_among(candidates, np.isin(candidates.row_ids_N, np.concatenate(chosen))), budget, seed)
+                chosen.append(TopN().cut(_select_candidates(candidates, stratum_N == stratum), quota, seed).row_ids_n)
+        return TopN().cut(
+            _select_candidates(candidates, np.isin(candidates.row_ids_N, np.concatenate(chosen))), budget, seed
+        )
 
     @abstractmethod
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
@@ -109,5 +111,5 @@ def _count(candidates: Candidates, which_N: Bools) -> Int64s:
     return np.bincount(candidates.stratum_N[which_N], minlength=candidates.num_strata)
 
 
-def _among(candidates: Candidates, which_N: Bools) -> Candidates:
+def _select_candidates(candidates: Candidates, which_N: Bools) -> Candidates:
     return Candidates(row_ids_N=candidates.row_ids_N[which_N], raw_score_N=candidates.raw_score_N[which_N])

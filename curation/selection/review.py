@@ -88,23 +88,23 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
     """
     if num < FEWEST_DRAWN:
         raise ReviewError(f"--num: {num} rows are too few to estimate anything; give at least {FEWEST_DRAWN}")
-    region_R, floor = _region(rows, ranked)
+    region_R, floor = _find_region(rows, ranked)
     if not len(region_R):
         raise ReviewError("review: nothing is selected and no row has a score, so there is nothing to draw from")
     num = min(num, len(region_R))
-    stratum_R = _strata(rows, region_R, num, seed) if ranked else np.zeros(len(region_R), dtype=np.int64)
+    stratum_R = _assign_strata(rows, region_R, num, seed) if ranked else np.zeros(len(region_R), dtype=np.int64)
     num_strata = int(stratum_R.max()) + 1
     size_S = np.bincount(stratum_R, minlength=num_strata)
-    prior_S = _priors(rows.trust_N[region_R], stratum_R, num_strata)
+    prior_S = _compute_priors(rows.trust_N[region_R], stratum_R, num_strata)
     ids_R = rows.row_ids_N[region_R]
     num_extra = max(num - round(UNIFORM_SHARE * num), FEWEST * num_strata) if ranked and num < len(region_R) else 0
-    uniform_R = _smallest(hash64(ids_R, derive(seed, "audit uniform")), max(num - num_extra, 0))
-    extra_S = _extra(size_S, prior_S, np.bincount(stratum_R[uniform_R], minlength=num_strata), num)
+    uniform_R = _find_smallest(hash64(ids_R, derive(seed, "audit uniform")), max(num - num_extra, 0))
+    extra_S = _allocate_extra(size_S, prior_S, np.bincount(stratum_R[uniform_R], minlength=num_strata), num)
     drawn_R = uniform_R.copy()
     hash_R = hash64(ids_R, derive(seed, "audit extra"))
     for stratum, wanted in enumerate(extra_S):
         left = np.flatnonzero((stratum_R == stratum) & ~uniform_R)
-        drawn_R[left[_smallest(hash_R[left], int(wanted))]] = True
+        drawn_R[left[_find_smallest(hash_R[left], int(wanted))]] = True
     drawn_S = np.bincount(stratum_R[drawn_R], minlength=num_strata)
     chosen = np.flatnonzero(drawn_R)
     chosen = chosen[np.argsort(hash64(ids_R[chosen], derive(seed, "audit order")))]
@@ -114,14 +114,14 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
         inclusion_M=(drawn_S / size_S)[stratum_R[chosen]],
         uniform_M=uniform_R[chosen],
         strata=tuple(
-            _stratum(rows, region_R[stratum_R == index], int(drawn_S[index]), float(prior_S[index]))
+            _make_stratum(rows, region_R[stratum_R == index], int(drawn_S[index]), float(prior_S[index]))
             for index in range(num_strata)
         ),
         floor=floor,
     )
 
 
-def _region(rows: ScoredRows, ranked: bool) -> tuple[Int64s, float | None]:
+def _find_region(rows: ScoredRows, ranked: bool) -> tuple[Int64s, float | None]:
     if not ranked:
         return np.flatnonzero(rows.selected_N), None
     num_rows, num_selected = len(rows.raw_N), int(rows.selected_N.sum())
@@ -132,7 +132,7 @@ def _region(rows: ScoredRows, ranked: bool) -> tuple[Int64s, float | None]:
     return np.flatnonzero(rows.raw_N >= floor), float(floor)
 
 
-def _strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> Int64s:
+def _assign_strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> Int64s:
     """Return each row's stratum in the region: quantiles of the selected rows' score, then of those below."""
     bins = int(np.clip((num - round(UNIFORM_SHARE * num)) // (2 * FEWEST), 1, MOST_STRATA))
     raw_R, selected_R = rows.raw_N[region_R], rows.selected_N[region_R]
@@ -147,7 +147,7 @@ def _strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> Int64s:
     return stratum_R
 
 
-def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
+def _compute_priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
     """Return the mean trust of each stratum, kept away from 0 and 1, where it would claim to know the answer."""
     known_R = np.isfinite(trust_R)
     count_S = np.bincount(stratum_R[known_R], minlength=num_strata)
@@ -155,7 +155,7 @@ def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
     return np.clip(np.where(count_S > 0, total_S / np.maximum(count_S, 1), 0.5), 0.05, 0.95)
 
 
-def _extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: int) -> Int64s:
+def _allocate_extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: int) -> Int64s:
     num_extra = num - int(uniform_S.sum())
     least_S = np.minimum(np.clip(FEWEST - uniform_S, 0, None), size_S - uniform_S)
     weight_S = size_S * np.sqrt(prior_S * (1 - prior_S))
@@ -164,7 +164,7 @@ def _extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: int) -> In
     return extra_S
 
 
-def _smallest(hash_N: Uint64s, count: int) -> Bools:
+def _find_smallest(hash_N: Uint64s, count: int) -> Bools:
     """Return which rows have the ``count`` smallest hashes, bool [N]."""
     found_N = np.zeros(len(hash_N), dtype=np.bool_)
     if count >= len(hash_N):
@@ -174,7 +174,7 @@ def _smallest(hash_N: Uint64s, count: int) -> Bools:
     return found_N
 
 
-def _stratum(rows: ScoredRows, place_R: Int64s, num_drawn: int, prior: float) -> Stratum:
+def _make_stratum(rows: ScoredRows, place_R: Int64s, num_drawn: int, prior: float) -> Stratum:
     raw_R = rows.raw_N[place_R]
     ranked = bool(np.isfinite(raw_R).all())
     return Stratum(

@@ -10,7 +10,7 @@ from curation.arrays import Floats
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 
-def keys(score_N: Floats) -> Unsigned:
+def to_score_keys(score_N: Floats) -> Unsigned:
     """Return the keys of float32 (uint32) or float64 scores (uint64), [N]; -0.0 has that of 0.0, NaN is outside."""
     unsigned: Any = np.uint32 if score_N.dtype == np.float32 else np.uint64
     bits_N = (score_N + 0.0).view(unsigned)
@@ -20,8 +20,8 @@ def keys(score_N: Floats) -> Unsigned:
     return found
 
 
-def scores(key_N: Unsigned) -> Floats:
-    """Return the scores of keys, [N]: the inverse of :func:`keys`."""
+def from_score_keys(key_N: Unsigned) -> Floats:
+    """Return the scores of keys, [N]: the inverse of :func:`to_score_keys`."""
     kind: Any = key_N.dtype.type
     top = kind(1) << kind(8 * key_N.dtype.itemsize - 1)
     bits_N = np.where(key_N & top, key_N ^ top, ~key_N)
@@ -31,18 +31,18 @@ def scores(key_N: Unsigned) -> Floats:
 
 def score_of(key: int, bits: int) -> Any:
     """Return the score of one key, as a numpy scalar of that width."""
-    return scores(np.array([key], dtype=np.uint32 if bits == 32 else np.uint64))[0]
+    return from_score_keys(np.array([key], dtype=np.uint32 if bits == 32 else np.uint64))[0]
 
 
-def lowest(bits: int) -> int:
+def get_lowest_key(bits: int) -> int:
     """Return the key of the lowest finite score."""
     kind: Any = np.float32 if bits == 32 else np.float64
-    return int(keys(np.array([np.finfo(kind).min], dtype=kind))[0])
+    return int(to_score_keys(np.array([np.finfo(kind).min], dtype=kind))[0])
 
 
-def highest(bits: int) -> int:
+def get_highest_key(bits: int) -> int:
     """Return the key of +inf."""
-    return int(keys(np.array([np.inf], dtype=np.float32 if bits == 32 else np.float64))[0])
+    return int(to_score_keys(np.array([np.inf], dtype=np.float32 if bits == 32 else np.float64))[0])
 
 
 def without_minus_zero(first: int, last: int, bits: int) -> tuple[int, int]:

@@ -36,10 +36,10 @@ class TopN:
         if num_wanted < len(tied):
             tied = tied[np.argpartition(hash64(row_ids_N[tied], seed), num_wanted - 1)[:num_wanted]]
         chosen = np.concatenate([above, tied])
-        return Cut(row_ids_n=in_rank_order(row_ids_N[chosen], score_N[chosen], seed), threshold=float(threshold))
+        return Cut(row_ids_n=sort_by_rank(row_ids_N[chosen], score_N[chosen], seed), threshold=float(threshold))
 
 
-def in_rank_order(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
+def sort_by_rank(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
     """Return the ids of selected rows, the highest score first, of equal scores the smallest hash, int64 [n]."""
     # hash64 is a bijection for a given seed, so different ids never tie
     ranked_n: Int64s = row_ids_n[np.lexsort((hash64(row_ids_n, seed), -raw_score_n))]

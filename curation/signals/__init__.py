@@ -13,12 +13,12 @@ from typing import cast
 from curation import arms
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
-from curation.domains.given import Constrained, completion_of
-from curation.registry import check_options, code
+from curation.domains.given import Constrained, get_given_completion
+from curation.registry import check_options, load_code
 from curation.teachers import Request
 
 SIGNALS = {
-    **{column: signal.made_by for column, signal in arms.signals_of(arms.ARMS).items()},
+    **{column: signal.made_by for column, signal in arms.find_signals(arms.ARMS).items()},
     "judge": "curation.signals.judge:JudgeVerdict",  # grades, and never selects
     "chosen_verdict": "curation.signals.judge:ChosenVerdict",  # likewise
 }
@@ -83,12 +83,12 @@ def get_signal(name: str, **options: object) -> SignalMethod:
     Raises:
         ConfigError: options that the class does not take.
     """
-    made_by = code(SIGNALS.get(name, name))
+    made_by = load_code(SIGNALS.get(name, name))
     check_options("signals.options", made_by, **options)
     return cast(SignalMethod, made_by(**options))
 
 
-def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> bool:
+def matches_weak_label(domain: Domain, completion: str, example: Example, weak: Weak) -> bool:
     """Return whether a completion states the weak label; one that cannot be read, or compared, states another."""
     label, _ = attempt(domain.parse, completion, example)
     if label is None or weak.label is None:
@@ -99,7 +99,7 @@ def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> boo
 def label_request(domain: Domain, row_id: int, example: Example) -> Request:
     """Return the question that the labelling pass asks of a row, by a domain as its decoding asks it (``as_asked``)."""
     options, stepwise = domain.options(example), isinstance(domain, Constrained) and domain.stepwise
-    given = completion_of(domain, example)
+    given = get_given_completion(domain, example)
     blank = () if options is None or stepwise else domain.content_free(example)
     return Request(
         row_id=row_id,

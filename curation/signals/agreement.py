@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, SignalMethod, Weak, agrees, label_request
+from curation.signals import Answer, SignalMethod, Weak, label_request, matches_weak_label
 from curation.teachers import Request
-from curation.teachers.completions import above, of_pairs
+from curation.teachers.completions import compute_pair_sureness, subtract_baselines
 
 
 class EnsembleAgreement(SignalMethod):
@@ -24,7 +24,7 @@ class EnsembleAgreement(SignalMethod):
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """Return 1 or 0; a label that cannot be read agrees with none."""
-        return float(agrees(domain, answers[0].completion, example, weak))
+        return float(matches_weak_label(domain, answers[0].completion, example, weak))
 
 
 class SelfConsistency(SignalMethod):
@@ -52,10 +52,10 @@ class SelfConsistency(SignalMethod):
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """Return the share, in [0, 1]; samples that cannot be read agree with none."""
         if answers[0].option_logprobs is not None:
-            scores = above(answers[0].option_logprobs, answers[0].baselines)  # as the label was chosen
+            scores = subtract_baselines(answers[0].option_logprobs, answers[0].baselines)  # as the label was chosen
             options, logprobs = domain.options(example) or (), [score / self._temperature for score in scores]
             if domain.in_pairs:
-                return of_pairs(logprobs)["option_share"]
+                return compute_pair_sureness(logprobs)["option_share"]
             weights = [math.exp(logprob - max(logprobs)) for logprob in logprobs]
             return weights[options.index(weak.completion)] / sum(weights)
-        return sum(agrees(domain, answer.completion, example, weak) for answer in answers) / len(answers)
+        return sum(matches_weak_label(domain, answer.completion, example, weak) for answer in answers) / len(answers)

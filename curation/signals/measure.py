@@ -62,7 +62,7 @@ def measure(
     return values
 
 
-def rewards(model: RewardModel, domain: Domain, rows: Iterable[Row]) -> dict[int, float | None]:
+def compute_rewards(model: RewardModel, domain: Domain, rows: Iterable[Row]) -> dict[int, float | None]:
     """Return the reward of each row's weak answer by row id, any real number; None where it cannot be had.
 
     Unparsed rows have none: arms that rank leave them out.

@@ -69,16 +69,16 @@ def parse_confidence(text: str) -> float | None:
         return levels.pop() if len(levels) == 1 and not _NEGATION.search(text) else None
     if found["minus"] or found["range"]:
         return None
-    value = _number(found["value"])
+    value = _parse_number(found["value"])
     if found["whole"]:
-        total = _number(found["whole"])
+        total = _parse_number(found["whole"])
         value = 0.5 if value == total == 50 else value / total if total else -1.0
     elif found["percent"] or value > 1:
         value /= 100
     return value if 0 <= value <= 1 else None
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Return a numeral of ``_NUMBER``; a comma before three digits groups thousands, another one is decimal."""
     text = re.sub(r",(?=\d{3}(?!\d))", "", text).replace(",", ".")
     return float(text) if text.count(".") <= 1 else float("inf")

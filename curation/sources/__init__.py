@@ -1,20 +1,20 @@
 """Input files: find and number them, read them in a fixed order, assign row ids, and deal rows into disjoint splits."""
 
-from curation.sources.files import check_unchanged, discover, left_out_words, nearest, require_columns
-from curation.sources.ids import check_unique, row_ids
-from curation.sources.missing import as_kept, kept_fields, raw_rows
+from curation.sources.files import check_unchanged, describe_left_out, discover, find_nearest_column, require_columns
+from curation.sources.ids import check_unique, get_row_ids
+from curation.sources.missing import as_kept, make_kept_fields, to_raw_rows
 from curation.sources.readers import read_rows
-from curation.sources.sample import rows_at
-from curation.sources.source_file import SourceFile, Stretch, grouped, stretches
+from curation.sources.sample import read_rows_at
+from curation.sources.source_file import SourceFile, Stretch, group_stretches, iter_stretches
 from curation.sources.splits import (
     NOTHING,
     Assignment,
     GroupedPermutation,
     Permutation,
     assign,
-    assignment_of,
-    cluster_of,
-    split_sizes,
+    compute_cluster,
+    compute_split_sizes,
+    make_assignment,
 )
 
 __all__ = [
@@ -26,20 +26,20 @@ __all__ = [
     "Stretch",
     "as_kept",
     "assign",
-    "assignment_of",
     "check_unchanged",
     "check_unique",
-    "cluster_of",
+    "compute_cluster",
+    "compute_split_sizes",
+    "describe_left_out",
     "discover",
-    "grouped",
-    "kept_fields",
-    "left_out_words",
-    "nearest",
-    "raw_rows",
+    "find_nearest_column",
+    "get_row_ids",
+    "group_stretches",
+    "iter_stretches",
+    "make_assignment",
+    "make_kept_fields",
     "read_rows",
+    "read_rows_at",
     "require_columns",
-    "row_ids",
-    "rows_at",
-    "split_sizes",
-    "stretches",
+    "to_raw_rows",
 ]

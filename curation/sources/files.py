@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from curation.activity import doing
 from curation.config import SourceConfig
 from curation.errors import SourceError
-from curation.escaping import quoted
-from curation.registry import COMPRESSED, READERS, installed
+from curation.escaping import quote_text
+from curation.registry import COMPRESSED, READERS, find_installed
 from curation.sources import readers
-from curation.sources.paths import FoundFile, content_digest, find, is_of_store
+from curation.sources.paths import FoundFile, compute_content_digest, find, is_of_store
 from curation.sources.source_file import TEXTS, Dialect, SourceFile
 
 SPLITS = {
@@ -76,12 +76,12 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
     with doing(f"reading {len(found)} {'file' if len(found) == 1 else 'files'} of {source.path}"):
         files = sorted((file for file in described if file is not None), key=lambda file: file.index)
     if not sum(file.num_rows for file in files):
-        left_out = "".join(f" ({words})" for words in left_out_words(files))
+        left_out = "".join(f" ({words})" for words in describe_left_out(files))
         raise SourceError(f"{source.path}: holds no rows{left_out}; give a source that does")
     return files
 
 
-def left_out_words(files: Iterable[SourceFile]) -> list[str]:
+def describe_left_out(files: Iterable[SourceFile]) -> list[str]:
     """Return in words how many records of the files are no rows, by the reason; nothing where all are."""
     counts = Counter[str]()
     for file in files:
@@ -128,25 +128,25 @@ def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]])
         if lacks:
             has = ", ".join(file.schema) or "none"
             others = f"; forms that are read: {' or '.join(map(', '.join, forms))}" if len(forms) > 1 else ""
-            close = nearest(lacks[0], file.schema)
-            hint = f"; did you mean {quoted(close)}? Rename it" if close else "; rename or add it"
+            close = find_nearest_column(lacks[0], file.schema)
+            hint = f"; did you mean {quote_text(close)}? Rename it" if close else "; rename or add it"
             raise SourceError(f"{file.path}: has no column {lacks[0]!r} (it has: {has}{others}){hint}")
 
 
-def nearest(name: str, columns: Iterable[str]) -> str | None:
+def find_nearest_column(name: str, columns: Iterable[str]) -> str | None:
     """Return the column whose name is most like another one, whatever its case; ``None`` where none is like it."""
     by_lower = {column.strip().lower(): column for column in columns}
     close = difflib.get_close_matches(name.strip().lower(), by_lower, n=1)
     return by_lower[close[0]] if close else None
 
 
-def installed_readers() -> list[str]:
+def list_installed_readers() -> list[str]:
     """Return the names of readers in installed packages."""
-    return [name for group in READERS.groups for name in installed(group)]
+    return [name for group in READERS.groups for name in find_installed(group)]
 
 
 def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> list[tuple[FoundFile, str]]:
-    forms = {end: name for name in (*READERS, *installed_readers()) for end in READERS[name].endings}
+    forms = {end: name for name in (*READERS, *list_installed_readers()) for end in READERS[name].endings}
 
     def ending(file: FoundFile) -> str | None:
         name = file.path.partition("?")[0] if "://" in file.path else file.path
@@ -167,7 +167,7 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
         )
     if unread := [file.inner for file, form in endings if form is None and file.inner.lower().endswith(UNREAD)]:
         raise SourceError(
-            f"{source.path}: {_named(unread)} would be left out: what ends in {', '.join(UNREAD)} is not read; convert "
+            f"{source.path}: {_format_names(unread)} would be left out: what ends in {', '.join(UNREAD)} is not read; convert "
             "it, or name the others in path (a glob such as *.csv)"
         )
     return known
@@ -204,14 +204,14 @@ def _is_same(old: SourceFile | None, file: FoundFile, form: str, dialect: Dialec
 def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> SourceFile:
     own = READERS[form].made_by is not None
     try:
-        content = "" if own or form == "lance" else content_digest(file.path, file.size)
+        content = "" if own or form == "lance" else compute_content_digest(file.path, file.size)
     except Exception as error:
         if not is_of_store(error, file.path):
             raise
         content = ""  # the reader tells of it
     shape = readers.measure(file.path, form, dialect)
     # of two values the file's own counts, as before it stood in such a folder
-    folders = {key: text for key, text in folder_columns(file.inner).items() if key not in shape.schema}
+    folders = {key: text for key, text in parse_folder_columns(file.inner).items() if key not in shape.schema}
     return SourceFile(
         path=file.path,
         format=form,
@@ -228,7 +228,7 @@ def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> Sourc
     )
 
 
-def folder_columns(inner: str) -> dict[str, str]:
+def parse_folder_columns(inner: str) -> dict[str, str]:
     """Return the columns that the folders of a path give, as Hive, Spark and pandas write them: ``label=pos/x.csv``."""
     found = (_KEY.fullmatch(part) for part in PurePosixPath(inner).parts[:-1])
     return {key: "" if value == _NO_VALUE else unquote(value) for key, value in (hit.groups() for hit in found if hit)}
@@ -252,10 +252,10 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
     for file, form in files:
         name, ending = _without_compression(file.inner)
         copied = ending if plain[name] > 1 else ""  # the same file once more, compressed
-        kinds[f"{_split(file.inner) or 'no split named'}, {form}{copied}"].append(file.inner)
+        kinds[f"{_find_split(file.inner) or 'no split named'}, {form}{copied}"].append(file.inner)
     if source.mixed or len(kinds) < 2:
         return
-    listed = "; ".join(f"{kind}: {_named(inner)}" for kind, inner in kinds.items())
+    listed = "; ".join(f"{kind}: {_format_names(inner)}" for kind, inner in kinds.items())
     raise SourceError(
         f"{source.path}: {len(files)} files of {len(kinds)} kinds would be read as one source ({listed}); name one "
         "kind in path (a file, or a glob such as data/train-*.parquet), or set mixed: true in the source if all are "
@@ -269,23 +269,23 @@ def _without_compression(inner: str) -> tuple[str, str]:
     return (name, ending) if ending.lower() in COMPRESSED else (inner, "")
 
 
-def _split(inner: str) -> str:
+def _find_split(inner: str) -> str:
     """Return the split that a path names, in its file before its folders, or the arm that a run selected; else ""."""
     *folders, file = PurePosixPath(inner).parts or ("",)
     if folders and folders[-1].startswith(("select-", "keep-")):  # a run's own, with a file for each arm
         return f"arm {PurePosixPath(file).stem}"
     keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in _SPLIT_KEYS]
     names = [file.partition(".")[0], *reversed([part for part in folders if "=" not in part]), *keys]
-    return next((split for name in names if (split := _word(name))), "")
+    return next((split for name in names if (split := _find_split_word(name))), "")
 
 
-def _word(name: str) -> str:
+def _find_split_word(name: str) -> str:
     """Return the split that the words of a name say: the first that does."""
     parts = re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)
     words = (_AFTER.sub("", part.casefold()) for part in parts)
     return next((_SPLIT_OF[word] for word in words if word in _SPLIT_OF), "")
 
 
-def _named(inner: Iterable[str]) -> str:
+def _format_names(inner: Iterable[str]) -> str:
     names = sorted(inner)
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

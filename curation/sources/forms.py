@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from curation.json_types import Json
-from curation.registry import FORMS, code
+from curation.registry import FORMS, load_code
 
 ROWS = "rows"
 """The form of rows that are their columns as they stand."""
@@ -42,19 +42,19 @@ class Form(Protocol):
 
 
 @cache
-def form_named(name: str) -> Form | None:
+def get_form(name: str) -> Form | None:
     """Return the form of that name; ``None`` of plain rows."""
     path = FORMS[name]
-    return None if path is None else code(path)()
+    return None if path is None else load_code(path)()
 
 
-def fitting(record: Mapping[str, Any]) -> str:
+def find_form_name(record: Mapping[str, Any]) -> str:
     """Return the name of the first form that a record has; plain rows of none."""
-    return next((name for name in _names() if (form := form_named(name)) and form.fits(record)), ROWS)
+    return next((name for name in _list_names() if (form := get_form(name)) and form.fits(record)), ROWS)
 
 
 @cache
-def _names() -> list[str]:
+def _list_names() -> list[str]:
     return sorted(FORMS.names)
 
 
@@ -95,24 +95,24 @@ class LabelStudio:
     def fits(self, record: Mapping[str, Any]) -> bool:
         """Return whether it is a task with annotations, or has choices as JSON-MIN and CSV write several."""
         is_task = isinstance(record.get("data"), dict) and isinstance(record.get("annotations"), list)
-        return is_task or any(_chosen(value) is not None for value in record.values())
+        return is_task or any(_parse_choices(value) is not None for value in record.values())
 
     def read(self, record: Mapping[str, Any]) -> FlatRow:
         """Return the task's data and choices."""
         data, annotations = record.get("data"), record.get("annotations")
         if not isinstance(data, dict) or not isinstance(annotations, list):
-            found = {name: chosen for name, value in record.items() if (chosen := _chosen(value)) is not None}
+            found = {name: chosen for name, value in record.items() if (chosen := _parse_choices(value)) is not None}
             return _with_choices(dict(record), found)
         done = [annotation for annotation in annotations if not _get(annotation, "was_cancelled")]
         if annotations and not done:
             return FlatRow(None, left_out="its annotators skipped it")
-        choices = [self._choices(annotation) for annotation in done]
-        if any(_sorted(other) != _sorted(choices[0]) for other in choices[1:]):
+        choices = [self._collect_choices(annotation) for annotation in done]
+        if any(_sort_choices(other) != _sort_choices(choices[0]) for other in choices[1:]):
             return FlatRow(None, left_out="its annotators disagree")
         row = ({"id": record["id"]} if "id" in record else {}) | data
         return _with_choices(row, choices[0] if choices else {})
 
-    def _choices(self, annotation: object) -> dict[str, list[Any]]:
+    def _collect_choices(self, annotation: object) -> dict[str, list[Any]]:
         """Return the choices in an annotation by the names of their fields."""
         found: dict[str, list[Any]] = {}
         for result in _get(annotation, "result") or []:
@@ -127,7 +127,7 @@ def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:
     return FlatRow(row | labels, tuple(choices))
 
 
-def _chosen(value: object) -> list[Any] | None:
+def _parse_choices(value: object) -> list[Any] | None:
     """Return the labels in ``{"choices": [...]}``, an object or the text of one; ``None`` of anything else."""
     if isinstance(text := value, str) and _CHOICES.match(text):
         for read in (json.loads, ast.literal_eval):  # pandas writes objects as Python does
@@ -138,7 +138,7 @@ def _chosen(value: object) -> list[Any] | None:
     return value["choices"] if is_choice and isinstance(value, dict) else None
 
 
-def _sorted(choices: Mapping[str, list[Any]]) -> dict[str, list[str]]:
+def _sort_choices(choices: Mapping[str, list[Any]]) -> dict[str, list[str]]:
     return {name: sorted(map(str, chosen)) for name, chosen in choices.items()}
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from curation.errors import SourceError
-from curation.escaping import message, quoted
+from curation.escaping import format_error, quote_text
 from curation.json_types import Json
 from curation.sources.source_file import SourceFile
 
 
-def missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
     """Return whether the value of a cell is missing; a list or a struct never is."""
     if isinstance(value, str):
         return not value or value.isspace()
@@ -27,41 +27,41 @@ def missing(value: object) -> bool:
     return differs is True or (getattr(differs, "ndim", 1) == 0 and bool(differs))  # an array is not a single value
 
 
-def present(value: object) -> Any:
+def replace_missing(value: object) -> Any:
     """Return the value with None for everything missing, and bytes as the text that they are, in lists and structs too.
 
     Bytes that are not UTF-8 stay as they are, for the domain to refuse.
     """
     if isinstance(value, Mapping):
-        return {name: present(item) for name, item in value.items()}
+        return {name: replace_missing(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [present(item) for item in value]
+        return [replace_missing(item) for item in value]
     if isinstance(value, bytes):  # Impala and old Hive write texts without saying that they are
         with suppress(UnicodeDecodeError):
             value = value.decode()
-    return None if missing(value) else value
+    return None if is_missing(value) else value
 
 
 def as_json(values: Iterable[object]) -> pa.Array:
-    """Return values of JSON as a column that :func:`python_values` reads as they are; null for everything missing."""
-    texts = [None if value is None else json.dumps(value) for value in map(present, values)]
+    """Return values of JSON as a column that :func:`to_python_values` reads as they are; null for everything missing."""
+    texts = [None if value is None else json.dumps(value) for value in map(replace_missing, values)]
     return pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.string()))
 
 
-def raw_rows(batch: pa.RecordBatch) -> list[Json]:
+def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
     """Return the rows of a batch from a file, as a domain gets them: None for missing values.
 
     Raises:
         SourceError: neither Python nor Arrow's own texts can give the values of a column.
     """
-    columns = [python_values(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+    columns = [to_python_values(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return [
-        {name: present(value) for name, value in zip(batch.schema.names, row, strict=True)}
+        {name: replace_missing(value) for name, value in zip(batch.schema.names, row, strict=True)}
         for row in zip(*columns, strict=True)
     ]
 
 
-def python_values(column: pa.Array, name: str) -> list[Any]:
+def to_python_values(column: pa.Array, name: str) -> list[Any]:
     """Return a column's values in Python; one that Python has no type for (a date after 9999) is Arrow's text of it.
 
     Raises:
@@ -72,31 +72,33 @@ def python_values(column: pa.Array, name: str) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
-        values = [_value(name, value) for value in column]
+        values = [_to_python_value(name, value) for value in column]
     return values
 
 
-def _value(name: str, value: pa.Scalar) -> Any:
+def _to_python_value(name: str, value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except (OverflowError, ValueError):
         try:
             return value.cast(pa.string()).as_py()
         except pa.ArrowException as error:
-            raise SourceError(f"column {quoted(name)} cannot be read: {message(error)}; leave it out") from error
+            raise SourceError(
+                f"column {quote_text(name)} cannot be read: {format_error(error)}; leave it out"
+            ) from error
 
 
 _TEXTS = ("text", "json", "choice")
 """The types of columns in files that name none (``SourceFile.schema``)."""
 
 
-def kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.Field]:
+def make_kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.Field]:
     """Return the columns with the types that they have in the files.
 
     Raises:
         SourceError: files disagree about the type of a column.
     """
-    return [pa.field(name, _type(files, name)) for name in columns]
+    return [pa.field(name, _find_type(files, name)) for name in columns]
 
 
 def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -104,16 +106,16 @@ def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if values.type == kind:
         return values
     if pa.types.is_string(kind) and not pa.types.is_string(values.type):
-        return pa.array([None if value is None else _text(value) for value in python_values(values, "")], kind)
+        return pa.array([None if value is None else _to_text(value) for value in to_python_values(values, "")], kind)
     return values.cast(kind)
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     is_json = isinstance(value, Mapping | list | bool)
     return json.dumps(value, default=str, ensure_ascii=False) if is_json else str(value)
 
 
-def _type(files: Sequence[SourceFile], name: str) -> pa.DataType:
+def _find_type(files: Sequence[SourceFile], name: str) -> pa.DataType:
     found = {file.schema[name]: file.path for file in files if name in file.schema}
     named = {"string" if kind in _TEXTS else kind: path for kind, path in found.items()}
     if len(named) > 1:

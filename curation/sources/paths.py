@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from curation.errors import SourceError
-from curation.escaping import message
+from curation.escaping import format_error
 from curation.json_types import Json
-from curation.storage.digest import evenly_spaced
+from curation.storage.digest import compute_even_starts
 
 _WILD = re.compile(r"[*?\[]")
 _PLAIN = "/=+,@:~()'!$&*;"
@@ -33,7 +33,7 @@ BLOCKS, BLOCK_BYTES = 16, 64 << 10
 """How many blocks of a large file tell it apart from another one of its size and time, and how long each is."""
 
 
-def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
+def get_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
     """Return the filesystem of a path or URL, and the path on it.
 
     Raises:
@@ -70,7 +70,7 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
         if not is_of_store(error, path):
             raise
         raise SourceError(
-            f"{path}: cannot be looked at ({message(error)}); correct the path or URL, or see that its store answers"
+            f"{path}: cannot be looked at ({format_error(error)}); correct the path or URL, or see that its store answers"
         ) from error
 
 
@@ -82,26 +82,26 @@ def is_of_store(error: Exception, path: str) -> bool:
     return isinstance(error, OSError | pa.ArrowException) or "://" in path
 
 
-def stamp(path: str) -> tuple[int, str]:
+def read_stamp(path: str) -> tuple[int, str]:
     """Return the size and the tag of a file, as they stand in :class:`FoundFile`.
 
     Raises:
         OSError: the file cannot be looked at.
     """
-    fs, inner = filesystem(path)
+    fs, inner = get_filesystem(path)
     info = fs.get_file_info(inner)
-    return info.size or 0, _modified(fs, info)
+    return info.size or 0, _read_modified(fs, info)
 
 
-def content_digest(path: str, size: int) -> str:
+def compute_content_digest(path: str, size: int) -> str:
     """Return a digest of the bytes of a file: of all if it is small, else of its head, tail and blocks between them.
 
     Raises:
         OSError, pa.ArrowException: the file cannot be read.
     """
-    fs, inner = filesystem(path)
+    fs, inner = get_filesystem(path)
     is_short = size <= BLOCKS * BLOCK_BYTES
-    starts = [0] if is_short else evenly_spaced(size, BLOCKS, BLOCK_BYTES)
+    starts = [0] if is_short else compute_even_starts(size, BLOCKS, BLOCK_BYTES)
     digest = hashlib.sha256()
     with fs.open_input_file(inner) as file:
         for start in starts:
@@ -115,7 +115,7 @@ def _find(path: str) -> tuple[list[FoundFile], bool]:
     query = f"?{query}" if query else ""
     wild = _WILD.search(base)
     if wild is None or "://" not in base:  # a local name may hold a bracket; a URL with one cannot be parsed
-        fs, root = filesystem(path)
+        fs, root = get_filesystem(path)
         kind = fs.get_file_info(root).type
         if kind == pafs.FileType.File or (kind == pafs.FileType.Directory and base.rstrip("/").endswith(".lance")):
             return [_describe(fs, fs.get_file_info(root), path)], True
@@ -125,9 +125,9 @@ def _find(path: str) -> tuple[list[FoundFile], bool]:
         raise SourceError(f"{path}: there is no such file or folder; correct the path")
     folder, _, pattern = base[: wild.start()].rpartition("/")
     folder = folder or ("/" if base.startswith("/") else ".")
-    fs, root = filesystem(folder + query)
+    fs, root = get_filesystem(folder + query)
     is_folder = fs.get_file_info(root).type == pafs.FileType.Directory
-    found = _walk(fs, root, folder, query, _expression(pattern + base[wild.start() :])) if is_folder else []
+    found = _walk(fs, root, folder, query, _convert_glob(pattern + base[wild.start() :])) if is_folder else []
     if not found:
         raise SourceError(f"{path}: no file matches this pattern; correct it, or put the files there")
     return found, False
@@ -153,10 +153,10 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
 
 
 def _describe(fs: pafs.FileSystem, info: pafs.FileInfo, path: str) -> FoundFile:
-    return FoundFile(path=path, size=info.size or 0, modified=_modified(fs, info))
+    return FoundFile(path=path, size=info.size or 0, modified=_read_modified(fs, info))
 
 
-def _modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:
+def _read_modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:
     if info.mtime_ns is not None:
         return str(info.mtime_ns)
     if not isinstance(fs, pafs.PyFileSystem):
@@ -165,7 +165,7 @@ def _modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:
     return next((str(known[key]) for key in ("ETag", "etag", "LastModified", "created") if key in known), "")
 
 
-def _expression(pattern: str) -> str:
+def _convert_glob(pattern: str) -> str:
     """Return a glob as a regular expression: ``*`` and ``?`` stay within a folder, ``**/`` crosses folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern)
     special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

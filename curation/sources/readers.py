@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import SourceError
-from curation.escaping import message, quoted
+from curation.escaping import format_error, quote_text
 from curation.json_types import Json
-from curation.registry import READERS, code
-from curation.sources.forms import ROWS, FlatRow, fitting, form_named
+from curation.registry import READERS, load_code
+from curation.sources.forms import ROWS, FlatRow, find_form_name, get_form
 from curation.sources.missing import as_json
-from curation.sources.paths import content_digest, filesystem, is_of_store, stamp
-from curation.sources.records import MAX_RECORD, csv_fields, csv_header, json_object, records
+from curation.sources.paths import compute_content_digest, get_filesystem, is_of_store, read_stamp
+from curation.sources.records import MAX_RECORD, iter_records, parse_csv_fields, parse_csv_header, parse_json_object
 from curation.sources.source_file import PLAIN, TEXTS, Dialect, SourceFile
 
 MARK_ROWS = 10_000
@@ -63,18 +63,18 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
     """
     try:
         if form == "parquet":
-            fs, inner = filesystem(path)
+            fs, inner = get_filesystem(path)
             with fs.open_input_file(inner) as file:
                 parquet = pq.ParquetFile(file)
                 _require_distinct(path, parquet.schema_arrow.names)
                 _require_cells(path, parquet.metadata)
-                return Shape(num_rows=parquet.metadata.num_rows, schema=_types(parquet.schema_arrow))
+                return Shape(num_rows=parquet.metadata.num_rows, schema=_get_types(parquet.schema_arrow))
         if form == "lance":
-            dataset = _lance(path)
+            dataset = _open_lance(path)
             return Shape(
-                num_rows=dataset.count_rows(), schema=_types(dataset.schema), version=f"version {dataset.version}"
+                num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=f"version {dataset.version}"
             )
-        if (own := _own(form)) is not None:
+        if (own := _get_own_reader(form)) is not None:
             return own.measure(path)
         return _measure_text(path, form, dialect)
     except SourceError:
@@ -82,7 +82,7 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
     except Exception as error:
         if not (isinstance(error, ValueError) or is_of_store(error, path)):
             raise
-        raise SourceError(f"{path}: cannot be read as {form}: {_reason(error)}") from error
+        raise SourceError(f"{path}: cannot be read as {form}: {_format_reason(error)}") from error
 
 
 def read_rows(
@@ -103,9 +103,9 @@ def read_rows(
         return
     num_rows = 0
     try:
-        own = _own(file.format)
+        own = _get_own_reader(file.format)
         read = _READERS[file.format] if own is None else own.read
-        for batch in map(_viewless, read(file, start, stop, inside)):
+        for batch in map(_cast_views, read(file, start, stop, inside)):
             _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
             yield _with_folders(batch, file, wanted) if wanted != inside else batch
@@ -114,7 +114,7 @@ def read_rows(
     except Exception as error:
         if not (isinstance(error, ValueError) or is_of_store(error, file.path)):
             raise
-        raise SourceError(f"{file.path}: cannot be read as {file.format}: {_reason(error)}") from error
+        raise SourceError(f"{file.path}: cannot be read as {file.format}: {_format_reason(error)}") from error
     if num_rows != stop - start:
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
@@ -126,13 +126,13 @@ def read_rows(
 def _require_as_found(file: SourceFile) -> None:
     """Refuse what was read of a file that is not the one that was found: between the two Ray starts."""
     try:
-        size, modified = stamp(file.path)
+        size, modified = read_stamp(file.path)
         is_same = (size, modified) == (file.size, file.modified)
-        content = content_digest(file.path, size) if is_same and file.content else file.content
+        content = compute_content_digest(file.path, size) if is_same and file.content else file.content
     except Exception as error:
         if not is_of_store(error, file.path):
             raise
-        raise SourceError(f"{file.path}: was there, and cannot be looked at now: {_reason(error)}") from error
+        raise SourceError(f"{file.path}: was there, and cannot be looked at now: {_format_reason(error)}") from error
     if content != file.content:
         raise SourceError(
             f"{file.path}: was replaced after it was found: it has the size and the time of then, and other bytes; "
@@ -156,18 +156,18 @@ def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str
     return pa.RecordBatch.from_arrays(arrays, columns)
 
 
-def _own(form: str) -> Reads | None:
+def _get_own_reader(form: str) -> Reads | None:
     made_by = READERS[form].made_by
-    return None if made_by is None else cast(Reads, code(made_by)())
+    return None if made_by is None else cast(Reads, load_code(made_by)())
 
 
-def _reason(error: Exception) -> str:
-    return re.sub(r",? *\S+\.rs:\d+:\d+", "", message(error))
+def _format_reason(error: Exception) -> str:
+    return re.sub(r",? *\S+\.rs:\d+:\d+", "", format_error(error))
 
 
 def _require_distinct(path: str, names: Sequence[str]) -> None:
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise SourceError(f"{path}: names a column twice ({quoted(twice[0])}); rename one")
+        raise SourceError(f"{path}: names a column twice ({quote_text(twice[0])}); rename one")
 
 
 class DelimiterError(SourceError):
@@ -184,8 +184,8 @@ def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
         parts = names[0].rstrip(sign).split(sign)
         if len(names) == 1 and len(parts) > 1 and all(part.strip() for part in parts):
             raise DelimiterError(
-                f"{path}: read with {_DELIMITERS.get(delimiter, quoted(delimiter))} between fields, the header is one "
-                f"column, {quoted(names[0])}: its fields are separated by {named}; set delimiter: "
+                f"{path}: read with {_DELIMITERS.get(delimiter, quote_text(delimiter))} between fields, the header is one "
+                f"column, {quote_text(names[0])}: its fields are separated by {named}; set delimiter: "
                 f"{json.dumps(sign)} in its source"
             )
 
@@ -198,12 +198,12 @@ def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
             size = column.total_uncompressed_size / max(1, column.num_values)
             if size > MAX_RECORD:
                 raise SourceError(
-                    f"{path}: row group {number}, column {quoted(column.path_in_schema)}: a value takes {size:,.0f} "
+                    f"{path}: row group {number}, column {quote_text(column.path_in_schema)}: a value takes {size:,.0f} "
                     f"bytes on average, and {MAX_RECORD:,} are read at most; leave such rows out"
                 )
 
 
-def _viewless(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _cast_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch with plain texts and bytes for Arrow's views, for which many functions of Arrow are missing."""
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema])
@@ -221,13 +221,13 @@ def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> None:
                     column.slice(row, 1).validate(full=True)
                 except pa.ArrowInvalid as error:
                     raise SourceError(
-                        f"{file.path}: row {start + row + 1}, column {quoted(name)}: {message(error)}; fix the file"
+                        f"{file.path}: row {start + row + 1}, column {quote_text(name)}: {format_error(error)}; fix the file"
                     ) from error
         raise
 
 
-def _parquet(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    fs, inner = filesystem(file.path)
+def _read_parquet(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    fs, inner = get_filesystem(file.path)
     with fs.open_input_file(inner) as opened:
         parquet = pq.ParquetFile(opened)
         first = 0
@@ -244,16 +244,16 @@ def _parquet(file: SourceFile, start: int, stop: int, columns: list[str]) -> Ite
                 return
 
 
-def _lance_rows(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    dataset = _lance(file.path, int(file.modified.removeprefix("version ")))
+def _read_lance(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    dataset = _open_lance(file.path, int(file.modified.removeprefix("version ")))
     scanner = dataset.scanner(
         columns=columns, offset=start, limit=stop - start, scan_in_order=True, batch_size=BATCH_ROWS
     )
     yield from scanner.to_batches()
 
 
-def _text(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    found = _rows(file, start, stop)
+def _read_text(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    found = _iter_rows(file, start, stop)
     is_plain = file.format == "csv" and file.found_form == ROWS
     while rows := list(islice(found, BATCH_ROWS)):
         values = [[row.get(name) for row in rows] for name in columns]
@@ -261,33 +261,33 @@ def _text(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterat
         yield pa.RecordBatch.from_arrays(arrays, columns)
 
 
-_READERS = {"parquet": _parquet, "lance": _lance_rows, **dict.fromkeys(TEXTS, _text)}
+_READERS = {"parquet": _read_parquet, "lance": _read_lance, **dict.fromkeys(TEXTS, _read_text)}
 
 
-def _types(schema: pa.Schema) -> dict[str, str]:
+def _get_types(schema: pa.Schema) -> dict[str, str]:
     return {field.name: str(field.type) for field in schema}
 
 
-def _lance(path: str, version: int | None = None) -> Any:
-    return lance.dataset(filesystem(path)[1] if path.startswith("file://") else path, version=version)
+def _open_lance(path: str, version: int | None = None) -> Any:
+    return lance.dataset(get_filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
 def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
     """Measure a file of text; where ``auto`` finds another form in a record, once more from the start."""
     dialect = dialect._replace(found_form=ROWS if dialect.form == "auto" else dialect.form)
-    found = records(path, format, 0, number=0 if format == "csv" else 1, dialect=dialect)
+    found = iter_records(path, format, 0, number=0 if format == "csv" else 1, dialect=dialect)
     names: list[str] = []
     if format == "csv":
         _, header = next(found, (0, b""))
-        names, dialect = csv_header(path, header, dialect)
+        names, dialect = parse_csv_header(path, header, dialect)
         _require_delimiter(path, names, dialect.delimiter)
         _require_distinct(path, names)
     num_rows, marks, left_out = 0, [], Counter[str]()
-    form = form_named(dialect.found_form)
+    form = get_form(dialect.found_form)
     kinds = dict.fromkeys(names if form is None else (), "text")
     for number, (offset, record) in enumerate(found, 1):
-        row = _looked_into(path, number, record, format, names, dialect)
-        if dialect.form == "auto" and form is None and (other := fitting(row)) != ROWS:
+        row = _inspect_record(path, number, record, format, names, dialect)
+        if dialect.form == "auto" and form is None and (other := find_form_name(row)) != ROWS:
             shape = _measure_text(path, format, dialect._replace(form=other))
             return replace(shape, dialect=shape.dialect._replace(form="auto"))
         flat = FlatRow(row) if form is None else form.read(row)
@@ -309,16 +309,16 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
     return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
 
 
-def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
+def _inspect_record(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
     """Return a record for its keys and its form, so far as plain rows need it: faults of late ones are told later."""
     is_whole = number <= _HEAD_ROWS or dialect.found_form != ROWS
     if format == "csv":
         quoted_end = b"\n" in record.rstrip()  # which quotes may have swallowed
         if is_whole or quoted_end or b"choices" in record:
-            return dict(zip(names, csv_fields(path, number, record, list(names), dialect), strict=True))
+            return dict(zip(names, parse_csv_fields(path, number, record, list(names), dialect), strict=True))
         return {}
     if is_whole:
-        return json_object(path, number, record)
+        return parse_json_object(path, number, record)
     try:
         value = json.loads(record)
     except (ValueError, RecursionError):
@@ -326,24 +326,24 @@ def _looked_into(path: str, number: int, record: bytes, format: str, names: Sequ
     return value if isinstance(value, dict) else {}
 
 
-def _rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    mark, form = start // MARK_ROWS, form_named(file.found_form)
+def _iter_rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
+    mark, form = start // MARK_ROWS, get_form(file.found_form)
     names = [name for name in file.schema if name not in file.folders]
     if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header
-        _, header = next(records(file.path, file.format, 0, 0, file.dialect), (0, b""))
-        names, _ = csv_header(file.path, header, file.dialect)
+        _, header = next(iter_records(file.path, file.format, 0, 0, file.dialect), (0, b""))
+        names, _ = parse_csv_header(file.path, header, file.dialect)
     skipped, wanted = start - mark * MARK_ROWS, stop - mark * MARK_ROWS
     found = enumerate(
-        records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.dialect), mark * MARK_ROWS + 1
+        iter_records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.dialect), mark * MARK_ROWS + 1
     )
     if form is None:
-        yield from (_row(file, number, record, names) for number, (_, record) in islice(found, skipped, wanted))
+        yield from (_parse_row(file, number, record, names) for number, (_, record) in islice(found, skipped, wanted))
         return
-    rows = (form.read(_row(file, number, record, names)).row for number, (_, record) in found)
+    rows = (form.read(_parse_row(file, number, record, names)).row for number, (_, record) in found)
     yield from islice((row for row in rows if row is not None), skipped, wanted)
 
 
-def _row(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
+def _parse_row(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
     if file.format != "csv":
-        return json_object(file.path, number, record)
-    return dict(zip(names, csv_fields(file.path, number, record, names, file.dialect), strict=True))
+        return parse_json_object(file.path, number, record)
+    return dict(zip(names, parse_csv_fields(file.path, number, record, names, file.dialect), strict=True))

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from curation.errors import SourceError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.json_types import Json
 from curation.registry import COMPRESSED
-from curation.sources.paths import filesystem
+from curation.sources.paths import get_filesystem
 from curation.sources.source_file import PLAIN, Dialect
 
 MAX_RECORD = 64 << 20
@@ -39,7 +39,9 @@ _scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
 
-def records(path: str, form: str, offset: int, number: int, dialect: Dialect = PLAIN) -> Iterator[tuple[int, bytes]]:
+def iter_records(
+    path: str, form: str, offset: int, number: int, dialect: Dialect = PLAIN
+) -> Iterator[tuple[int, bytes]]:
     """Yield the records of a file from a byte on, without blank ones: each start, and the bytes; of JSON its values.
 
     ``number`` is that of the first record; a CSV file's header is record 0.
@@ -50,12 +52,12 @@ def records(path: str, form: str, offset: int, number: int, dialect: Dialect = P
     """
     if form == "json":
         with _open(path, offset) as file:
-            yield from _json_values(path, file, offset)
+            yield from _iter_json_values(path, file, offset)
         return
     has_quotes = form == "csv" and dialect.quoting != "none"
     with _open(path, offset) as file:
         parts, odd, start = [], False, offset
-        for line in _lines(file):
+        for line in _iter_lines(file):
             if offset == 0 and line.startswith(_UTF_16):
                 raise SourceError(
                     f"{path}: the file is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > "
@@ -77,14 +79,14 @@ def records(path: str, form: str, offset: int, number: int, dialect: Dialect = P
             text = parts[0].decode(errors="backslashreplace")
             raise SourceError(
                 f"{path}: record {number} has a quoted field that never ends, "
-                f"{_near(text, _fault(text, dialect.delimiter))}; close the quote, double it if it is part of the "
+                f"{_format_near(text, _find_fault(text, dialect.delimiter))}; close the quote, double it if it is part of the "
                 "text, or set quoting: none in its source if quotes are letters there"
             )
 
 
 def _open(path: str, offset: int) -> pa.NativeFile:
     """Return a file, open at a byte of its text; compressed text is read up to it."""
-    fs, inner = filesystem(path)
+    fs, inner = get_filesystem(path)
     compression = next((name for ending, name in COMPRESSED.items() if inner.lower().endswith(ending)), None)
     if compression is None:
         file = fs.open_input_file(inner)
@@ -96,7 +98,7 @@ def _open(path: str, offset: int) -> pa.NativeFile:
     return file
 
 
-def _json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[int, bytes]]:
+def _iter_json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[int, bytes]]:
     """Yield the values of a JSON file that is open at ``offset``, each with the byte at which it starts.
 
     One that is no JSON is the last, with all that follows it, for the caller to refuse.
@@ -114,13 +116,13 @@ def _json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[
         start = _BETWEEN.match(text, int(text.startswith("\ufeff")))
         is_array = start is not None and text[start.end() : start.end() + 1] == "["
         if start is not None and is_array:
-            offset, at = offset + len(_bytes(text[: start.end() + 1])), start.end() + 1
+            offset, at = offset + len(_encode(text[: start.end() + 1])), start.end() + 1
         elif text.startswith("\ufeff"):
             offset, at = 3, 1
     while True:
         between = _BETWEEN.match(text, at)
         assert between is not None
-        offset, at = offset + len(_bytes(between[0])), between.end()
+        offset, at = offset + len(_encode(between[0])), between.end()
         if at == len(text) and not has_all:
             more()
         elif at == len(text):
@@ -143,52 +145,58 @@ def _json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[
                 end = len(text)
             except RecursionError as error:
                 raise SourceError(f"{path}: byte {offset}: its values nest too deep; make it flatter") from error
-            value = _bytes(text[at:end])
+            value = _encode(text[at:end])
             yield offset, value
             offset, at = offset + len(value), end
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def json_object(path: str, number: int, record: bytes) -> Json:
+def parse_json_object(path: str, number: int, record: bytes) -> Json:
     """Return the object in a JSONL record.
 
     Raises:
         SourceError: the record is not UTF-8, not JSON, no object, or has a key twice or half of a surrogate pair.
     """
-    where, text = f"{path}: record {number}", _decoded(path, number, record)
+    where, text = f"{path}: record {number}", _decode(path, number, record)
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
-        if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        value = json.loads(text, object_pairs_hook=_require_unique)
+        if text.count("[") + text.count("{") > MAX_DEPTH and _compute_depth(value) > MAX_DEPTH:
             raise RecursionError
     except json.JSONDecodeError as error:
         mend = _AS_ARRAY if text.startswith("[") else "fix the file"
-        raise SourceError(f"{where} is not JSON ({error.msg}) {_near(text, error.pos)}; {mend}") from error
+        raise SourceError(f"{where} is not JSON ({error.msg}) {_format_near(text, error.pos)}; {mend}") from error
     except RecursionError as error:
-        raise SourceError(f"{where} nests deeper than {MAX_DEPTH} levels, {_near(text, 0)}; make it flatter") from error
+        raise SourceError(
+            f"{where} nests deeper than {MAX_DEPTH} levels, {_format_near(text, 0)}; make it flatter"
+        ) from error
     except _TwiceError as error:
-        raise SourceError(f"{where} has the key {quoted(str(error))} twice, {_near(text, 0)}; fix the file") from error
+        raise SourceError(
+            f"{where} has the key {quote_text(str(error))} twice, {_format_near(text, 0)}; fix the file"
+        ) from error
     except ValueError as error:  # Python refuses to read integers of more than 4,300 digits
-        raise SourceError(f"{where} has an integer of thousands of digits, {_near(text, 0)}; fix the file") from error
+        raise SourceError(
+            f"{where} has an integer of thousands of digits, {_format_near(text, 0)}; fix the file"
+        ) from error
     if not isinstance(value, dict):
         kind = type(value).__name__
         mend = _AS_ARRAY if kind == "list" else "fix the file"
-        raise SourceError(f"{where} is not a JSON object but {kind}, {_near(text, 0)}; {mend}")
+        raise SourceError(f"{where} is not a JSON object but {kind}, {_format_near(text, 0)}; {mend}")
     if "\\u" in text and (half := _SURROGATE.search(json.dumps(value, ensure_ascii=False))):
         at = text.lower().find(f"\\u{ord(half[0]):04x}")
-        raise SourceError(f"{where} has half of a surrogate pair {_near(text, at)}; write the whole character")
+        raise SourceError(f"{where} has half of a surrogate pair {_format_near(text, at)}; write the whole character")
     return value
 
 
-def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
+def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
     """Return the names of a CSV file's columns, without empty ones at the end, and its dialect as the header shows it.
 
     Raises:
-        SourceError: as :func:`csv_fields`; the lines end in carriage returns alone; or it is Excel's hint ``sep=;``.
+        SourceError: as :func:`parse_csv_fields`; the lines end in carriage returns alone; or it is Excel's hint ``sep=;``.
     """
-    text = _decoded(path, 0, record)
+    text = _decode(path, 0, record)
     if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
     if hint := re.fullmatch(r'"?(?i:sep)=(.)"?', text.strip("\r\n")):
@@ -196,16 +204,16 @@ def csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], D
             f"{path}: {hint[0]!r} is Excel's hint and no header; delete line 1, and set delimiter: "
             f"{json.dumps(hint[1])} in its source"
         )
-    names = csv_fields(path, 0, record, dialect=dialect)
+    names = parse_csv_fields(path, 0, record, dialect=dialect)
     while len(names) > 1 and not names[-1]:
         names.pop()
     if len(names) > 1 and all(name[:1] == " " != name[1:2] for name in names[1:]):
         dialect = dialect._replace(is_spaced=True)
-        names = csv_fields(path, 0, record, dialect=dialect)[: len(names)]
+        names = parse_csv_fields(path, 0, record, dialect=dialect)[: len(names)]
     return names, dialect
 
 
-def csv_fields(
+def parse_csv_fields(
     path: str, number: int, record: bytes, names: list[str] | None = None, dialect: Dialect = PLAIN
 ) -> list[str]:
     """Return the fields of a CSV record, as many as there are ``names``; empty ones beyond them are left out.
@@ -216,7 +224,7 @@ def csv_fields(
             before a quote that opens a field.
     """
     where = f"{path}: record {number}" if names is not None else f"{path}: the header"
-    text, delimiter = _decoded(path, number, record), dialect.delimiter
+    text, delimiter = _decode(path, number, record), dialect.delimiter
     quoting: Literal[0, 3] = csv.QUOTE_NONE if dialect.quoting == "none" else csv.QUOTE_MINIMAL
     try:
         reader = csv.reader(
@@ -225,13 +233,13 @@ def csv_fields(
         fields = next(reader, [])
     except csv.Error as error:
         raise SourceError(
-            f"{where} cannot be read as CSV {_near(text, _fault(text, delimiter))}; a field with quotes or line ends "
+            f"{where} cannot be read as CSV {_format_near(text, _find_fault(text, delimiter))}; a field with quotes or line ends "
             "has to stand in quotes, with its own quotes doubled"
         ) from error
     if names is not None and quoting == csv.QUOTE_MINIMAL and not dialect.is_spaced and ' "' in text:
         spaced = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))
         if [field.lstrip(" ") for field in fields] != [field.lstrip(" ") for field in spaced]:
-            near = _near(text, text.index(' "'))
+            near = _format_near(text, text.index(' "'))
             raise SourceError(
                 f"{where} has a space before the quote that opens a field, {near}; take "
                 "such spaces out, or set quoting: none in its source if quotes are letters there"
@@ -239,18 +247,20 @@ def csv_fields(
     if names is not None and not any(fields[len(names) :]):
         fields = fields[: len(names)]
     lines = text.rstrip("\r\n").split("\n")
-    if names is not None and dialect.quoting == "auto" and _are_rows(lines, len(names), delimiter):
+    if names is not None and dialect.quoting == "auto" and _can_be_rows(lines, len(names), delimiter):
         raise SourceError(
             f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and the first and the last of these "
-            f"lines have {len(names)} fields if they are not, {_near(text, text.find(chr(34)))}; set quoting: none (a "
+            f"lines have {len(names)} fields if they are not, {_format_near(text, text.find(chr(34)))}; set quoting: none (a "
             "quote is part of the text) or quoting: quotes in its source"
         )
     if names is not None and len(fields) != len(names):
-        raise SourceError(f"{where} has {len(fields)} fields, the header {len(names)}, {_near(text, 0)}; fix the file")
+        raise SourceError(
+            f"{where} has {len(fields)} fields, the header {len(names)}, {_format_near(text, 0)}; fix the file"
+        )
     return fields
 
 
-def _are_rows(lines: list[str], num_fields: int, delimiter: str) -> bool:
+def _can_be_rows(lines: list[str], num_fields: int, delimiter: str) -> bool:
     """Return whether the lines of a quoted record have the right number of fields by themselves.
 
     Between tabs it is enough that the first and the last have, where no quote is doubled, as CSV's are. A delimiter
@@ -262,13 +272,13 @@ def _are_rows(lines: list[str], num_fields: int, delimiter: str) -> bool:
     return len(lines) > 1 and num_fields > 1 and all(len(between.findall(line)) == num_fields - 1 for line in lines)
 
 
-def _decoded(path: str, number: int, record: bytes) -> str:
+def _decode(path: str, number: int, record: bytes) -> str:
     try:
         return record.decode()
     except UnicodeDecodeError as error:
         around = record[max(0, error.start - _AROUND) : error.end + _AROUND].decode(errors="backslashreplace")
         raise SourceError(
-            f"{path}: record {number} is not UTF-8 near {quoted(around, 4 * _AROUND)}; convert the file to UTF-8"
+            f"{path}: record {number} is not UTF-8 near {quote_text(around, 4 * _AROUND)}; convert the file to UTF-8"
         ) from error
 
 
@@ -276,7 +286,7 @@ class _TwiceError(ValueError):
     """A key that stands twice in an object; JSON leaves open which value counts."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Json:
+def _require_unique(pairs: list[tuple[str, Any]]) -> Json:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
@@ -284,12 +294,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> Json:
     return found
 
 
-def _depth(value: object) -> int:
+def _compute_depth(value: object) -> int:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, parts), default=0)
+    return 1 + max(map(_compute_depth, parts), default=0)
 
 
-def _fault(record: str, delimiter: str) -> int:
+def _find_fault(record: str, delimiter: str) -> int:
     """Return where a CSV record first departs from the rules of RFC 4180."""
     at, sign = 0, re.escape(delimiter)
     pattern = re.compile(rf'(?:"(?:[^"]|"")*"|[^"{sign}\r\n]*)(?:{sign}|\r?\n\Z|\Z)')
@@ -298,13 +308,13 @@ def _fault(record: str, delimiter: str) -> int:
     return at
 
 
-def _near(text: str, at: int) -> str:
+def _format_near(text: str, at: int) -> str:
     start = max(0, at - _AROUND)
     around = text[start : max(0, at) + _AROUND].strip()
-    return f"near {quoted(around, 2 * _AROUND)}"
+    return f"near {quote_text(around, 2 * _AROUND)}"
 
 
-def _lines(file: pa.NativeFile) -> Iterator[bytes]:
+def _iter_lines(file: pa.NativeFile) -> Iterator[bytes]:
     """Yield the lines of an open file with their ends, read a mebibyte at a time."""
     rest: list[bytes] = []
     while block := file.read(BLOCK_BYTES):

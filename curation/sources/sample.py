@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.json_types import Json
-from curation.sources.missing import raw_rows
+from curation.sources.missing import to_raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 
@@ -29,7 +29,9 @@ class SampledRow(NamedTuple):
     raw: Json
 
 
-def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None) -> list[SampledRow]:
+def read_rows_at(
+    files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None
+) -> list[SampledRow]:
     """Return the rows at these positions of a source, in the order asked for.
 
     A source's positions go through its files in the order of their numbers. Only what holds a wanted row is read: of
@@ -51,7 +53,7 @@ def rows_at(files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[
         found: list[tuple[int, Json]] = []
         for batch in read_rows(file, first, int(wanted[-1]) + 1, columns):
             here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
-            found += zip(here.tolist(), raw_rows(batch.take(pa.array(here - first))), strict=True)
+            found += zip(here.tolist(), to_raw_rows(batch.take(pa.array(here - first))), strict=True)
             first += batch.num_rows
         return [SampledRow(file.index, row, raw) for row, raw in found]
 

@@ -63,7 +63,7 @@ class SourceFile:
     folders: Mapping[str, str] = field(default_factory=dict)
     """The columns that the names of its folders give, with their value in all of its rows."""
     content: str = ""
-    """The digest of its bytes (``curation.sources.paths.content_digest``); "" of a Lance table, a reader of one's own,
+    """The digest of its bytes (``curation.sources.paths.compute_content_digest``); "" of a Lance table, a reader of one's own,
     and where an earlier version found the file."""
 
     @property
@@ -115,14 +115,14 @@ class Stretch:
         return self.stop - self.start
 
 
-def stretches(files: Iterable[SourceFile], most_rows: int) -> Iterator[Stretch]:
+def iter_stretches(files: Iterable[SourceFile], most_rows: int) -> Iterator[Stretch]:
     """Yield all rows of the files in their order, at most ``most_rows`` in a stretch."""
     for file in files:
         for start in range(0, file.num_rows, most_rows):
             yield Stretch(file=file, start=start, stop=min(start + most_rows, file.num_rows))
 
 
-def grouped(found: Iterable[Stretch], most_rows: int) -> Iterator[tuple[Stretch, ...]]:
+def group_stretches(found: Iterable[Stretch], most_rows: int) -> Iterator[tuple[Stretch, ...]]:
     """Consecutive stretches of at most ``most_rows`` rows together: of tiny files many, of a large one each alone."""
     group: list[Stretch] = []
     num_rows = 0

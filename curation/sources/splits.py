@@ -20,26 +20,26 @@ import numpy as np
 
 from curation.arrays import Int64s
 from curation.config import RowsConfig, SplitConfig
-from curation.config.base import rows_in
+from curation.config.base import count_share
 from curation.errors import ConfigError, SourceError
 from curation.hashing import derive, hash64
-from curation.sources.missing import present, python_values
+from curation.sources.missing import replace_missing, to_python_values
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 
 
-def cluster_of(value: object) -> int | None:
+def compute_cluster(value: object) -> int | None:
     """Return the cluster of a row by its value, an int64; ``None`` of a missing value, which is a cluster of its own.
 
     Whole numbers are equal however they are written: a column with missing values holds them as 7.0.
     """
-    if (value := present(value)) is None:
+    if (value := replace_missing(value)) is None:
         return None
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
-def clusters_of(files: Sequence[SourceFile], column: str) -> Int64s:
+def read_clusters(files: Sequence[SourceFile], column: str) -> Int64s:
     """Return the cluster of each row of a source by its position, int64 [N]; of a row without a value one of its own.
 
     All rows of the column are read, once a process.
@@ -48,18 +48,18 @@ def clusters_of(files: Sequence[SourceFile], column: str) -> Int64s:
         SourceError: a file cannot be read.
     """
     in_order = sorted(files, key=lambda file: file.index)
-    return _clusters(tuple(json.dumps(file.recorded()) for file in in_order), column)
+    return _read_clusters(tuple(json.dumps(file.recorded()) for file in in_order), column)
 
 
 @lru_cache(maxsize=8)
-def _clusters(files: tuple[str, ...], column: str) -> Int64s:
+def _read_clusters(files: tuple[str, ...], column: str) -> Int64s:
     values: list[int | None] = []
     for file in map(SourceFile.from_json, map(json.loads, files)):
         if column not in file.schema:
             values += [None] * file.num_rows
             continue
         for batch in read_rows(file, columns=[column]):
-            values += map(cluster_of, python_values(batch.column(column), column))
+            values += map(compute_cluster, to_python_values(batch.column(column), column))
     alone_N = hash64(np.arange(len(values), dtype=np.int64), 0).view(np.int64)
     pairs = zip(values, alone_N.tolist(), strict=True)
     cluster_N = np.array([alone if value is None else value for value, alone in pairs], dtype=np.int64)
@@ -81,31 +81,31 @@ class Permutation:
 
     def __call__(self, positions_N: Int64s) -> Int64s:
         """Return where each position goes, int64 [N], each in [0, size)."""
-        moved_N = self._network(np.asarray(positions_N, dtype=np.int64))
+        moved_N = self._permute(np.asarray(positions_N, dtype=np.int64))
         while (outside := np.flatnonzero(moved_N >= self.size)).size:
-            moved_N[outside] = self._network(moved_N[outside])
+            moved_N[outside] = self._permute(moved_N[outside])
         return moved_N
 
     def inverse(self, places_N: Int64s) -> Int64s:
         """Return the positions that go to these places, int64 [N]."""
-        moved_N = self._network(np.asarray(places_N, dtype=np.int64), back=True)
+        moved_N = self._permute(np.asarray(places_N, dtype=np.int64), back=True)
         while (outside := np.flatnonzero(moved_N >= self.size)).size:
-            moved_N[outside] = self._network(moved_N[outside], back=True)
+            moved_N[outside] = self._permute(moved_N[outside], back=True)
         return moved_N
 
-    def _network(self, positions_N: Int64s, *, back: bool = False) -> Int64s:
+    def _permute(self, positions_N: Int64s, *, back: bool = False) -> Int64s:
         bits = max((self.size - 1).bit_length(), 2)
         low_bits = bits // 2
         low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
         low_N, high_N = positions_N & low_mask, positions_N >> low_bits
         for turn in reversed(range(_ROUNDS)) if back else range(_ROUNDS):
             if turn % 2:
-                low_N = low_N ^ (self._mixed(high_N, turn) & low_mask)
+                low_N = low_N ^ (self._mix(high_N, turn) & low_mask)
             else:
-                high_N = high_N ^ (self._mixed(low_N, turn) & high_mask)
+                high_N = high_N ^ (self._mix(low_N, turn) & high_mask)
         return (high_N << low_bits) | low_N
 
-    def _mixed(self, half_N: Int64s, turn: int) -> Int64s:
+    def _mix(self, half_N: Int64s, turn: int) -> Int64s:
         # Half of a position is below 2**32, so the round number goes into the bits above it.
         mixed_N: Int64s = (hash64(half_N + (turn << 40), self.seed) >> np.uint64(1)).astype(np.int64)
         return mixed_N
@@ -202,7 +202,7 @@ def assign(
             "give one of them rows or fraction"
         )
     counts = {
-        name: split.rows or 0 if split.fraction is None else rows_in(split.fraction, total_rows)
+        name: split.rows or 0 if split.fraction is None else count_share(split.fraction, total_rows)
         for name, split in splits.items()
     }
     asked, left = sum(counts.values()), total_rows - sum(taken.values())
@@ -211,7 +211,7 @@ def assign(
         source = next(iter(splits.values())).source
         has = f"which has {total_rows}"
         if taken:
-            has += f", of which {left} are left ({_words(taken)} were dealt before, and stay)"
+            has += f", of which {left} are left ({_format_sizes(taken)} were dealt before, and stay)"
         fewer = "ask for fewer, or take the split from another source" if taken else "ask for fewer"
         raise SourceError(f"splits ask for {asked} rows of source {source!r} ({text}), {has}; {fewer}")
     counts |= dict.fromkeys(rest, left - asked)
@@ -229,7 +229,7 @@ def assign(
                 "split; ask for more rows, or take it from another source"
             )
         if not number:
-            before = f", {left} of which are left ({_words(taken)} were dealt before)" if taken else ""
+            before = f", {left} of which are left ({_format_sizes(taken)} were dealt before)" if taken else ""
             mend = "take it from another source" if taken else "ask for fewer elsewhere or give more rows"
             raise SourceError(
                 f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}{before}"
@@ -238,7 +238,7 @@ def assign(
     return Assignment(counts=every, permutation=order)
 
 
-def assignment_of(
+def make_assignment(
     config: RowsConfig, source: str, files: Sequence[SourceFile], taken: Mapping[str, int] = NOTHING
 ) -> Assignment:
     """Return how a run deals the rows of one of its sources; ``taken``: rows of the splits that were dealt before.
@@ -256,15 +256,15 @@ def assignment_of(
         new,
         derive(config.seed, f"splits:{source}"),
         before,
-        cluster_N=None if group is None or takes_all else clusters_of(files, group),
+        cluster_N=None if group is None or takes_all else read_clusters(files, group),
     )
 
 
-def _words(rows: Mapping[str, int]) -> str:
+def _format_sizes(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number}" for name, number in rows.items())
 
 
-def split_sizes(
+def compute_split_sizes(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, int]:
     """Return the rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
@@ -275,5 +275,5 @@ def split_sizes(
     named = config.splits.named()
     sizes: dict[str, int] = {}
     for source in dict.fromkeys(split.source for split in named.values()):
-        sizes |= assignment_of(config, source, files[source], taken).counts
+        sizes |= make_assignment(config, source, files[source], taken).counts
     return {name: sizes[name] for name in named}

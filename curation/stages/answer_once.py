@@ -6,7 +6,7 @@ from curation.rundir.graph import Done, setting
 from curation.rundir.run import Task
 from curation.stages import answers
 from curation.stages.label import Label, count_labels
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 
 
 class AnswerOnce(Label):
@@ -23,7 +23,7 @@ class AnswerOnce(Label):
         entry = None
         try:
             job = self.job(task)
-            entry = answers.entry_of(job, place(self.kept_in), revision=self.revision)
+            entry = answers.find_answers_entry(job, to_place(self.kept_in), revision=self.revision)
             if (kept := answers.find(entry)) is not None:
                 result = answers.recall(job, kept)
                 task.say(f"the answers are those of {kept.run}, kept in {entry.path}")

@@ -33,7 +33,7 @@ from curation.stages.label import check_errors
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io, schemas
-from curation.tasks import in_tasks
+from curation.tasks import run_in_tasks
 from curation.teachers import Gate, Request
 
 TOLD = b"answers"
@@ -42,7 +42,7 @@ LIBRARIES = ("torch", "transformers", "vllm")
 """Packages whose versions are part of the key: another one may give other answers."""
 CHUNK_ROWS = 2_000
 """The number of rows per task."""
-SCHEMA = schemas.completions((), "float32", 0)
+SCHEMA = schemas.make_completions_schema((), "float32", 0)
 """The columns of an entry."""
 
 
@@ -58,21 +58,23 @@ class AnswersPlace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The completions of a model (``schemas.completions`` without states), ascending by row id."""
+    """The completions of a model (``schemas.make_completions_schema`` without states), ascending by row id."""
 
     table: pa.Table
     run: str
     """The run directory in which the model gave them."""
 
 
-def entry_of(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
+def find_answers_entry(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
     """Return the entry in a folder that holds the answers which ``job`` asks for; ``revision`` is that of its stage.
 
     It renders all questions, in Ray tasks.
     """
     assert job.model is not None, "only answers of models with weights are kept"
     digests: dict[int, str] = {}
-    for part in _in_tasks(_digests, ((batch, job.domain, job.decoding) for batch in _batches(job.examples))):
+    for part in _in_tasks(
+        _digest_questions, ((batch, job.domain, job.decoding) for batch in _iter_batches(job.examples))
+    ):
         digests.update(part)
     in_order = sorted(digests.items())
     key = {
@@ -81,7 +83,7 @@ def entry_of(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
         "decoding": job.decoding.to_key(),
         "seed": job.seed if job.decoding.temperature else None,
         "questions": _digest([digest for _, digest in in_order]),
-        "versions": {package: _version(package) for package in LIBRARIES},
+        "versions": {package: _get_version(package) for package in LIBRARIES},
         "revision": revision,
     }
     row_ids_N = np.array([row_id for row_id, _ in in_order], dtype=np.int64)
@@ -139,21 +141,21 @@ def recall(job: LabelJob, answers: Answers) -> PassResult:
     table = answers.table
     calls = (
         (batch, table.filter(pc.is_in(table["row_id"], value_set=batch.column("row_id"))), job)
-        for batch in _batches(job.examples)
+        for batch in _iter_batches(job.examples)
     )
-    ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *_in_tasks(_recalled, calls)]), job.labels_uri)
+    ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *_in_tasks(_recall_labels, calls)]), job.labels_uri)
     check_errors(ref, job.teacher.max_error_rate, job.examples)
     return PassResult(table=ref, rows=0, seconds=time.monotonic() - begun, deaths=0, teachers=[])
 
 
-_in_tasks = partial(in_tasks, num_cpus=0)  # a stage that asks a model may hold all CPUs by its idle actors
+_in_tasks = partial(run_in_tasks, num_cpus=0)  # a stage that asks a model may hold all CPUs by its idle actors
 
 
-def _batches(examples: TableRef) -> Iterator[pa.RecordBatch]:
+def _iter_batches(examples: TableRef) -> Iterator[pa.RecordBatch]:
     yield from io.open_table(examples).scanner(batch_size=CHUNK_ROWS).to_batches()
 
 
-def _digests(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConfig) -> dict[int, str]:
+def _digest_questions(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConfig) -> dict[int, str]:
     """Return a digest of the question of each row that can be asked, by row id."""
     made, found = as_asked(get_domain(domain), decoding), {}
     for row in batch.to_pylist():
@@ -165,7 +167,7 @@ def _digests(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConf
     return found
 
 
-def _recalled(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Table:
+def _recall_labels(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Table:
     """Return the labels of these rows."""
     labels = label_rows(job, get_domain(job.domain), RecordedTeacher(answers), batch.to_pylist())
     return pa.Table.from_batches(labels, schema=job.schema(0))
@@ -175,7 +177,7 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def _version(package: str) -> str | None:
+def _get_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -16,11 +16,11 @@ from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
-from curation.rundir.graph import Done, In, Inputs, Out, Stage, plain, setting
+from curation.rundir.graph import Done, In, Inputs, Out, Stage, setting, to_plain_json
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.stopping import waited_for
-from curation.tasks import root
+from curation.stopping import wait_for_call
+from curation.tasks import find_root_error
 from curation.teachers.vllm_choice import BackendChoice, choose_backend
 
 
@@ -58,11 +58,11 @@ class TeacherUse(Inputs):
     @property
     def host(self) -> Host:
         """The actors of this model, or those of another one with equal resources and calls at once."""
-        model = str(self.model) if isinstance(self.model, Out) else plain(self.model, {})
-        name = fingerprint([model, str(self.backend), plain(self.engine, {})])
+        model = str(self.model) if isinstance(self.model, Out) else to_plain_json(self.model, {})
+        name = fingerprint([model, str(self.backend), to_plain_json(self.engine, {})])
         kind = name
         if isinstance(self.backend, str) and BACKENDS[self.backend].replaceable:
-            kind = fingerprint([plain(self.engine.actors, {}), BACKENDS[self.backend].calls])
+            kind = fingerprint([to_plain_json(self.engine.actors, {}), BACKENDS[self.backend].calls])
         return Host(name=name, kind=kind, shared=True)
 
     def takes(self, rows: int | None) -> dict[str, float]:
@@ -204,9 +204,9 @@ def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
     """
-    probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
+    probe = ray.remote(choose_backend).options(**nodes.make_ray_options(ask.actors.each))
     try:
-        choice: BackendChoice = waited_for(lambda: ray.get(probe.remote(ask, model)))
+        choice: BackendChoice = wait_for_call(lambda: ray.get(probe.remote(ask, model)))
     except ray.exceptions.RayTaskError as error:
-        raise root(error) from None
+        raise find_root_error(error) from None
     return choice

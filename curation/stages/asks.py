@@ -64,7 +64,7 @@ def ask_of(
     return Ask(signal=signal, options=options, seed=seed, uri=str(directory / name))
 
 
-def asks_of(
+def make_asks(
     signals: Mapping[str, JsonView], directory: Place, attempts: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Ask, ...]:
     """Signals that are measured as rows are labelled, by name, with the arguments of ``ask_of`` and their ``stage``.

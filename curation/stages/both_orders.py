@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
-from curation.domains.given import given_numbers
+from curation.domains.given import get_given_numbers
 from curation.hashing import derive
 from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
 from curation.signals import label_request
@@ -25,18 +25,18 @@ _READ = ("row_id", "completion", "option_share", "error")
 _TOKENS = {ORDER_PROMPT_TOKENS: "num_prompt_tokens", ORDER_OUTPUT_TOKENS: "num_output_tokens"}
 
 
-def other_order(domain: Domain) -> OtherOrder | None:
+def get_other_order(domain: Domain) -> OtherOrder | None:
     """Return the function from a label and an example to both in the other order; ``None``: one order is asked."""
     found: OtherOrder | None = getattr(domain, "other_order", None)
     return found if getattr(domain, "both_orders", False) else None
 
 
-def added_numbers(domain: Domain) -> tuple[str, ...]:
+def list_added_numbers(domain: Domain) -> tuple[str, ...]:
     """Return the columns of labels that follow from the domain: given numbers, and those of the second order."""
-    return (*given_numbers(domain), *(() if other_order(domain) is None else ORDER_COLUMNS))
+    return (*get_given_numbers(domain), *(() if get_other_order(domain) is None else ORDER_COLUMNS))
 
 
-def second_answers(
+def ask_other_order(
     domain: Domain,
     teacher: Teacher,
     batches: Sequence[pa.RecordBatch],
@@ -46,10 +46,10 @@ def second_answers(
 ) -> SecondAnswers:
     """Return the probability that the other order gives to the same answer, and the tokens that this took, by row id.
 
-    ``batches`` are the answers in the first order (``schemas.completions``). Rows without a label have no values, and
+    ``batches`` are the answers in the first order (``schemas.make_completions_schema``). Rows without a label have no values, and
     those whose second question fails no probability.
     """
-    turned, requests = other_order(domain), []
+    turned, requests = get_other_order(domain), []
     assert turned is not None, "asked of domains with two orders"
     expected: dict[int, tuple[str, Example]] = {}
     for batch in batches:
@@ -66,13 +66,13 @@ def second_answers(
     for batch in second:
         for row in batch.select([*_READ, *_TOKENS.values()]).to_pylist():
             row_id = row["row_id"]
-            values[ORDER_AGREEMENT][row_id] = _share(domain, *expected[row_id], row)
+            values[ORDER_AGREEMENT][row_id] = _compute_share(domain, *expected[row_id], row)
             for name, column in _TOKENS.items():
                 values[name][row_id] = row[column]
     return values
 
 
-def _share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:
+def _compute_share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:
     """Return the probability of a label's option, of two options of which ``option_share`` is that of the likelier one.
 
     An answer that is drawn has no such share: 1 where it states the label, 0 where it states the other one.

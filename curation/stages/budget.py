@@ -14,14 +14,14 @@ from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.registry import check_options, code
+from curation.registry import check_options, load_code
 from curation.rundir.graph import In, Inputs
 from curation.selection import budget as rules
 from curation.selection.class_shares import ClassShares
-from curation.stages.pool_scores import PoolScores, sorted_ids
+from curation.stages.pool_scores import PoolScores, read_sorted_ids
 from curation.tables import io
 from curation.tables.schemas import CLUSTER
-from curation.trust.parts import independent
+from curation.trust.parts import find_independent
 
 GROUPED = "; one calibration row of a group counts, and groups in proportion to their rows (splits.group)"
 """The words behind the guarantee of rows in groups."""
@@ -94,18 +94,18 @@ def resolve(
     trust = ARMS[config.reference].trust
     scores = PoolScores(labels=labels, trust=trust, seed=seed, too_long=too_long, repeats=repeats, seen=seen)
     reads = config.declared.reads
-    made_by = code(config.declared.counted_by)
+    made_by = load_code(config.declared.counted_by)
     check_options(f"selection.budget.{config.rule}", made_by, **config.options)
     rule: rules.BudgetRule = made_by(**config.options)
     count = rule.count(
         rules.Pool(
-            num_rows=scores.num_rows + io.num_dropped(labels) - len(scores.copies_M),
-            num_right=_num_right(grades, np.union1d(sorted_ids(too_long), scores.copies_M))
+            num_rows=scores.num_rows + io.count_dropped(labels) - len(scores.copies_M),
+            num_right=_count_right(grades, np.union1d(read_sorted_ids(too_long), scores.copies_M))
             if "right" in reads
             else None,
             scores=scores if "scores" in reads else None,
-            measured=_graded(scores, measured) if "measured" in reads else None,
-            calibration=_graded(scores, calibration, distinct=True) if "calibration" in reads else None,
+            measured=_collect_graded(scores, measured) if "measured" in reads else None,
+            calibration=_collect_graded(scores, calibration, distinct=True) if "calibration" in reads else None,
             classes=classes,
             seed=seed,
         )
@@ -115,7 +115,7 @@ def resolve(
     return ComputedBudget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
-def _num_right(grades: TableRef | None, out_M: Int64s) -> int:
+def _count_right(grades: TableRef | None, out_M: Int64s) -> int:
     assert grades is not None, "RunConfig refuses an oracle budget without an audit set"
     num_right = 0
     for batch in io.open_table(grades).to_batches(columns=["row_id"], filter="correct = true"):
@@ -124,10 +124,10 @@ def _num_right(grades: TableRef | None, out_M: Int64s) -> int:
     return num_right
 
 
-def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
+def _collect_graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
     """Return the graded rows of a labelled split; NaN where it could not be chosen.
 
-    ``distinct``: rows that count as independent draws alone (``curation.trust.parts.independent``).
+    ``distinct``: rows that count as independent draws alone (``curation.trust.parts.find_independent``).
     """
     assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
     scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None, seen=None)
@@ -139,4 +139,6 @@ def _graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = Fa
     if not distinct:
         return found
     label_M = io.take(scored.labels, graded.row_ids_N, ["label"])["label"].to_numpy()
-    return found._replace(label_M=label_M).subset(independent(graded.question_N, graded.row_ids_N, graded.cluster_N))
+    return found._replace(label_M=label_M).subset(
+        find_independent(graded.question_N, graded.row_ids_N, graded.cluster_N)
+    )

@@ -8,9 +8,9 @@ from curation.config import DecodingConfig
 from curation.domains import Domain
 from curation.refs import TableRef
 from curation.tables import io
-from curation.teachers.completions import above, ranked
-from curation.teachers.in_pairs import chosen
-from curation.teachers.wrapped import baselines
+from curation.teachers.completions import rank_options, subtract_baselines
+from curation.teachers.in_pairs import choose_in_pairs
+from curation.teachers.wrapped import compute_baselines
 
 FIRST_BLANK = 1 << 62
 """The first row id of examples without content; no file has it."""
@@ -28,36 +28,38 @@ def with_blanks(examples: pa.Table, domain: Domain, decoding: DecodingConfig) ->
     return pa.concat_tables([pa.Table.from_pylist(rows, schema=examples.schema), examples])
 
 
-def compared(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str | None:
+def compare_calibration(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str | None:
     """Labelled rows that are right with and without calibration, in words; ``None`` where too few can be compared.
 
     ``golds``: the gold labels by row id. The two are compared by an exact test of the rows on which they differ
     (McNemar 1947).
     """
-    columns = io.read(labels, ["row_id", "completion", "option_logprobs"], filter=io.answered(labels)).to_pylist()
+    columns = io.read(
+        labels, ["row_id", "completion", "option_logprobs"], filter=io.make_answered_filter(labels)
+    ).to_pylist()
     found = {row["row_id"]: row for row in columns if row["option_logprobs"] is not None}
     ids = range(FIRST_BLANK, FIRST_BLANK + len(domain.blanks))
     blanks = [found[row_id]["option_logprobs"] for row_id in ids if row_id in found]
     rows = {row_id: row["option_logprobs"] for row_id, row in found.items() if row_id in golds}
     if len(blanks) < max(len(domain.blanks), 1) or len(rows) < FEWEST:
         return None
-    least = baselines(blanks, in_pairs=domain.in_pairs)
+    least = compute_baselines(blanks, in_pairs=domain.in_pairs)
     options = domain.options(domain.blanks[0]) or ()
     plain, calibrated = ({row_id: _label(scores, less, options, domain) for row_id, scores in rows.items()}
                          for less in (None, least))  # fmt: skip
     right = [[domain.is_correct(of[row_id], golds[row_id]) for row_id in rows] for of in (plain, calibrated)]
-    return _words(right[0], right[1])
+    return _describe_comparison(right[0], right[1])
 
 
 def _label(scores: Sequence[float], less: Sequence[float] | None, options: Sequence[str], domain: Domain) -> str | None:
     if domain.in_pairs:
-        answer = "".join(options[place] for place in chosen(scores, less).places)
+        answer = "".join(options[place] for place in choose_in_pairs(scores, less).places)
     else:
-        answer = options[ranked(above(scores, less))[0]]
+        answer = options[rank_options(subtract_baselines(scores, less))[0]]
     return domain.parse(answer, domain.blanks[0])
 
 
-def _words(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:
+def _describe_comparison(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:
     """Return shares, the test, and what to set."""
     from scipy.stats import binomtest
 

@@ -15,10 +15,10 @@ from curation.arrays import Int64s
 from curation.domains import Domain, attempt
 from curation.errors import ConfigError
 from curation.refs import TableRef
-from curation.registry import code
-from curation.selection.capped import Labels, labels_apart
+from curation.registry import load_code
+from curation.selection.capped import Labels, make_own_labels
 from curation.tables import io
-from curation.tables.text_hashes import NO_TEXT, hashed
+from curation.tables.text_hashes import NO_TEXT, hash_texts
 
 BY_LABEL = "label"
 _KEY = "selection.max_per_label_by"
@@ -35,7 +35,7 @@ def check_by(by: str, domain: Domain) -> None:
     """
     if ":" in by:
         try:
-            found = code(by)
+            found = load_code(by)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"{_KEY}: {by!r} cannot be imported ({error}); give module:function") from error
         if not callable(found):
@@ -60,17 +60,17 @@ class LabelKeys:
         Raises:
             ConfigError: a column cannot be read as text, or the function failed.
         """
-        golds = None if self.audit is None else _column(self.audit, "gold")
-        column = None if self.by == BY_LABEL or ":" in self.by else _column(self.pool, self.by)
-        function = code(self.by) if ":" in self.by else None
-        find = io.finder(self.pool) if function is not None else None
+        golds = None if self.audit is None else _make_column_reader(self.audit, "gold")
+        column = None if self.by == BY_LABEL or ":" in self.by else _make_column_reader(self.pool, self.by)
+        function = load_code(self.by) if ":" in self.by else None
+        find = io.make_offset_finder(self.pool) if function is not None else None
 
         def read(row_ids_M: Int64s, weak_M: pa.Array) -> Labels:
             if column is not None:
-                return _labels(row_ids_M, _as_text(column(row_ids_M), self.by))
+                return _make_labels(row_ids_M, _as_text(column(row_ids_M), self.by))
             label_M = weak_M if golds is None else golds(row_ids_M)
             if function is None or find is None:
-                return _labels(row_ids_M, label_M)
+                return _make_labels(row_ids_M, label_M)
             examples = io.take_offsets(self.pool, find(row_ids_M)).to_pylist()
             values = []
             for example, label in zip(examples, label_M.to_pylist(), strict=True):
@@ -78,18 +78,18 @@ class LabelKeys:
                 if error:
                     raise ConfigError(f"{_KEY}: {self.by} failed for row {example['row_id']}: {error}")
                 values.append(None if value is None else str(value))
-            return _labels(row_ids_M, pa.array(values, pa.string()))
+            return _make_labels(row_ids_M, pa.array(values, pa.string()))
 
         return read
 
 
-def _labels(row_ids_M: Int64s, text_M: pa.Array) -> Labels:
-    hash_M = hashed(text_M)
-    return np.where(hash_M == NO_TEXT, labels_apart(row_ids_M), hash_M)
+def _make_labels(row_ids_M: Int64s, text_M: pa.Array) -> Labels:
+    hash_M = hash_texts(text_M)
+    return np.where(hash_M == NO_TEXT, make_own_labels(row_ids_M), hash_M)
 
 
-def _column(ref: TableRef, name: str) -> Callable[[Int64s], pa.Array]:
-    find = io.finder(ref)
+def _make_column_reader(ref: TableRef, name: str) -> Callable[[Int64s], pa.Array]:
+    find = io.make_offset_finder(ref)
     return lambda row_ids_M: io.take_offsets(ref, find(row_ids_M), [name])[name].combine_chunks()
 
 

@@ -15,14 +15,14 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.class_counts import Grouping
 from curation.domains.grading import read_grades
-from curation.domains.unseen_labels import SeenLabels, seen_labels
+from curation.domains.unseen_labels import SeenLabels, collect_seen_labels
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
-from curation.registry import code
+from curation.registry import load_code
 from curation.rundir.graph import In, Inputs
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.capped import Capped
-from curation.selection.quotas import allocate, strata
+from curation.selection.quotas import allocate, assign_bins
 from curation.selection.top_n import check
 from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.cap_keys import LabelKeys
@@ -30,9 +30,9 @@ from curation.stages.class_quota import Classes
 from curation.stages.gold import Gold, GoldTexts
 from curation.stages.pool_scores import PoolScores
 from curation.stages.selected import PART_ROWS
-from curation.stages.signal import missed, unread
+from curation.stages.signal import describe_unread, make_missed_error
 from curation.tables import io, scans
-from curation.tables.row_ids import include, missing
+from curation.tables.row_ids import find_missing_ids, include
 
 
 class ChoiceInputs(Inputs):
@@ -57,7 +57,7 @@ class ChoiceInputs(Inputs):
     selection: SelectionConfig
     """Arms, budget, and by ``repeats`` whether one row of each question is taken, or all."""
     declared: Mapping[str, Any] = field(default_factory=dict)
-    """:func:`declared`, so that another line of a registry is another selection."""
+    """:func:`collect_declared`, so that another line of a registry is another selection."""
     classes: Classes | None = None
     """The classes among which places are divided; None: they are not."""
     verdicts: In[TableRef | None] = None  # type: ignore[assignment]
@@ -65,7 +65,7 @@ class ChoiceInputs(Inputs):
     seed: int
 
 
-def declared(selection: SelectionConfig) -> dict[str, Any]:
+def collect_declared(selection: SelectionConfig) -> dict[str, Any]:
     """Return the registries' entries of the arms and the budget, but for the words."""
     arms = {name: replace(ARMS[name], words="") for name in selection.used}
     trusts = {arm.trust: replace(TRUST[arm.trust], words="") for arm in arms.values()}
@@ -77,7 +77,7 @@ def is_verified(arm: Arm, selection: SelectionConfig) -> bool:
     return arm.ranked and arm.trust == ARMS[selection.budget.reference].trust
 
 
-def measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
+def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
     """Return a choice among the arms that can be measured, and why the others cannot, in words by arm.
 
     An arm cannot be measured if its signal gave no value that can be read, of any labelled row.
@@ -95,10 +95,10 @@ def measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
             read[signal.column] = io.count(labels, filter=f"`{signal.column}` IS NOT NULL") > 0
         num_rows = 0 if read[signal.column] else io.count(labels, filter="label IS NOT NULL AND error IS NULL")
         if num_rows:
-            dropped[name] = unread(num_rows)
+            dropped[name] = describe_unread(num_rows)
     for name, why in dropped.items():
         if (key := selection.required_by(name)) is not None:
-            raise missed(name, key, why)
+            raise make_missed_error(name, key, why)
     arms = tuple(name for name in selection.arms if name not in dropped)
     return replace(choice, selection=selection.model_copy(update={"arms": arms})), dropped
 
@@ -119,7 +119,7 @@ class SelectJob(ChoiceInputs):
     @cached_property
     def seen(self) -> SeenLabels | None:
         """The labels of the labelled rows; ``None`` where labels are open."""
-        return None if self.labelled is None else seen_labels(self.labelled, self.domain)
+        return None if self.labelled is None else collect_seen_labels(self.labelled, self.domain)
 
     @property
     def first(self) -> tuple[str, ...] | None:
@@ -179,13 +179,13 @@ class Chooser:
         """Return the rows of an arm, in rank order."""
         if not self._n:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
-        return self._cut_gold(arm) if arm.gold else self._by_rule(arm)
+        return self._cut_gold(arm) if arm.gold else self._find_cut(arm)
 
-    def _by_rule(self, arm: Arm) -> Cut:
-        return self.top(arm) if arm.rule == TOP else self._chosen(arm, self.candidates(arm), self._n)
+    def _find_cut(self, arm: Arm) -> Cut:
+        return self.top(arm) if arm.rule == TOP else self._apply_rule(arm, self.candidates(arm), self._n)
 
-    def _chosen(self, arm: Arm, candidates: Candidates, num: int) -> Cut:
-        rule: Selector = code(arm.rule.made_by)()
+    def _apply_rule(self, arm: Arm, candidates: Candidates, num: int) -> Cut:
+        rule: Selector = load_code(arm.rule.made_by)()
         return rule.cut(candidates, num, derive(self._job.seed, "ties"))
 
     def scores(self, arm: Arm) -> PoolScores:
@@ -210,23 +210,25 @@ class Chooser:
         if arm.signal is None:
             return 0
         unread_ids = BitMap64()
-        for batch in scans.batches(self._job.labels, {"row_id": "row_id"}, f"`{arm.signal.column}` IS NULL"):
+        for batch in scans.iter_table_batches(self._job.labels, {"row_id": "row_id"}, f"`{arm.signal.column}` IS NULL"):
             include(unread_ids, batch.column("row_id").to_numpy())
         parts = io.open_table(selected).to_batches(columns=["row_id"])
-        return sum(int((~missing(part.column("row_id").to_numpy(), unread_ids)).sum()) for part in parts)
+        return sum(int((~find_missing_ids(part.column("row_id").to_numpy(), unread_ids)).sum()) for part in parts)
 
     @property
     def bin_N(self) -> Int64s:
         """The difficulty bin of each labelled row."""
         if self._bin_N is None:
-            self._bin_N = strata(_difficulties(self._job, self._row_ids_N), self._job.selection.difficulty_bins)
+            self._bin_N = assign_bins(
+                _compute_difficulties(self._job, self._row_ids_N), self._job.selection.difficulty_bins
+            )
         return self._bin_N
 
     def candidates(self, arm: Arm) -> Candidates:
         """Return the rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
         candidates = self.scores(arm).candidates()
         if self._cap is not None:
-            left_N = np.isin(candidates.row_ids_N, self._capped(arm, len(candidates.row_ids_N)).row_ids_n)
+            left_N = np.isin(candidates.row_ids_N, self._select_capped(arm, len(candidates.row_ids_N)).row_ids_n)
             candidates = replace(candidates, raw_score_N=np.where(left_N, candidates.raw_score_N, np.nan))
         return replace(candidates, **self._read_by(arm.rule))
 
@@ -236,21 +238,21 @@ class Chooser:
         Raises:
             BudgetError: n is larger than the number of rows with a score.
         """
-        found = self._of_classes(arm) if self._is_divided(arm) else self._capped(arm, self._n)
+        found = self._select_by_class(arm) if self._is_divided(arm) else self._select_capped(arm, self._n)
         check(self._n, found.num_scored, found.num_rows)
         return len(found)
 
     def num_left_of_top(self, arm: Arm) -> int:
         """Return how many of the n best rows of an arm the cap leaves."""
         bound = self.scores(arm).bound(self._n, derive(self._job.seed, "ties"))
-        found = self._capped(arm, self._n)
+        found = self._select_capped(arm, self._n)
         return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())
 
     @cached_property
     def _row_ids_N(self) -> Int64s:
         """The ids of the labelled rows, in the order of all candidates."""
         labels = self._job.labels
-        ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
+        ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.make_answered_filter(labels))["row_id"].to_numpy()
         return ids_N
 
     def _read_by(self, rule: Rule) -> dict[str, Any]:
@@ -260,7 +262,7 @@ class Chooser:
         if "stratum" in rule.reads:
             read |= {"stratum_N": self.bin_N, "num_strata": num_strata}
         if "accuracy" in rule.reads:
-            read["accuracy_S"] = self._accuracy_of_bins(num_strata)
+            read["accuracy_S"] = self._compute_bin_accuracy(num_strata)
         if "reference" in rule.reads:
             read["reference_M"] = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
         return read
@@ -276,18 +278,18 @@ class Chooser:
         weak twin, without those that cannot be taught; replacing them would make a different selection.
         """
         if arm.ranked or self._job.texts.source in ("answer", "label"):
-            cut = self._by_rule(arm)
-            return replace(cut, row_ids_n=cut.row_ids_n[~missing(cut.row_ids_n, self._gold.teachable)])
+            cut = self._find_cut(arm)
+            return replace(cut, row_ids_n=cut.row_ids_n[~find_missing_ids(cut.row_ids_n, self._gold.teachable)])
         if arm.rule != TOP:
             candidates = self.candidates(arm)
-            unteachable_N = missing(candidates.row_ids_N, self._gold.teachable)
+            unteachable_N = find_missing_ids(candidates.row_ids_N, self._gold.teachable)
             raw_score_N = np.where(unteachable_N, np.nan, candidates.raw_score_N)
             num = min(self._n, int(np.isfinite(raw_score_N).sum()))
-            return self._chosen(arm, replace(candidates, raw_score_N=raw_score_N), num)
+            return self._apply_rule(arm, replace(candidates, raw_score_N=raw_score_N), num)
         scores = self.scores(arm)
         if self._cap is not None:
-            left = self._capped(arm, scores.num_rows).row_ids_n
-            return Cut(row_ids_n=left[~missing(left, self._gold.teachable)][: self._n], threshold=None)
+            left = self._select_capped(arm, scores.num_rows).row_ids_n
+            return Cut(row_ids_n=left[~find_missing_ids(left, self._gold.teachable)][: self._n], threshold=None)
         scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
         num_taught = scores.num_scored
         if not num_taught:
@@ -297,15 +299,15 @@ class Chooser:
     def top(self, arm: Arm) -> Cut:
         """Return the best rows of an arm."""
         if self._is_divided(arm):
-            found = self._of_classes(arm)
+            found = self._select_by_class(arm)
             check(self._n, found.num_scored, found.num_rows)
         elif self._cap is None:
             return self.scores(arm).top(self._n, derive(self._job.seed, "ties"))
         else:
-            found = self._capped(arm, self._n)
+            found = self._select_capped(arm, self._n)
         return Cut(row_ids_n=found.row_ids_n, threshold=float(found.score_n[-1]))
 
-    def _capped(self, arm: Arm, n: int) -> Capped:
+    def _select_capped(self, arm: Arm, n: int) -> Capped:
         """Return the n best rows of an arm under the cap, or fewer."""
         assert self._cap is not None, "the caller asks"
         job = self._job
@@ -313,7 +315,7 @@ class Chooser:
         keys = LabelKeys(by=job.selection.max_per_label_by, pool=job.pool, audit=job.audit if drawn_gold else None)
         return self.scores(arm).capped(keys, n, self._cap, derive(job.seed, "ties"))
 
-    def _of_classes(self, arm: Arm) -> Capped:
+    def _select_by_class(self, arm: Arm) -> Capped:
         """Return the best rows of each class, n of all or, where a cap leaves no more, fewer."""
         assert self._quota is not None, "the caller asks"
         scores, classes = self.scores(arm), self._groups
@@ -329,7 +331,7 @@ class Chooser:
         assert self._job.classes is not None, "places are divided"
         return self._job.classes.groups(get_domain(self._job.domain).label_sets)
 
-    def _accuracy_of_bins(self, num_strata: int) -> Float64s:
+    def _compute_bin_accuracy(self, num_strata: int) -> Float64s:
         """Return the share of right labels in each bin: the weights of the paper's distribution-aware draw."""
         assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
         graded = read_grades(self._job.grades)
@@ -339,14 +341,14 @@ class Chooser:
         return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
 
 
-def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Float64s:
+def _compute_difficulties(job: SelectJob, row_ids_N: Int64s) -> Float64s:
     """Return the difficulty of each row, NaN if it is unknown, float64 [N]."""
     domain = get_domain(job.domain)
     found_N = np.full(len(row_ids_N), np.nan)
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
     columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
-    for batch in scans.batches(job.pool, columns, None, num_rows=PART_ROWS):
+    for batch in scans.iter_table_batches(job.pool, columns, None, num_rows=PART_ROWS):
         ids_B = batch.column("row_id").to_numpy()
         place_B = np.searchsorted(sorted_N, ids_B)
         known_B = np.searchsorted(sorted_N, ids_B, side="right") > place_B

@@ -7,12 +7,12 @@ from curation.arms import ARMS
 from curation.config import SelectionConfig
 from curation.config.selection import CUTS
 from curation.domains import Domain
-from curation.domains.class_counts import Grouping, RarestClass, confusion, given
+from curation.domains.class_counts import Grouping, RarestClass, count_confusion, count_given
 from curation.domains.label_sets import LabelSets
 from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.rundir.graph import In, Inputs
-from curation.selection.class_shares import ClassShares, estimated
+from curation.selection.class_shares import ClassShares, estimate_shares
 
 _KEY, _RISK = "selection.quota", "selection.budget.risk.per: label"
 
@@ -41,8 +41,8 @@ class Classes(Inputs):
         """Return the classes' shares in the pool of these labels, or those that are wanted."""
         if self.wanted is None:
             groups = self.groups(sets)
-            counts = confusion(self.examples, self.labels, self.grades, groups)
-            return estimated(self.names, given(pool, groups), counts)
+            counts = count_confusion(self.examples, self.labels, self.grades, groups)
+            return estimate_shares(self.names, count_given(pool, groups), counts)
         total = sum(self.wanted.values())
         return ClassShares(
             classes=tuple(self.names),
@@ -52,9 +52,9 @@ class Classes(Inputs):
         )
 
 
-def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
+def describe_quota(selection: SelectionConfig, domain: Domain) -> str | None:
     """Return places by class of a run in words, for ``curate validate``; None where there are no classes."""
-    classes = _classes(domain)
+    classes = _get_classes(domain)
     if classes is None or len(classes) < 2:
         return None
     if selection.budget.is_by_label:
@@ -72,19 +72,19 @@ def in_words(selection: SelectionConfig, domain: Domain) -> str | None:
     return f"{_KEY}: the places of arms that rank go to {to} by {by}{but} (none: the best rows)"
 
 
-def _classes(domain: Domain) -> tuple[str, ...] | None:
+def _get_classes(domain: Domain) -> tuple[str, ...] | None:
     """Return the classes among which places can be divided: the labels or, of sets, their classes and the empty set."""
     sets = domain.label_sets
     return domain.closed_labels() if sets is None else (*sets.classes, sets.empty)
 
 
-def divided(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:
+def find_divided_classes(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:
     """Return the classes among which the places, or cuts, are divided; None where they are not.
 
     Raises:
         ConfigError: the quotas do not go with the domain, or with what counts as a label.
     """
-    classes, quota = _classes(domain), selection.quota
+    classes, quota = _get_classes(domain), selection.quota
     if domain.label_sets is not None:
         _check_sets(selection)
     if isinstance(quota, dict):

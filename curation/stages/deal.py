@@ -11,9 +11,9 @@ from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError
-from curation.escaping import message, quoted
+from curation.escaping import format_error, quote_text
 from curation.json_types import Json
-from curation.sources import Assignment, Stretch, as_kept, cluster_of, raw_rows, read_rows, row_ids
+from curation.sources import Assignment, Stretch, as_kept, compute_cluster, get_row_ids, read_rows, to_raw_rows
 from curation.tables import commits, schemas
 
 POOL, AUDIT = "pool", "audit"
@@ -47,7 +47,7 @@ class DealJob:
         total = 0
         for source in self.sources.values():
             counts = list(source.assignment.counts.values())
-            total += sum(counts[place] for place in targets(self, source).values())
+            total += sum(counts[place] for place in find_targets(self, source).values())
         return total
 
 
@@ -62,22 +62,24 @@ class SourceChunk:
     """The tables to write."""
 
 
-def table_schema(domain: Domain, name: str, *, clustered: bool = False, kept: Sequence[pa.Field] = ()) -> pa.Schema:
+def make_table_schema(
+    domain: Domain, name: str, *, clustered: bool = False, kept: Sequence[pa.Field] = ()
+) -> pa.Schema:
     """Return a split's table schema with ``kept`` columns, or the audit table's; ``clustered``: with the clusters."""
     if name == AUDIT:
         return schemas.AUDIT
-    return schemas.examples(pa.schema([*domain.columns, *kept]), gold=name != POOL, clustered=clustered)
+    return schemas.make_examples_schema(pa.schema([*domain.columns, *kept]), gold=name != POOL, clustered=clustered)
 
 
-def targets(job: DealJob, source: DealtSource) -> dict[str, int]:
+def find_targets(job: DealJob, source: DealtSource) -> dict[str, int]:
     """Return the tables that a source fills, with the index of each table's split in the source's assignment."""
     places = {name: place for place, name in enumerate(source.assignment.counts) if name in job.uris}
     return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
 
 
-def dealt(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
+def deal_chunk(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
     """Return the row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
-    ids_N = np.concatenate([row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
+    ids_N = np.concatenate([get_row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
 
 
@@ -99,10 +101,10 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
     made = {key: get_domain(source.domains[name]) for key, name in {key: name for name, key in keys.items()}.items()}
     domains = {name: made[key] for name, key in keys.items()}
     names = list(source.assignment.counts)
-    ids_N, place_N = dealt(source, chunk)
-    places = targets(job, source)
+    ids_N, place_N = deal_chunk(source, chunk)
+    places = find_targets(job, source)
     schema_of = {
-        name: table_schema(
+        name: make_table_schema(
             domains[POOL if name == AUDIT else name], name, clustered=source.group is not None, kept=source.kept
         )
         for name in chunk.targets
@@ -114,15 +116,15 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
         start += batch.num_rows
         taken = np.flatnonzero(np.isin(own_B, [places[name] for name in chunk.targets]))
         rows: dict[int, _ReadRow] = {}
-        for row, values in zip(taken.tolist(), raw_rows(batch.take(pa.array(taken))), strict=True):
+        for row, values in zip(taken.tolist(), to_raw_rows(batch.take(pa.array(taken))), strict=True):
             split = names[own_B[row]]
             rows[row] = _read(domains[split], values, split, audited=split == POOL and AUDIT in chunk.targets)
             if source.group is not None:
-                rows[row] = replace(rows[row], cluster=cluster_of(values.get(source.group)))
+                rows[row] = replace(rows[row], cluster=compute_cluster(values.get(source.group)))
         for name, schema in schema_of.items():
             mine = np.flatnonzero(own_B == places[name])
             domain = domains[POOL if name == AUDIT else name]
-            table = _table(domain, schema, name, ids_B[mine].tolist(), [rows[row] for row in mine.tolist()])
+            table = _make_table(domain, schema, name, ids_B[mine].tolist(), [rows[row] for row in mine.tolist()])
             for column in source.kept:
                 kept = as_kept(batch.column(column.name), column.type).take(pa.array(mine))
                 table = table.set_column(schema.get_field_index(column.name), column, kept)
@@ -132,21 +134,21 @@ def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
     return pa.concat_tables([commits.WRITTEN.empty_table(), *written])
 
 
-def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
+def make_example_table(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
     """Return raw rows as rows of a split's table; a row that cannot be read is an error row."""
     rows = [_read(domain, raw, name, audited=False) for raw in raws]
-    return _table(domain, table_schema(domain, name), name, ids, rows)
+    return _make_table(domain, make_table_schema(domain, name), name, ids, rows)
 
 
 def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool) -> _ReadRow:
     """Read a row of the split ``name``; a gold label of the pool's only where it is ``audited``."""
     example, problem = attempt(domain.read, raw)
-    if example is not None and (problem := schema_problem(example, domain.columns)):
+    if example is not None and (problem := find_schema_problem(example, domain.columns)):
         example = None
     if example is None or not (audited or name != POOL):
         return _ReadRow(example=example, problem=problem or None)
     gold, gold_problem = attempt(domain.gold, raw)
-    if not gold_problem and (gold_problem := schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
+    if not gold_problem and (gold_problem := find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
         gold = None
     if gold is not None:
         reason, failure = attempt(domain.gold_problem, gold, example)
@@ -154,7 +156,7 @@ def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool
         gold = None if gold_problem else gold
     solution, solution_problem = None, ""
     if audited and gold is not None:
-        solution, solution_problem = _solution(domain, raw, example, gold)
+        solution, solution_problem = _read_solution(domain, raw, example, gold)
     return _ReadRow(
         example=example,
         gold=gold,
@@ -165,32 +167,32 @@ def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool
     )
 
 
-def _solution(
+def _read_solution(
     domain: Domain, raw: Mapping[str, object], example: Mapping[str, object], gold: str
 ) -> tuple[str | None, str]:
     """Return a row's worked solution, if it parses as the gold label; else why an existing one is not used."""
     solution, problem = attempt(domain.solution, raw)
     if solution is None:
         return None, problem
-    if wrong := schema_problem({"solution": solution}, pa.schema([schemas.AUDIT.field("solution")])):
+    if wrong := find_schema_problem({"solution": solution}, pa.schema([schemas.AUDIT.field("solution")])):
         return None, wrong
     label, problem = attempt(domain.parse, solution, example)
     if not problem and (label == gold or attempt(domain.is_correct, label, gold)[0]):
         return solution, ""
-    return None, problem or f"bad_solution: it states {quoted(str(label))}, the gold label is {quoted(gold)}"
+    return None, problem or f"bad_solution: it states {quote_text(str(label))}, the gold label is {quote_text(gold)}"
 
 
-def schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str:
+def find_schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str:
     """Return why values do not fit their columns; "" if they do."""
     for field in columns:
         try:
             pa.scalar(values[field.name], field.type)
         except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-            return message(RowError(f"bad_value: {field.name} is no {field.type}: {error}"))
+            return format_error(RowError(f"bad_value: {field.name} is no {field.type}: {error}"))
     return ""
 
 
-def _table(domain: Domain, schema: pa.Schema, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
+def _make_table(domain: Domain, schema: pa.Schema, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
     if name == AUDIT:
         columns = {
             "row_id": ids,

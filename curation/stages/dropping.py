@@ -20,12 +20,12 @@ from curation.errors import REFUSALS, CommitError, SourceError
 from curation.heavy import ray
 from curation.json_types import JsonView
 from curation.refs import TableRef
-from curation.stages.overlap import Compared, OverlapRows, harmless
-from curation.storage.lease import Guard, unguarded
+from curation.stages.overlap import Compared, OverlapRows, is_harmless
+from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
-from curation.tables.row_ids import bitmap
-from curation.tasks import in_tasks
+from curation.tables.row_ids import make_bitmap
+from curation.tasks import run_in_tasks
 
 WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
@@ -41,14 +41,14 @@ MEND_ADDED = (
 """Where a split is added to a run."""
 
 
-def refuses(kept: str, other: str, mode: str) -> bool:
+def is_refused(kept: str, other: str, mode: str) -> bool:
     """Return whether a question in both splits ends the run: not of source and pool, which drops the pool's row."""
-    return mode == "refuse" and not harmless(kept, other) and (kept, other) != ("source", "pool")
+    return mode == "refuse" and not is_harmless(kept, other) and (kept, other) != ("source", "pool")
 
 
-def drops(kept: str, other: str, mode: str) -> bool:
+def is_dropped(kept: str, other: str, mode: str) -> bool:
     """Return whether a row of ``other`` whose question ``kept`` has is left out."""
-    return mode != "report" and not harmless(kept, other) and not refuses(kept, other, mode)
+    return mode != "report" and not is_harmless(kept, other) and not is_refused(kept, other, mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Overlap:
     def sentences(self) -> list[str]:
         """Return sentences for the terminal; empty if there is nothing to report."""
         sentences = [
-            f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules_in_words(pair.rules)}): "
+            f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({describe_rules(pair.rules)}): "
             f"{pair.fate}"
             for pair in self.pairs
         ]
@@ -136,12 +136,12 @@ def settle(
         SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
             loses all its rows.
     """
-    if bad := [pair for pair in compared.pairs if refuses(pair.kept, pair.other, mode)]:
-        raise SourceError(f"{_refusal(bad, refs, columns)}; {mend}")
+    if bad := [pair for pair in compared.pairs if is_refused(pair.kept, pair.other, mode)]:
+        raise SourceError(f"{_describe_refusal(bad, refs, columns)}; {mend}")
     gone: dict[str, BitMap64] = {}
-    dropped = [pair for pair in compared.pairs if drops(pair.kept, pair.other, mode)]
+    dropped = [pair for pair in compared.pairs if is_dropped(pair.kept, pair.other, mode)]
     for pair in dropped:
-        gone.setdefault(pair.other, BitMap64()).update(bitmap(pair.row_ids_M))
+        gone.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
     for name, ids in gone.items():
         healthy = io.count(refs[name], "error IS NULL")
         if len(ids) == healthy:
@@ -156,7 +156,7 @@ def settle(
             other=pair.other,
             rows=len(pair.row_ids_M),
             rules=pair.rules,
-            fate="dropped" if drops(pair.kept, pair.other, mode) else "kept",
+            fate="dropped" if is_dropped(pair.kept, pair.other, mode) else "kept",
         )
         for pair in compared.pairs
     ]
@@ -169,7 +169,9 @@ def settle(
     return SettledOverlap(overlap=overlap, row_ids=gone)
 
 
-def _refusal(pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]) -> str:
+def _describe_refusal(
+    pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]
+) -> str:
     first, rule = pairs[0], next(iter(pairs[0].rules))
     shown = [
         json.dumps(io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0], default=str)
@@ -177,26 +179,26 @@ def _refusal(pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns
     ]
     example = shown[0] if shown[0] == shown[1] else " and ".join(shown)
     return (
-        f"splits {shared_in_words(pairs)}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
+        f"splits {describe_shared(pairs)}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
         f"{first.other}, {WORDS[rule]}: {example}"
     )
 
 
-def shared_in_words(pairs: Sequence[OverlapRows]) -> str:
+def describe_shared(pairs: Sequence[OverlapRows]) -> str:
     """Return pairs of splits that share questions, with counts of rows by rule."""
     return "; ".join(
         f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
-        f"({rules_in_words(pair.rules)})"
+        f"({describe_rules(pair.rules)})"
         for pair in pairs
     )
 
 
-def rules_in_words(rules: Mapping[str, int]) -> str:
+def describe_rules(rules: Mapping[str, int]) -> str:
     """Return counts of rows by rule."""
     return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
 
 
-def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableRef:
+def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> TableRef:
     """Return the table without the rows of these ids, those of them that it has; the others keep their order.
 
     Raises:
@@ -207,7 +209,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
     ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
     ids = ray.put(ids_M)
     calls = ((ref, fragment.fragment_id, ids) for fragment in dataset.get_fragments())
-    done = [item for item in in_tasks(_deleted, calls) if item[1]]
+    done = [item for item in run_in_tasks(_delete_rows, calls) if item[1]]
     if not done:
         return ref
     updated = [FragmentMetadata.from_json(text) for _, _, text in done if text is not None]
@@ -226,7 +228,9 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
     return TableRef(uri=ref.uri, version=after.version)
 
 
-def _deleted(ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[int, int, str | None]:
+def _delete_rows(
+    ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]"
+) -> tuple[int, int, str | None]:
     """Return a fragment's number, the number of deleted rows, and its metadata as JSON (null if no row is left)."""
     fragment = io.open_table(ref).get_fragment(number)
     assert fragment is not None

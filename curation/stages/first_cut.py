@@ -19,8 +19,8 @@ from curation.config.states import parse
 from curation.errors import ConfigError, UserError
 from curation.heavy import torch
 from curation.refs import TableRef, TrustRef
-from curation.selection.cascade import CHECK_ROWS, HeldOut, still_pays
-from curation.stopping import checked
+from curation.selection.cascade import CHECK_ROWS, HeldOut, can_still_pay
+from curation.stopping import iter_checked
 from curation.tables import io, schemas
 from curation.trust import Scores, load_fitted
 
@@ -58,7 +58,7 @@ class PromptGate:
             ConfigError: the function reads what is not known after the prompt, or what the teacher does not keep.
         """
         self._cut, self._trust = cut, load_fitted(cut.function)
-        self.states = states_of(self._trust, kept)
+        self.states = find_prompt_states(self._trust, kept)
         self.num_asked, self.num_dropped, self.is_off = 0, 0, False
         self._raw: dict[int, float] = {}
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class PromptGate:
             self.num_asked += len(raw_N)
             self.num_dropped += int((~passes_N).sum())
             if self.num_asked >= self._cut.check_rows:
-                self.is_off = not still_pays(self.num_asked, self.num_dropped, self._cut.break_even)
+                self.is_off = not can_still_pay(self.num_asked, self.num_dropped, self._cut.break_even)
         return passes_N
 
     def columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
@@ -100,7 +100,7 @@ class Passing:
         return passes_N
 
 
-def passing(cut: FirstCutRule | None) -> Passing | None:
+def load_passing(cut: FirstCutRule | None) -> Passing | None:
     """Return which rows would pass, by a function that reads states alone; ``None`` without a first cut."""
     if cut is None:
         return None
@@ -108,14 +108,14 @@ def passing(cut: FirstCutRule | None) -> Passing | None:
     return Passing(states=tuple(found.inputs), function=found, threshold=cut.threshold)
 
 
-def states_of(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
+def find_prompt_states(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
     """Return the states that a function of prompts reads, of those that a teacher keeps.
 
     Raises:
         ConfigError: see :class:`PromptGate`.
     """
-    states = tuple(state for state in kept if schemas.state_column(state) in trust.features)
-    known = {schemas.state_column(state) for state in states if parse(state).position == "prompt_last"}
+    states = tuple(state for state in kept if schemas.get_state_column(state) in trust.features)
+    known = {schemas.get_state_column(state) for state in states if parse(state).position == "prompt_last"}
     unknown = [name for name in trust.features if name not in known and name not in KNOWN_OF_PROMPTS]
     if unknown or not states:
         raise ConfigError(
@@ -125,7 +125,9 @@ def states_of(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
     return states
 
 
-def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *, keep: float, uri: str) -> TableRef:
+def write_cut_target(
+    labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *, keep: float, uri: str
+) -> TableRef:
     """Return the target of the first function: whether the full function is to select a row (``schemas.GRADES``).
 
     It predicts what a first cut must not lose, and that needs no gold label. Whether the label is right, as for other
@@ -144,9 +146,9 @@ def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *
     ids: list[Int64s] = [np.zeros(0, dtype=np.int64)]
     raw: list[Float64s] = [np.zeros(0)]
     function = load_fitted(full)
-    for batch in _answered(labels, [function], takes):
+    for batch in _iter_answered(labels, [function], takes):
         ids.append(batch.column("row_id").to_numpy())
-        raw.append(_selectable(batch, function.raw_score(batch)))
+        raw.append(_mask_unselectable(batch, function.raw_score(batch)))
     ids_N, raw_N = np.concatenate(ids), np.concatenate(raw)
     if not len(ids_N):
         raise UserError(f"{labels.uri}: no answered row to fit a first cut on")
@@ -158,7 +160,7 @@ def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *
     return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
 
 
-def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[[Int64s], Bools]) -> HeldOut:
+def collect_held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[[Int64s], Bools]) -> HeldOut:
     """Return both scores and the tokens of the labelled rows that ``takes`` marks by id, for ``cascade.first_cut``.
 
     They are to be rows on which neither function was fitted: ``curation.trust.parts`` says which part of the source a
@@ -170,9 +172,9 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
     """
     functions = [load_fitted(ref) for ref in (first, full)]
     parts: list[list[Float64s]] = [[np.zeros(0)] * 4]
-    for batch in _answered(labels, functions, takes):
+    for batch in _iter_answered(labels, functions, takes):
         tokens = [batch.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
-        full_B = _selectable(batch, functions[1].source_score(batch))
+        full_B = _mask_unselectable(batch, functions[1].source_score(batch))
         parts.append([functions[0].raw_score(batch).astype(np.float64), full_B, *tokens])
     first_M, full_M, prompt_M, output_M = (np.concatenate(column) for column in zip(*parts, strict=True))
     return HeldOut(
@@ -183,17 +185,19 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
     )
 
 
-def _answered(
+def _iter_answered(
     labels: TableRef, functions: "Sequence[StateTrust]", takes: Callable[[Int64s], Bools]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the answered rows that ``takes``, with what the functions read."""
     features = dict.fromkeys(feature for function in functions for feature in function.features)
     columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
-    for batch in checked(io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches()):
+    for batch in iter_checked(
+        io.open_table(labels).scanner(columns=list(columns), filter=io.make_answered_filter(labels)).to_batches()
+    ):
         yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
 
 
-def _selectable(batch: pa.RecordBatch, score_N: Scores) -> Float64s:
+def _mask_unselectable(batch: pa.RecordBatch, score_N: Scores) -> Float64s:
     """Return the full raw score; NaN for a row that is never selected."""
     raw_N: Float64s = score_N.astype(np.float64)
     raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan

@@ -10,15 +10,15 @@ from curation.domains import get_domain
 from curation.errors import DegenerateSourceError
 from curation.json_types import Json
 from curation.refs import TableRef, TrustRef
-from curation.registry import check_options, code
+from curation.registry import check_options, load_code
 from curation.rundir.graph import Done, In, Inputs, Stage, Table, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.stages.training import training, training_host
+from curation.stages.training import make_training_host, training
 from curation.tables import io
 from curation.trust import saved
 from train import course
-from train.recipe import recipe_of
+from train.recipe import parse_recipe
 
 
 class LabelledClasses(Inputs):
@@ -38,7 +38,7 @@ class FitTrust(Stage):
     class Made(NamedTuple):
         trust: TrustRef | None
         fit: Json | None
-        """:func:`summary`."""
+        """:func:`describe_fit`."""
         absent: dict[str, str] | None = None
 
     function: str
@@ -64,25 +64,25 @@ class FitTrust(Stage):
     @property
     def host(self) -> Host | None:
         """A training process, for what is not fitted here."""
-        return training_host(self.trust) if self.fit_by is not None else None
+        return make_training_host(self.trust) if self.fit_by is not None else None
 
     def run(self, task: Task) -> Done:
         """Fit, or end the chain."""
         num_rows = io.count(self.labels)
         try:
-            ref = self._fitted(task)
+            ref = self._fit(task)
         except DegenerateSourceError as error:
             if self.teacher is None:
                 raise
             why = f"the chain ends, as no trust can be fitted on the answers of {self.teacher} ({error})"
             task.say(why)
             return Done(outputs=self.Made(trust=None, fit=None, absent={"trust": why}), rows=num_rows)
-        fit = summary(ref)
+        fit = describe_fit(ref)
         if (choice := fit["choice"]) is not None:
             task.say(choice["reason"])
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
 
-    def _fitted(self, task: Task) -> TrustRef:
+    def _fit(self, task: Task) -> TrustRef:
         from train.probes import ClosedLabels
         from train.trust import fit_here
 
@@ -90,8 +90,8 @@ class FitTrust(Stage):
         given = (self.labels, self.grades, self.trust)
         if self.fit_by is None:
             output = task.directory
-            return fit_here(code(self.made_by), *given, seed=self.seed, output=output, options=options)
-        fit_net, further = code(self.fit_by), {"seed": self.seed, "output": task.directory, **options}
+            return fit_here(load_code(self.made_by), *given, seed=self.seed, output=output, options=options)
+        fit_net, further = load_code(self.fit_by), {"seed": self.seed, "output": task.directory, **options}
         if self.closed is not None:
             further["closed"] = ClosedLabels(tuple(self.closed.names), self.closed.examples)
         check_options("trust.options", fit_net, *given, **further)
@@ -101,7 +101,7 @@ class FitTrust(Stage):
         return found
 
 
-def closed_in(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
+def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
     """Return the labels of labelled rows, if they are a closed set and trust reads a state of the prompt; else None."""
     if not any(map(is_of_prompt, states)) or (names := get_domain(domain).closed_labels()) is None:
         return None
@@ -117,14 +117,16 @@ def check_settings(config: TrustConfig) -> None:
     for name, options in config.options.items():
         fitted = TRUST[name]
         if name == "stacked":
-            recipe_of(options)
+            parse_recipe(options)
         elif options and isinstance(fitted, Fitted) and fitted.fit is None:
-            check_options(f"trust.options.{name}", code(fitted.made_by).fitted, None, None, config, None, **options)
+            check_options(
+                f"trust.options.{name}", load_code(fitted.made_by).fitted, None, None, config, None, **options
+            )
 
 
-def summary(trust: TrustRef) -> Json:
+def describe_fit(trust: TrustRef) -> Json:
     """Return how a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None``: there was none)."""
-    description = saved.described(trust)
+    description = saved.read_description(trust)
     fit = description["fit"]
     return {
         "kind": description["kind"],

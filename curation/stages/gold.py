@@ -10,12 +10,12 @@ from pyroaring import BitMap64
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, get_domain
-from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, gold_source, is_bare
+from curation.domains.formats import Format, GoldSource, GoldWanted, choose_format, choose_gold_source, is_bare
 from curation.hashing import derive, hash64
 from curation.json_types import JsonView
 from curation.refs import TableRef
 from curation.tables import io, scans
-from curation.tables.row_ids import include, missing
+from curation.tables.row_ids import find_missing_ids, include
 
 MEASURED_ROWS = 2_000
 """The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
@@ -55,18 +55,18 @@ class Taught(NamedTuple):
     """The source, as in ``schemas.SELECTION``; a right weak completion also serves as its row's rollout."""
 
 
-def weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed: int) -> WeakFormat:
+def measure_weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed: int) -> WeakFormat:
     """Return the format of the weak completions, from a seeded sample of the rows whose label could be read."""
     ids_M = np.zeros(0, dtype=np.int64)
     readable = "error IS NULL AND label IS NOT NULL"
-    for batch in scans.batches(labels, {"row_id": "row_id"}, readable):
+    for batch in scans.iter_table_batches(labels, {"row_id": "row_id"}, readable):
         ids_M = np.concatenate([ids_M, batch.column("row_id").to_numpy()])
         if len(ids_M) > MEASURED_ROWS:
             ids_M = ids_M[np.argpartition(hash64(ids_M, seed), MEASURED_ROWS)[:MEASURED_ROWS]]
     made, rows = get_domain(domain), io.take(labels, ids_M, ["completion", "label"]).to_pylist()
     examples = io.take(pool, ids_M).to_pylist()
     num_bare = sum(is_bare(made, **row, example=example) for row, example in zip(rows, examples, strict=True))
-    return WeakFormat(format_of(num_bare, len(ids_M)), num_bare, len(ids_M))
+    return WeakFormat(choose_format(num_bare, len(ids_M)), num_bare, len(ids_M))
 
 
 class Decided(NamedTuple):
@@ -84,11 +84,11 @@ def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
     """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
-    labelled = ids_where(labels, io.answered(labels))
-    weak = weak_format(pool, labels, domain, seed=derive(seed, "format"))
+    labelled = read_ids_where(labels, io.make_answered_filter(labels))
+    weak = measure_weak_format(pool, labels, domain, seed=derive(seed, "format"))
     gold = Gold(GoldTexts(source="answer"), audit=audit, labels=labels, grades=None)
     num_gold, num_solved = (found.intersection_cardinality(labelled) for found in (gold.labelled, gold.solved))
-    source = gold_source(weak.format, wanted, num_gold=num_gold, num_solved=num_solved)
+    source = choose_gold_source(weak.format, wanted, num_gold=num_gold, num_solved=num_solved)
     return Decided(source, weak, num_gold, num_solved)
 
 
@@ -101,18 +101,18 @@ class Gold:
     @cached_property
     def labelled(self) -> BitMap64:
         """The ids of the rows with a gold label."""
-        return ids_where(self._audit, "gold IS NOT NULL")
+        return read_ids_where(self._audit, "gold IS NOT NULL")
 
     @cached_property
     def solved(self) -> BitMap64:
         """The ids of the rows with a gold label and a worked solution."""
-        return ids_where(self._audit, "gold IS NOT NULL AND solution IS NOT NULL")
+        return read_ids_where(self._audit, "gold IS NOT NULL AND solution IS NOT NULL")
 
     @cached_property
     def right(self) -> BitMap64:
         """The ids of the rows whose weak label is right."""
         assert self._grades is not None, "RunConfig refuses gold arms without an audit set"
-        return ids_where(self._grades, "correct")
+        return read_ids_where(self._grades, "correct")
 
     @cached_property
     def teachable(self) -> BitMap64:
@@ -132,7 +132,7 @@ class Gold:
         elif source == "solution":
             texts = [row["solution"] for row in rows]
         else:
-            texts, sources = self._rollouts(row_ids_n)
+            texts, sources = self._collect_rollouts(row_ids_n)
             return [Taught(*values) for values in zip(golds, texts, sources, strict=True)]
         return [Taught(gold, text, source) for gold, text in zip(golds, texts, strict=True)]
 
@@ -153,11 +153,11 @@ class Gold:
     def _sampled(self) -> BitMap64:
         if self._texts.samples is None:
             return BitMap64()
-        return ids_where(self._texts.samples, "completion IS NOT NULL")
+        return read_ids_where(self._texts.samples, "completion IS NOT NULL")
 
-    def _rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
+    def _collect_rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
         """Return the teacher's right completion of each row (the weak one if it is right), and its source."""
-        weak_n = ~missing(row_ids_n, self.right)
+        weak_n = ~find_missing_ids(row_ids_n, self.right)
         texts: list[str] = self._label_rows.take(row_ids_n, ["completion"])["completion"].to_pylist()
         if self._texts.samples is not None and not weak_n.all():
             places = np.flatnonzero(~weak_n)
@@ -167,9 +167,9 @@ class Gold:
         return texts, ["weak" if weak else "sample" for weak in weak_n.tolist()]
 
 
-def ids_where(ref: TableRef, filter: str) -> BitMap64:
+def read_ids_where(ref: TableRef, filter: str) -> BitMap64:
     """Return the ids of the rows of a table that match an SQL ``filter``, read in streams."""
     found = BitMap64()
-    for batch in scans.batches(ref, {"row_id": "row_id"}, filter):
+    for batch in scans.iter_table_batches(ref, {"row_id": "row_id"}, filter):
         include(found, batch.column("row_id").to_numpy())
     return found

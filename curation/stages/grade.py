@@ -10,14 +10,14 @@ import pyarrow as pa
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
-from curation.domains.grading import grade_pairs, questions
+from curation.domains.grading import grade_pairs, hash_questions
 from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stages.chunked import in_chunks
+from curation.stages.chunked import compute_in_chunks
 from curation.tables import io, schemas
-from curation.tasks import in_tasks
+from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
 CHECKED_ROWS = 200
@@ -47,27 +47,27 @@ class Grade(Stage):
     def run(self, task: Task) -> Done:
         """Grade the labels."""
         if self.checker is not None:
-            return self._by_command(task, self.checker)
+            return self._grade_by_command(task, self.checker)
         uri = str(task.directory / "grades.lance")
         with task.progress() as update:
             grades = grade(self.labels, self.gold, self.examples, self.domain, uri, progress=update)
         return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
 
-    def _by_command(self, task: Task, checker: str) -> Done:
+    def _grade_by_command(self, task: Task, checker: str) -> Done:
         tables = (self.labels, self.gold, self.examples)
-        conditions = ((self.labels, io.answered(self.labels)), (self.gold, "gold IS NOT NULL"))
+        conditions = ((self.labels, io.make_answered_filter(self.labels)), (self.gold, "gold IS NOT NULL"))
         ids = (io.read(table, ["row_id"], condition)["row_id"].to_numpy() for table, condition in conditions)
         with task.progress() as update:
-            verdicts = in_chunks(
-                partial(checked_rows, tables=tables, domain=self.domain, checker=checker),
+            verdicts = compute_in_chunks(
+                partial(grade_by_checker, tables=tables, domain=self.domain, checker=checker),
                 np.intersect1d(*ids),
                 str(task.directory / "verdicts.lance"),
-                _schema(self.examples),
+                _make_schema(self.examples),
                 chunk_rows=max(CHECKED_ROWS, self.domain.options["check"].get("batch_rows", 0)),
                 guard=task.guard,
                 progress=update,
             )
-        in_order = io.read(verdicts).sort_by("row_id").cast(_schema(self.examples))
+        in_order = io.read(verdicts).sort_by("row_id").cast(_make_schema(self.examples))
         say_failed(task, in_order)
         grades = io.write(in_order, str(task.directory / "grades.lance"))
         return Done(outputs=self.Made(grades=grades), rows=in_order.num_rows)
@@ -93,24 +93,26 @@ def grade(
 
     An interrupted stage starts again: nothing here costs a model's pass.
     """
-    total, num_done = io.count(labels, filter=io.answered(labels)), 0
+    total, num_done = io.count(labels, filter=io.make_answered_filter(labels)), 0
 
     def parts() -> Iterator[pa.Table]:
         nonlocal num_done
-        for graded in in_tasks(_grade, _calls(labels, gold, examples, domain)):
+        for graded in run_in_tasks(_grade, _iter_calls(labels, gold, examples, domain)):
             yield graded
             num_done += graded.num_rows
             if progress is not None:
                 progress(Standing(rows=num_done, total=total))
 
-    return io.write_parts(parts(), _schema(examples), uri)
+    return io.write_parts(parts(), _make_schema(examples), uri)
 
 
-def _schema(examples: TableRef) -> pa.Schema:
-    return schemas.grades(io.open_table(examples).schema)
+def _make_schema(examples: TableRef) -> pa.Schema:
+    return schemas.make_grades_schema(io.open_table(examples).schema)
 
 
-def _calls(labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig) -> Iterator[tuple[Any, ...]]:
+def _iter_calls(
+    labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig
+) -> Iterator[tuple[Any, ...]]:
     """Yield the arguments of each task: where rows that are in both tables lie in them, ascending by row id.
 
     Held are the runs of ids of both tables (:class:`curation.tables.io.Lookup`), never a label.
@@ -132,36 +134,39 @@ def _grade(
 ) -> pa.Table:
     """Grade the rows with an answer and a gold label, in their order; ``offsets`` are their places in each table."""
     (labels, gold, examples), (in_labels_M, in_gold_M, in_examples_M) = tables, offsets
-    weak, right = io.take_offsets(labels, in_labels_M, _columns(labels)), io.take_offsets(gold, in_gold_M, ["gold"])
-    both = pa.array(schemas.are_answered(weak) & right["gold"].is_valid().to_numpy())
-    rule = _domain(domain.model_dump_json())
+    weak, right = (
+        io.take_offsets(labels, in_labels_M, _list_columns(labels)),
+        io.take_offsets(gold, in_gold_M, ["gold"]),
+    )
+    both = pa.array(schemas.find_answered(weak) & right["gold"].is_valid().to_numpy())
+    rule = _load_domain(domain.model_dump_json())
     in_examples_B = in_examples_M[both.to_numpy(zero_copy_only=False)]
-    asked = io.take_offsets(examples, in_examples_B, _asked_columns(examples, rule))
-    return _graded(weak.filter(both), right.filter(both), asked, rule)
+    asked = io.take_offsets(examples, in_examples_B, _list_asked_columns(examples, rule))
+    return _grade_rows(weak.filter(both), right.filter(both), asked, rule)
 
 
-def _graded(weak: pa.Table, right: pa.Table, asked: pa.Table, rule: Domain) -> pa.Table:
+def _grade_rows(weak: pa.Table, right: pa.Table, asked: pa.Table, rule: Domain) -> pa.Table:
     """Return grades of rows, given their labels, gold labels and examples in the same order."""
     rows = asked.select(rule.columns.names).to_pylist()
     correct_N, problems = grade_pairs(weak["label"], right["gold"], rule, rows)
     columns_N = [weak["row_id"].combine_chunks(), pa.array(correct_N), pa.array(np.zeros(len(correct_N), np.bool_))]
-    columns_N += [pa.array(problems, pa.string()), pa.array(questions(rule, rows), pa.int64())]
-    schema = schemas.grades(asked.schema)
+    columns_N += [pa.array(problems, pa.string()), pa.array(hash_questions(rule, rows), pa.int64())]
+    schema = schemas.make_grades_schema(asked.schema)
     columns_N += [asked[name] for name in schema.names[len(columns_N) :]]
     return pa.table(columns_N, schema=schema)
 
 
-def _asked_columns(examples: TableRef, rule: Domain) -> list[str]:
+def _list_asked_columns(examples: TableRef, rule: Domain) -> list[str]:
     clustered = schemas.CLUSTER.name in io.open_table(examples).schema.names
     return [*rule.columns.names, *([schemas.CLUSTER.name] if clustered else [])]
 
 
-def _columns(labels: TableRef) -> list[str]:
+def _list_columns(labels: TableRef) -> list[str]:
     present = io.open_table(labels).schema.names
     return [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]
 
 
-def checked_rows(
+def grade_by_checker(
     ids_M: Int64s, tables: tuple[TableRef, TableRef | None, TableRef], domain: DomainConfig, checker: str
 ) -> pa.Table:
     """Return grades of a chunk's rows by the command, which must be that of the driver.
@@ -171,19 +176,19 @@ def checked_rows(
     Raises:
         ConfigError: the command's files are not those of the driver, or it can check nothing.
     """
-    rule: Any = _domain(domain.model_dump_json())
+    rule: Any = _load_domain(domain.model_dump_json())
     if rule.checker != checker:
         raise ConfigError(
             "check.command: the program's files on this machine are not those of the driver; put them on a file system "
             "that all nodes share"
         )
     labels, gold, examples = tables
-    weak, unknown = io.take(labels, ids_M, _columns(labels)), pa.table({"gold": pa.nulls(len(ids_M), pa.string())})
+    weak, unknown = io.take(labels, ids_M, _list_columns(labels)), pa.table({"gold": pa.nulls(len(ids_M), pa.string())})
     right = unknown if gold is None else io.take(gold, ids_M, ["gold"])
-    return _graded(weak, right, io.take(examples, ids_M, _asked_columns(examples, rule)), rule)
+    return _grade_rows(weak, right, io.take(examples, ids_M, _list_asked_columns(examples, rule)), rule)
 
 
 @lru_cache(maxsize=2)
-def _domain(config: str) -> Domain:
+def _load_domain(config: str) -> Domain:
     """Return one domain per worker process, not per task, because it may have its own helper process."""
     return get_domain(DomainConfig.model_validate_json(config))

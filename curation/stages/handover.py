@@ -29,8 +29,8 @@ from curation.selection.risk import calibrate
 from curation.stages.label import RowShare
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io
-from curation.tables.row_ids import include, missing
-from curation.trust.parts import VALIDATION, part_of
+from curation.tables.row_ids import find_missing_ids, include
+from curation.trust.parts import VALIDATION, assign_parts
 
 
 class HoldOut(Stage):
@@ -60,14 +60,14 @@ class HoldOut(Stage):
         """Compare row ids."""
         seen, share, num_rows = BitMap64(), RowShare(**self.share), dict[str, int]()
         for who, ref in self.trained.items():
-            ids_N = np.concatenate([np.zeros(0, dtype=np.int64), *_ids(ref)])
+            ids_N = np.concatenate([np.zeros(0, dtype=np.int64), *_read_ids(ref)])
             self._refuse(ids_N[share.takes(ids_N)], "the generation's share of the pool", who)
             include(seen, ids_N)
         for split, ref in self.splits.items():
             num_rows[split] = 0
-            for ids_N in _ids(ref):
+            for ids_N in _read_ids(ref):
                 num_rows[split] += len(ids_N)
-                self._refuse(ids_N[~missing(ids_N, seen)], f"splits.{split}", "a student")
+                self._refuse(ids_N[~find_missing_ids(ids_N, seen)], f"splits.{split}", "a student")
         made = self.Made(num_trained=len(seen), num_rows=num_rows)
         return Done(outputs=made, rows=sum(num_rows.values()))
 
@@ -81,7 +81,7 @@ class HoldOut(Stage):
             )
 
 
-def _ids(ref: TableRef) -> list[Int64s]:
+def _read_ids(ref: TableRef) -> list[Int64s]:
     batches = io.open_table(ref).scanner(columns=["row_id"]).to_batches()
     return [batch.column("row_id").to_numpy() for batch in batches]
 
@@ -102,11 +102,11 @@ class Signs:
     """``curation.metrics.shift.Shift`` between that split and the pool, as JSON."""
 
 
-def reasons_to_stop(signs: Signs, stop: StopConfig) -> list[str]:
+def find_stop_reasons(signs: Signs, stop: StopConfig) -> list[str]:
     """Return why the chain is to stop, a clause each; none: it goes on."""
     found = []
     if not signs.auc.low > stop.min_auc:  # also of NaN
-        shown = "has no AUC" if math.isnan(signs.auc.value) else f"has an AUC of {_interval(signs.auc)}"
+        shown = "has no AUC" if math.isnan(signs.auc.value) else f"has an AUC of {_format_interval(signs.auc)}"
         function = "trust" if signs.function == REFERENCE_ARM else f"{signs.function} trust"
         found.append(
             f"{function} {shown} on {signs.auc.n:,} parsed validation rows, which is not shown to be above "
@@ -121,12 +121,12 @@ def reasons_to_stop(signs: Signs, stop: StopConfig) -> list[str]:
     if auc["low"] is not None and auc["low"] > stop.max_shift:  # null: too few rows for a test
         found.append(
             f"a classifier tells the pool's hidden states from those of the {signs.compared} rows with an AUC of "
-            f"{_interval(Estimate(**auc))}, above chain.stop.max_shift {stop.max_shift:g}"
+            f"{_format_interval(Estimate(**auc))}, above chain.stop.max_shift {stop.max_shift:g}"
         )
     return found
 
 
-def _interval(estimate: Estimate) -> str:
+def _format_interval(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
@@ -158,7 +158,7 @@ class GoOn(Stage):
     def run(self, task: Task) -> Done:
         """Read the signs, and decide."""
         signs = self.read_signs()
-        reasons = reasons_to_stop(signs, self.stop)
+        reasons = find_stop_reasons(signs, self.stop)
         why = f"the chain stops after generation {self.generation}: {'; '.join(reasons)}" if reasons else None
         if why is not None:
             task.say(f"{why} (chain.stop: null goes on)")
@@ -178,7 +178,7 @@ class GoOn(Stage):
         risk, budget = self.stop.risk, self.budget
         judged = judge(self.source, self.grades, tuple(self.functions))
         name = next(name for name in self.functions if name in judged.scores)
-        is_held_N = part_of(judged.row_ids_N, self.trust, self.seed, unit_N=judged.cluster_N) == VALIDATION
+        is_held_N = assign_parts(judged.row_ids_N, self.trust, self.seed, unit_N=judged.cluster_N) == VALIDATION
         rows, pool = judged.subset(is_held_N), PoolScores(labels=self.pool, trust=name, seed=self.seed)
         parsed = rows.readable
         certified = budget["n"] / pool.num_rows if budget["risk"] is not None and pool.num_rows else None

@@ -49,12 +49,12 @@ class Judge(AskModel):
     def run(self, task: Task) -> Done:
         """Ask the judge."""
         wrong_N = io.read(self.grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
-        verdicts, record = self._verdicts(task, "judge", {}, wrong_N)
+        verdicts, record = self._measure_verdicts(task, "judge", {}, wrong_N)
         grades = overrule(self.grades, verdicts, str(task.directory / "grades.lance"))
         num_asked = io.count(verdicts)
         return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
 
-    def _verdicts(
+    def _measure_verdicts(
         self, task: Task, signal: str, options: Mapping[str, object], row_ids_N: Int64s
     ) -> tuple[TableRef, Json]:
         """Return the table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
@@ -86,12 +86,12 @@ class JudgeByChoice(Judge):
         labelled = io.read(self.labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
         graded = io.read(self.grades, columns=["row_id"])
         asked_N = np.intersect1d(labelled["row_id"].to_numpy(), graded["row_id"].to_numpy())
-        verdicts, record = self._verdicts(task, "chosen_verdict", options, asked_N)
+        verdicts, record = self._measure_verdicts(task, "chosen_verdict", options, asked_N)
         num_asked, num_failed = io.count(verdicts), io.count(verdicts, filter="value IS NULL")
         refuse_silence(num_asked, num_failed)
         if num_failed:
             task.say(f"the judge gave no verdict on {num_failed:,} of {num_asked:,} rows: they are graded wrong")
-        grades = by_choice(self.grades, verdicts, str(task.directory / "grades.lance"))
+        grades = grade_by_choice(self.grades, verdicts, str(task.directory / "grades.lance"))
         return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
 
 
@@ -108,12 +108,12 @@ def refuse_silence(num_asked: int, num_failed: int) -> None:
         )
 
 
-def problem_of(error: str | None) -> str:
+def describe_no_verdict(error: str | None) -> str:
     """Return the problem of a row on which a judge gave no verdict."""
     return f"check_failed: the judge gave no verdict: {error or NO_ANSWER}"
 
 
-def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
+def grade_by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     """Write grades with a judge's verdicts in their place (schema ``schemas.SIGNAL``: right above 1/2, null: none).
 
     Rows that it was not asked about, which have no label, are wrong.
@@ -122,7 +122,7 @@ def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     ids_M = found["row_id"].to_numpy()
     right_ids = ids_M[pc.fill_null(pc.greater(found["value"], 0.5), False).to_numpy(zero_copy_only=False)]
     failed = found.filter(found["value"].is_null()).select(["row_id", "error"]).to_pylist()
-    problems = {row["row_id"]: problem_of(row["error"]) for row in failed}
+    problems = {row["row_id"]: describe_no_verdict(row["error"]) for row in failed}
 
     def judged(batch: pa.RecordBatch) -> Json:
         ids_B, by_rule_B = batch.column("row_id"), batch.column("correct").to_numpy(zero_copy_only=False)
@@ -130,7 +130,7 @@ def by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
         problem_B = pa.array([problems.get(row_id) for row_id in ids_B.to_pylist()], pa.string())
         return {"correct": correct_B, "judged": correct_B & ~by_rule_B, "problem": problem_B}
 
-    return _changed(grades, judged, uri)
+    return _change_grades(grades, judged, uri)
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
@@ -142,15 +142,15 @@ def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
         judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
         return {"correct": correct_B | judged_B, "judged": judged_B}
 
-    return _changed(grades, judged, uri)
+    return _change_grades(grades, judged, uri)
 
 
-def _changed(grades: TableRef, judged: Callable[[pa.RecordBatch], Json], uri: str) -> TableRef:
+def _change_grades(grades: TableRef, judged: Callable[[pa.RecordBatch], Json], uri: str) -> TableRef:
     """Return the grades with the columns that ``judged`` gives for a batch in place of theirs."""
-    schema = schemas.grades(io.open_table(grades).schema)
+    schema = schemas.make_grades_schema(io.open_table(grades).schema)
 
     def parts() -> Iterator[pa.Table]:
-        for batch in scans.batches(grades, {name: name for name in schema.names}, None):
+        for batch in scans.iter_table_batches(grades, {name: name for name in schema.names}, None):
             columns = {name: batch.column(name) for name in schema.names} | judged(batch)
             yield pa.table([pa.array(columns[name]) for name in schema.names], schema=schema)
 

@@ -14,8 +14,8 @@ from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.sources import SourceFile, as_kept, kept_fields, read_rows, require_columns, row_ids
-from curation.stages.selected import PART_ROWS, in_both_forms
+from curation.sources import SourceFile, as_kept, get_row_ids, make_kept_fields, read_rows, require_columns
+from curation.stages.selected import PART_ROWS, write_both_forms
 from curation.storage.cache import staged
 from curation.tables import io, schemas
 
@@ -28,7 +28,7 @@ def check_kept(columns: Sequence[str], files: Sequence[SourceFile]) -> None:
     """
     if columns:
         require_columns(files, [columns])
-        kept_fields(files, columns)
+        make_kept_fields(files, columns)
 
 
 class Keep(Stage):
@@ -57,27 +57,27 @@ class Keep(Stage):
         selections = {arm: table for arm, table in self.selected.items() if table is not None}
         ids = [io.read(table, ["row_id"])["row_id"].to_numpy() for table in selections.values()]
         wanted_M = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *ids]))
-        fields = kept_fields(files, self.columns)
+        fields = make_kept_fields(files, self.columns)
         schema = pa.schema([schemas.ROW_ID, *fields])
         found: list[Int64s] = []
-        parts = _rows(files, fields, wanted_M, self.id_column, found)
+        parts = _iter_rows(files, fields, wanted_M, self.id_column, found)
         kept = io.write_parts(parts, schema, str(task.directory / "kept.lance"))
         ids_M = np.concatenate([np.empty(0, dtype=np.int64), *found])
         order_M = np.argsort(ids_M, kind="stable")
         made: dict[str, dict[str, str]] = {}
         wide = pa.schema([*schemas.SELECTION, *fields])
         for arm, table in selections.items():
-            joined = _joined(table, kept, ids_M[order_M], order_M)
+            joined = _iter_joined(table, kept, ids_M[order_M], order_M)
             targets = {end: task.directory / f"{arm}.{end}" for end in ("parquet", "jsonl")}
             with staged(targets["parquet"]) as path, staged(targets["jsonl"]) as text:
-                for _ in in_both_forms((part.cast(wide) for part in joined), wide, path, text):
+                for _ in write_both_forms((part.cast(wide) for part in joined), wide, path, text):
                     pass
             made[arm] = {end: str(target) for end, target in targets.items()}
             task.say(f"{arm}: rows with {', '.join(self.columns)} in {made[arm]['parquet']} and .jsonl")
         return Done(outputs=self.Made(files=made), rows=len(ids_M))
 
 
-def _rows(
+def _iter_rows(
     files: Sequence[SourceFile],
     fields: Sequence[pa.Field],
     wanted_M: Int64s,
@@ -92,7 +92,7 @@ def _rows(
     for file in files:
         start = 0
         for batch in read_rows(file, columns=names):
-            ids_B = row_ids(file, start, start + batch.num_rows, id_column)
+            ids_B = get_row_ids(file, start, start + batch.num_rows, id_column)
             start += batch.num_rows
             place_B = np.searchsorted(wanted_M, ids_B)  # `np.isin` would sort all wanted ids for each batch
             (inside_M,) = np.nonzero(place_B < len(wanted_M))
@@ -103,7 +103,7 @@ def _rows(
             yield pa.table([pa.array(ids_B[at_M]), *columns], schema=pa.schema([schemas.ROW_ID, *fields]))
 
 
-def _joined(selection: TableRef, kept: TableRef, sorted_M: Int64s, order_M: Int64s) -> Iterator[pa.Table]:
+def _iter_joined(selection: TableRef, kept: TableRef, sorted_M: Int64s, order_M: Int64s) -> Iterator[pa.Table]:
     """Yield a selection's rows by rank, each with its kept columns; ``order_M``: the kept row of each sorted id."""
     for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS):
         rows = pa.table(batch.cast(schemas.SELECTION))

@@ -12,8 +12,8 @@ from pyroaring import BitMap64
 
 from curation.arrays import Bools, Int64s
 from curation.config import AskConfig, DomainConfig
-from curation.errors import RunFailedError, kind_of
-from curation.escaping import logger_of
+from curation.errors import RunFailedError, get_error_kind
+from curation.escaping import get_logger
 from curation.hashing import hash64
 from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
 from curation.passes.job import PassOptions, PassResult, TeacherFields
@@ -22,16 +22,16 @@ from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel
-from curation.stages.asks import asks_of
+from curation.stages.asks import make_asks
 from curation.stages.first_cut import FirstCutRule
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import Reduction, reduction_of
-from curation.stopping import checked
+from curation.stages.reduce import Reduction, make_reduction
+from curation.stopping import iter_checked
 from curation.tables import io, schemas
-from curation.tables.row_ids import bitmap, missing
-from curation.teachers import width
+from curation.tables.row_ids import find_missing_ids, make_bitmap
+from curation.teachers import get_state_width
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class Label(MakeLabels):
         """Label the rows that are not labelled yet, and count."""
         with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
             job = self.job(task, engine)
-            state_size = width(job.teacher, job.model)
+            state_size = get_state_width(job.teacher, job.model)
             result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)
         done = self.finished(task, result)
         if self.first_cut is not None:
@@ -165,15 +165,15 @@ class Label(MakeLabels):
         return LabelJob(
             engine=engine,
             seed=self.seed,
-            reduction=self._reduction(),
-            asks=asks_of(self.signals, task.directory, task.manifest.attempts),
+            reduction=self._make_reduction(),
+            asks=make_asks(self.signals, task.directory, task.manifest.attempts),
             first_cut=self.first_cut,
             **self.labels_fields(task),
         )
 
-    def _reduction(self) -> Reduction | None:
+    def _make_reduction(self) -> Reduction | None:
         shares = RowShare(**(self.share or {})).of
-        return reduction_of(self.projection, self.fitted, self.sample, self.examples, shares)
+        return make_reduction(self.projection, self.fitted, self.sample, self.examples, shares)
 
 
 def label(
@@ -213,7 +213,7 @@ def count_labels(ref: TableRef) -> LabelCounts:
     columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
     cut = schemas.DROPPED in table.schema.names
     added = [name for name in (*(schemas.FIRST_CUT.names if cut else ()), *ORDER_COLUMNS) if name in table.schema.names]
-    for batch in checked(table.scanner(columns=[*columns, *added]).to_batches()):
+    for batch in iter_checked(table.scanner(columns=[*columns, *added]).to_batches()):
         rows += batch.num_rows
         num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
         dropped += num_dropped
@@ -221,7 +221,7 @@ def count_labels(ref: TableRef) -> LabelCounts:
         if cut:  # an error row may have a score, if its answer failed
             nulls = (batch.column(name).is_null() for name in (schemas.FIRST_CUT_RAW, "error"))
             unasked += pc.sum(pc.and_(*nulls)).as_py() or 0
-        errors.update(map(kind_of, failed.to_pylist()))
+        errors.update(map(get_error_kind, failed.to_pylist()))
         unparsed += batch.column("label").null_count - len(failed) - num_dropped
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
         prompt_tokens += pc.sum(batch.column("num_prompt_tokens")).as_py() or 0
@@ -259,14 +259,16 @@ def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) ->
         RunFailedError: more than ``max_error_rate`` of the rows that were asked failed.
     """
     unread = BitMap64()
-    for batch in checked(io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches()):
-        unread |= bitmap(batch.column("row_id").to_numpy())
+    for batch in iter_checked(
+        io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches()
+    ):
+        unread |= make_bitmap(batch.column("row_id").to_numpy())
     rows, failed, kinds = 0, 0, Counter[str]()
-    for batch in checked(io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches()):
-        asked_N = missing(batch.column("row_id").to_numpy(), unread)
+    for batch in iter_checked(io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches()):
+        asked_N = find_missing_ids(batch.column("row_id").to_numpy(), unread)
         texts = batch.column("error").filter(pa.array(asked_N)).drop_null().to_pylist()
         rows, failed = rows + int(asked_N.sum()), failed + len(texts)
-        kinds.update(map(kind_of, texts))
+        kinds.update(map(get_error_kind, texts))
     if rows and failed / rows > max_error_rate:
         ((kind, number),) = kinds.most_common(1)
         raise RunFailedError(

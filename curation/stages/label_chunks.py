@@ -14,23 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import generated
+from curation.config.states import find_generated_problem
 from curation.domains import Domain, Example, attempt, get_domain
-from curation.domains.given import as_asked, given_numbers
+from curation.domains.given import as_asked, get_given_numbers
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
-from curation.passes.job import ChunkWorker, Row, TeacherJob, failed
+from curation.passes.job import ChunkWorker, Row, TeacherJob, count_errors
 from curation.passes.models import Models
 from curation.signals import SignalMethod, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
-from curation.stages.both_orders import SecondAnswers, added_numbers, other_order, second_answers
-from curation.stages.deal import schema_problem
+from curation.stages.both_orders import SecondAnswers, ask_other_order, get_other_order, list_added_numbers
+from curation.stages.deal import find_schema_problem
 from curation.stages.first_cut import FirstCutRule, PromptGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
-from curation.teachers import Teacher, knows_gates
+from curation.teachers import Teacher, has_gate_argument
 from curation.teachers.completions import count_clipped, error_batch
 from curation.teachers.wrapped import ContentFree, Metered
 from curation.telemetry import metrics
@@ -40,7 +40,7 @@ _LABEL = pa.schema([pa.field("label", pa.string())])
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsJob(TeacherJob):
-    """Write a labels table of the rows of a table (schema ``schemas.examples``)."""
+    """Write a labels table of the rows of a table (schema ``schemas.make_examples_schema``)."""
 
     labels_uri: str
     reduction: Reduction | None = None
@@ -48,8 +48,10 @@ class LabelsJob(TeacherJob):
 
     def full_schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels with all states."""
-        teacher, added = self.teacher, added_numbers(get_domain(self.domain))
-        return schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added)
+        teacher, added = self.teacher, list_added_numbers(get_domain(self.domain))
+        return schemas.make_labels_schema(
+            teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added
+        )
 
     def schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels table."""
@@ -101,11 +103,11 @@ TOKENS = {
 """Columns whose sum each meter has."""
 
 
-def noted(telemetry: metrics.Telemetry, labels: pa.Table) -> Json:
+def report_labels(telemetry: metrics.Telemetry, labels: pa.Table) -> Json:
     """Report what of a chunk's labels failed or was clipped, before they are reduced, for its note."""
     number = count_clipped(labels)
     telemetry.add(metrics.CLIPPED_VALUES, number)
-    return failed(telemetry, labels["error"].drop_null().to_pylist()) | ({"clipped": number} if number else {})
+    return count_errors(telemetry, labels["error"].drop_null().to_pylist()) | ({"clipped": number} if number else {})
 
 
 class Labelled(NamedTuple):
@@ -124,7 +126,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         self.meter, self._teacher = teacher, ContentFree(teacher)
         self._schema = job.schema(self._teacher.state_size)
         self._gate = None if job.first_cut is None else PromptGate(job.first_cut, job.teacher.states)
-        if self._gate is not None and not knows_gates(teacher.teacher):
+        if self._gate is not None and not has_gate_argument(teacher.teacher):
             raise ConfigError(
                 f"teacher.backend: {job.teacher.backend} knows no first cut (its label takes no gate); take another "
                 "backend, or none"
@@ -133,17 +135,17 @@ class LabelWorker(ChunkWorker[Labelled]):
 
     def work(self, rows: list[Row]) -> Labelled:
         """Label rows, and ask the signals of those that have a label."""
-        labels = pa.Table.from_batches(list(self._labelled(rows)))
-        return Labelled(labels, [self._measured(labels, rows, ask, signal) for ask, signal in self._signals])
+        labels = pa.Table.from_batches(list(self._iter_labelled(rows)))
+        return Labelled(labels, [self._measure_signal(labels, rows, ask, signal) for ask, signal in self._signals])
 
     def stream(self, rows: list[Row]) -> Iterator[Labelled]:
         """Yield labels as they come, where no signals are asked: those are asked of all rows of a chunk at once."""
         if self._signals:
             yield self.work(rows)
         else:
-            yield from (Labelled(pa.Table.from_batches([batch]), []) for batch in self._labelled(rows))
+            yield from (Labelled(pa.Table.from_batches([batch]), []) for batch in self._iter_labelled(rows))
 
-    def _labelled(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
+    def _iter_labelled(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         for batch in label_rows(self._job, self._domain, self._teacher, rows, self._gate):
             self.answered(batch.num_rows)
             yield batch
@@ -151,7 +153,9 @@ class LabelWorker(ChunkWorker[Labelled]):
     def give_up(self, rows: list[Row], error: str) -> Labelled:
         """Return error rows."""
         errors = {row["row_id"]: error for row in rows}
-        labels = _gated(_failed(self._job, self._teacher, errors, added_numbers(self._domain)), self._gate)
+        labels = _add_gate_columns(
+            _make_failed(self._job, self._teacher, errors, list_added_numbers(self._domain)), self._gate
+        )
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: Json) -> pa.Table:
@@ -161,7 +165,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         for meter, column in TOKENS.items():
             columns = [name for name in column if name in labels.column_names]
             job.telemetry.add(meter, sum(pc.sum(labels[name]).as_py() or 0 for name in columns))
-        note = note | noted(job.telemetry, labels)
+        note = note | report_labels(job.telemetry, labels)
         if job.reduction is not None:
             (batch,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([job.reduction.reduce(batch)])
@@ -170,7 +174,7 @@ class LabelWorker(ChunkWorker[Labelled]):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))
         return pa.concat_tables(written)
 
-    def _measured(self, labelled: pa.Table, examples: list[Json], ask: Ask, signal: SignalMethod) -> Values:
+    def _measure_signal(self, labelled: pa.Table, examples: list[Json], ask: Ask, signal: SignalMethod) -> Values:
         """Return the signal's value of each row that has a label."""
         by_id = {example["row_id"]: example for example in examples}
         known = labelled.filter(pc.field("label").is_valid() & pc.field("error").is_null())
@@ -188,7 +192,7 @@ def label_rows(
     examples: list[Json],
     gate: PromptGate | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of ``schemas.labels`` (with a gate, and ``schemas.FIRST_CUT``): every example once, in any order.
+    """Yield batches of ``schemas.make_labels_schema`` (with a gate, and ``schemas.FIRST_CUT``): every example once, in any order.
 
     Raises:
         ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or a row has some, and
@@ -209,7 +213,7 @@ def label_rows(
                 f"decoding.constrained: {job.decoding.constrained}: domain {domain.name} does not list the possible "
                 f"answers of row {row_id}; leave it out, or give the domain a method candidates (docs/extending.md)"
             )
-        elif request.is_drawn and (refused := generated(job.teacher.states, f"row {row_id}")) is not None:
+        elif request.is_drawn and (refused := find_generated_problem(job.teacher.states, f"row {row_id}")) is not None:
             raise ConfigError(refused)
         elif not request.is_drawn and gate is not None:
             raise ConfigError(
@@ -219,18 +223,18 @@ def label_rows(
         else:
             requests.append(request)
     if errors:
-        yield _gated(_failed(job, teacher, errors, added_numbers(domain)), gate)
+        yield _add_gate_columns(_make_failed(job, teacher, errors, list_added_numbers(domain)), gate)
     how: Json = {} if gate is None else {"gate": gate}
     answers: Iterable[pa.RecordBatch] = teacher.label(requests, job.decoding, seed=job.seed, **how)
     second = None
-    if other_order(domain) is not None:
+    if get_other_order(domain) is not None:
         answers = first = list(answers)
-        second = second_answers(domain, teacher, first, by_id, job.decoding, job.seed)
+        second = ask_other_order(domain, teacher, first, by_id, job.decoding, job.seed)
     for batch in answers:
-        yield _gated(_parsed(batch, domain, by_id, second), gate)
+        yield _add_gate_columns(_parse_labels(batch, domain, by_id, second), gate)
 
 
-def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
+def _add_gate_columns(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
     """Return the batch with the columns of a first cut, if there is one."""
     if gate is None:
         return batch
@@ -238,12 +242,12 @@ def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, *gate.columns(batch)], schema=schema)
 
 
-def _failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[str]) -> pa.RecordBatch:
+def _make_failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[str]) -> pa.RecordBatch:
     failed = error_batch(errors, job.teacher, teacher.state_size)
     return _with_labels(failed, [None] * len(errors), {name: [None] * len(errors) for name in added})
 
 
-def _parsed(
+def _parse_labels(
     batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], second: SecondAnswers | None
 ) -> pa.RecordBatch:
     labels: list[str | None] = []
@@ -253,13 +257,13 @@ def _parsed(
         label = None
         if problems[place] is None and completion is not None:
             label, problem = attempt(lambda: domain.parse(completion, by_id[row_id]))  # noqa: B023 (called at once)
-            if not problem and (problem := schema_problem({"label": label}, _LABEL)):
+            if not problem and (problem := find_schema_problem({"label": label}, _LABEL)):
                 label = None
             problems[place] = problem or None
         labels.append(label)
     index = batch.schema.get_field_index("error")
     ids = batch.column("row_id").to_pylist()
-    numbers = {name: [by_id[row_id][name] for row_id in ids] for name in given_numbers(domain)}
+    numbers = {name: [by_id[row_id][name] for row_id in ids] for name in get_given_numbers(domain)}
     for name, values in ({} if second is None else second).items():
         numbers[name] = [values.get(row_id) for row_id in ids]
     return _with_labels(batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string())), labels, numbers)
@@ -268,8 +272,8 @@ def _parsed(
 def _with_labels(
     batch: pa.RecordBatch, labels: list[str | None], numbers: Mapping[str, list[float | None]]
 ) -> pa.RecordBatch:
-    """Return the batch with its labels, and the numbers of :func:`added_numbers` before its errors."""
+    """Return the batch with its labels, and the numbers of :func:`list_added_numbers` before its errors."""
     for name, values in numbers.items():
-        field = pa.field(name, schemas.added_type(name))
+        field = pa.field(name, schemas.get_added_type(name))
         batch = batch.add_column(batch.num_columns - 1, field, pa.array(values, field.type))
     return batch.add_column(2, _LABEL.field("label"), pa.array(labels, pa.string()))

@@ -27,10 +27,10 @@ from curation.rundir.graph import Done, In, Inputs, Stage, setting
 from curation.rundir.run import Task
 from curation.stages.gold import decide
 from curation.tables import io, schemas
-from curation.tables.row_ids import in_order
-from curation.tasks import in_tasks
+from curation.tables.row_ids import iter_ordered_ids
+from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
-from train.tokens import completion_ids, prompt_ids
+from train.tokens import encode_completions, prompt_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -62,9 +62,9 @@ class Limit(Inputs):
 
     def allows(self, prompt: str, completion: str) -> bool:
         """Return whether prompt, completion and end token together are within the limit."""
-        tokenizer = _tokenizer(self.student)
+        tokenizer = _load_tokenizer(self.student)
         (start,) = prompt_ids(tokenizer, [prompt], chat_template=self.chat_template)
-        (end,) = completion_ids(tokenizer, [completion]) if self.completions else ([],)
+        (end,) = encode_completions(tokenizer, [completion]) if self.completions else ([],)
         return len(start) + len(end) <= self.max_length
 
 
@@ -121,7 +121,7 @@ class MeasureLength(Stage):
             decided = decide(self.examples, self.labels, self.gold, self.domain, **self.rollouts)
             solutions = decided.source == "solution"
         with task.progress() as update:
-            found = too_long(self, str(task.directory / "too_long.lance"), solutions=solutions, progress=update)
+            found = find_too_long(self, str(task.directory / "too_long.lance"), solutions=solutions, progress=update)
         if found.num_too_long:
             first = io.open_table(found.table).to_table(columns=["row_id"], limit=3)["row_id"].to_pylist()
             more = ", ..." if found.num_too_long > len(first) else ""
@@ -141,7 +141,7 @@ class _Found(NamedTuple):
     """The smallest limit at which some row would fit; None without rows."""
 
 
-def too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress: Update | None = None) -> TooLong:
+def find_too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress: Update | None = None) -> TooLong:
     """Count the rows labelled without error that some arm could not train on, and write their table at ``uri``.
 
     ``solutions``: gold arms train on worked solutions. An interrupted stage starts again: nothing here costs a model's
@@ -154,11 +154,11 @@ def too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress:
 
     def calls() -> Iterator[tuple[Any, ...]]:
         start = 0
-        for ids_N in in_order(io.open_table(job.labels), ROWS):
+        for ids_N in iter_ordered_ids(io.open_table(job.labels), ROWS):
             yield job, solutions, start, examples.offsets(ids_N), None if golds is None else golds.offsets(ids_N)
             start += len(ids_N)
 
-    for measured in in_tasks(_measure, calls()):
+    for measured in run_in_tasks(_measure, calls()):
         found.append(measured)
         if progress is not None:
             progress(Standing(rows=min(ROWS * len(found), total), total=total))
@@ -184,7 +184,7 @@ def too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress:
 
 def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, gold_offset_N: Int64s | None) -> _Found:
     """Measure rows of the labels table from ``start`` on, given their positions in examples and gold (-1: none)."""
-    domain, tokenizer = _domain(job.domain.model_dump_json()), _tokenizer(job.limit.student)
+    domain, tokenizer = _load_domain(job.domain.model_dump_json()), _load_tokenizer(job.limit.student)
     columns = ["row_id", "completion", "error"]
     labelled = io.open_table(job.labels).take(np.arange(start, start + len(offset_N)), columns=columns)
     healthy = np.flatnonzero(labelled["error"].is_null().to_numpy())
@@ -207,7 +207,7 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
     if job.limit.completions == "both":
         options = [attempt(domain.options, example)[0] or ("",) for example in examples]
-        lengths = [_tokens(tokenizer, texts) for texts in options]
+        lengths = [_count_tokens(tokenizer, texts) for texts in options]
         weak = [texts[int(num_N.argmax())] for texts, num_N in zip(options, lengths, strict=True)]
 
     prompt_N = np.array(
@@ -215,9 +215,9 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     )
     weak_N = gold_N = prompt_N
     if job.limit.completions:
-        weak_N, gold_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers))
-    weak_long_N = (weak_N > job.limit.max_length) & _given(weak)
-    gold_long_N = (gold_N > job.limit.max_length) & _given(answers)
+        weak_N, gold_N = (prompt_N + _count_tokens(tokenizer, texts) for texts in (weak, answers))
+    weak_long_N = (weak_N > job.limit.max_length) & _mark_given(weak)
+    gold_long_N = (gold_N > job.limit.max_length) & _mark_given(answers)
     out_N = weak_long_N | gold_long_N
     arrays = [labelled["row_id"].to_numpy()[out_N], weak_long_N[out_N], gold_long_N[out_N]]
     return _Found(
@@ -227,23 +227,23 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     )
 
 
-def _tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | None]) -> Int64s:
+def _count_tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | None]) -> Int64s:
     """Return the number of tokens of each completion, end token included, int64 [N]; 0 without a completion."""
     num_N = np.zeros(len(texts), dtype=np.int64)
-    ids = completion_ids(tokenizer, [text for text in texts if text is not None])
-    num_N[_given(texts)] = [len(completion) for completion in ids]
+    ids = encode_completions(tokenizer, [text for text in texts if text is not None])
+    num_N[_mark_given(texts)] = [len(completion) for completion in ids]
     return num_N
 
 
-def _given(texts: Sequence[str | None]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+def _mark_given(texts: Sequence[str | None]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     return np.array([text is not None for text in texts], dtype=np.bool_)
 
 
 @lru_cache(maxsize=2)
-def _domain(config: str) -> Domain:
+def _load_domain(config: str) -> Domain:
     return get_domain(DomainConfig.model_validate_json(config))
 
 
 @lru_cache(maxsize=2)
-def _tokenizer(student: ModelRef) -> "PreTrainedTokenizerBase":
+def _load_tokenizer(student: ModelRef) -> "PreTrainedTokenizerBase":
     return load_tokenizer(student)

@@ -16,7 +16,7 @@ from curation.rundir.manifest import Manifest
 from curation.rundir.run import Task
 from curation.storage.inside import from_record, to_record
 from curation.storage.json_files import read_json
-from curation.storage.paths import place, write_atomically
+from curation.storage.paths import to_place, write_atomically
 
 
 class ComputeNumbers(Stage):
@@ -67,7 +67,7 @@ def read_numbers(manifest: Manifest, generation: int, branch: str = "") -> Json 
     if record is None:
         return None
     try:
-        content: Json = from_record(read_json(place(record.outputs["metrics"])), manifest.directory)
+        content: Json = from_record(read_json(to_place(record.outputs["metrics"])), manifest.directory)
     except (OSError, ValueError):
         return None
     return content

@@ -2,7 +2,7 @@
 
 Rows are compared by their identity (``Domain.identity``), not by their prompts: the same question with its options in
 another order, or with another distractor, is a leak too. The rule is
-:func:`curation.domains.identity.same_question`. Here it is expressed as equality of keys, so that no two rows have to
+:func:`curation.domains.identity.match_questions`. Here it is expressed as equality of keys, so that no two rows have to
 be compared directly. A key is a 128-bit digest of the text and two of the options.
 
 Ray tasks make the keys. The first halves of the keys of all splits but the pool form one sorted index in Ray's object
@@ -24,7 +24,7 @@ from curation.arrays import Int64s, Uint64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, Identity, attempt, get_domain
 from curation.domains.identity import RULES, SHARED_PARTS
-from curation.errors import SourceError, kind_of
+from curation.errors import SourceError, get_error_kind
 from curation.heavy import ray
 from curation.refs import TableRef
 from curation.tables import io
@@ -42,7 +42,7 @@ def rank(split: str) -> int:
     return next(place for place, name in enumerate(_ORDER) if split.startswith(name))
 
 
-def harmless(one: str, other: str) -> bool:
+def is_harmless(one: str, other: str) -> bool:
     """Return whether a question may be in both splits: models and trust are measured on both, trained on neither."""
     return one.startswith(_HELD_OUT) and other.startswith(_HELD_OUT)
 
@@ -105,33 +105,34 @@ def find(
     names = sorted(refs, key=rank)
     assert names[-1] == last and len(names) < 64
     parts = {
-        name: [_Fragments(refs[name], domains[name], group) for group in fragment_groups(refs[name])] for name in names
+        name: [_Fragments(refs[name], domains[name], group) for group in iter_fragment_groups(refs[name])]
+        for name in names
     }
-    task = _remote(_known, 3)
+    task = _make_remote(_collect_keys, 3)
     known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
     highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
     sizes = [len(tasks) for tasks in highs.values()]
-    index, within = _remote(_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
+    index, within = _make_remote(_build_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
     num_buckets = 1 + io.count(refs[last]) // BUCKET_ROWS
-    task = _remote(_matched, 2 + num_buckets)
+    task = _make_remote(_find_matches, 2 + num_buckets)
     streamed = [task.remote(part, index, num_buckets) for part in parts[last]]
-    entries = {last: _concatenated(ray.get([task[0] for task in streamed]))}
+    entries = {last: _join_entries(ray.get([task[0] for task in streamed]))}
     shared_K = np.union1d(ray.get(within), entries[last].high_K)
-    task, shared = _remote(_matched, 2), ray.put(shared_K)
+    task, shared = _make_remote(_find_matches, 2), ray.put(shared_K)
     for name in names[:-1]:
         matched = [task.remote(part, shared, 0) for part in parts[name]] if len(shared_K) else []
-        entries[name] = _concatenated(ray.get([task[0] for task in matched]))
+        entries[name] = _join_entries(ray.get([task[0] for task in matched]))
     counted = {name: [task[1] for task in tasks] for name, tasks in known.items()} | {
         last: [task[1] for task in streamed]
     }
     sets = {name: [[task[2] for task in tasks]] for name, tasks in known.items()}
     sets[last] = [[task[2 + bucket] for task in streamed] for bucket in range(num_buckets)]
-    count = _remote(_repeats, 1)
+    count = _make_remote(_count_repeats, 1)
     repeats = {name: sum(ray.get([count.remote(*hashes) for hashes in buckets])) for name, buckets in sets.items()}
     uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in counted.items()}
     for name, problems in uncompared.items():
         _require_some(name, problems, refs[name])
-    pairs = _pairs(sorted(names, key=lambda name: name not in dealt), entries)
+    pairs = _find_pairs(sorted(names, key=lambda name: name not in dealt), entries)
     return Compared(
         pairs=[pair for pair in pairs if pair.other not in dealt],
         repeats={name: rows for name, rows in repeats.items() if name not in dealt},
@@ -139,14 +140,16 @@ def find(
     )
 
 
-def shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
+def find_shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
     """Compare the questions of small splits in this process: by split the ids and digests of its rows.
 
     A question is kept by the first of ``names`` that has it.
     """
-    near = [_halves(digests.near())[0] for of in questions.values() for _, digests in of]
+    near = [_split_digests(digests.near())[0] for of in questions.values() for _, digests in of]
     index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
-    return _pairs(names, {name: _hits(of, index_K) if of else _concatenated([]) for name, of in questions.items()})
+    return _find_pairs(
+        names, {name: _find_hits(of, index_K) if of else _join_entries([]) for name, of in questions.items()}
+    )
 
 
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
@@ -157,11 +160,11 @@ def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> Non
         )
 
 
-def _remote(task: Any, num_returns: int) -> Any:
+def _make_remote(task: Any, num_returns: int) -> Any:
     return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
 
 
-def fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
+def iter_fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
     """Yield a table's fragments in groups, each the work of one task."""
     held: list[int] = []
     num_rows = 0
@@ -175,7 +178,7 @@ def fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
         yield tuple(held)
 
 
-def healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Collection[int]) -> Iterator[list[Example]]:
+def iter_healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Collection[int]) -> Iterator[list[Example]]:
     """Yield the healthy rows of some of a table's fragments with ids and ``columns``, some at a time."""
     dataset = io.open_table(ref)
     chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
@@ -184,13 +187,13 @@ def healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Collection[in
         yield batch.to_pylist()
 
 
-def _identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
+def _iter_identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
     """Yield the id of each healthy row, and its identity or the reason why it has none."""
-    for row in itertools.chain.from_iterable(healthy_rows(part.ref, domain.columns.names, part.fragments)):
-        yield row["row_id"], *attempt(identity_of, domain, row)
+    for row in itertools.chain.from_iterable(iter_healthy_rows(part.ref, domain.columns.names, part.fragments)):
+        yield row["row_id"], *attempt(get_identity, domain, row)
 
 
-def identity_of(domain: Domain, row: Mapping[str, object]) -> Identity:
+def get_identity(domain: Domain, row: Mapping[str, object]) -> Identity:
     """Return the identity of a row, in texts of Python."""
     text, parts = domain.identity(row)
     return Identity(str(text), tuple(map(str, parts)))
@@ -225,27 +228,27 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _halves(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
+def _split_digests(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
     halves_K2 = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
     return halves_K2[:, 0].copy(), halves_K2[:, 1].copy()
 
 
-def _known(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
+def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
     """Return the distinct first halves of the keys; rows without an identity by kind; a hash of each row's question."""
     domain, problems = get_domain(part.domain), Counter[str]()
     near: list[bytes] = []
     sets: list[bytes] = []
-    for _, identity, problem in _identities(part, domain):
+    for _, identity, problem in _iter_identities(part, domain):
         if identity is None:
-            problems[kind_of(problem)] += 1
+            problems[get_error_kind(problem)] += 1
             continue
         digests = Digests(domain.name, identity)
         near += digests.near()
         sets.append(digests.permuted())
-    return np.unique(_halves(near)[0]), problems, _halves(sets)[0]
+    return np.unique(_split_digests(near)[0]), problems, _split_digests(sets)[0]
 
 
-def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
+def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
     """Return all first halves, ascending, and those that splits share; ``sizes``: the number of arrays per split."""
     given = iter(highs)
     splits = [np.unique(np.concatenate(list(itertools.islice(given, size)))) for size in sizes]
@@ -254,53 +257,57 @@ def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
     return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
 
 
-def _matched(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
+def _find_matches(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
     """Return the entries of rows with a key in the index; rows without an identity by kind; ``num_buckets`` hashes.
 
     The hashes of the rows' questions go into buckets by their value.
     """
     domain, problems = get_domain(part.domain), Counter[str]()
     found, sets = [], []
-    rows = _identities(part, domain)
+    rows = _iter_identities(part, domain)
     while held := list(itertools.islice(rows, 4096)):
         questions = []
         for row_id, identity, problem in held:
             if identity is None:
-                problems[kind_of(problem)] += 1
+                problems[get_error_kind(problem)] += 1
             else:
                 questions.append((row_id, Digests(domain.name, identity)))
         if questions:
-            found.append(_hits(questions, index_K))
+            found.append(_find_hits(questions, index_K))
             if num_buckets:
-                sets.append(_halves([digests.permuted() for _, digests in questions])[0])
+                sets.append(_split_digests([digests.permuted() for _, digests in questions])[0])
     set_N = np.concatenate([np.empty(0, dtype=np.uint64), *sets])
     bucket_N = set_N % np.uint64(max(num_buckets, 1))
-    return _concatenated(found), problems, *(set_N[bucket_N == bucket] for bucket in range(num_buckets))
+    return _join_entries(found), problems, *(set_N[bucket_N == bucket] for bucket in range(num_buckets))
 
 
-def _hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _Entries:
+def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _Entries:
     if not len(index_K):
-        return _concatenated([])
+        return _join_entries([])
     near = [digests.near() for _, digests in questions]
     row_K = np.repeat(np.arange(len(near)), [len(keys) for keys in near])
-    high_K, low_K = _halves([key for keys in near for key in keys])
+    high_K, low_K = _split_digests([key for keys in near for key in keys])
     place_K = np.minimum(np.searchsorted(index_K, high_K), len(index_K) - 1)
     hit_K = index_K[place_K] == high_K
     ids_N = np.fromiter((row_id for row_id, _ in questions), dtype=np.int64, count=len(questions))
     rows_M = np.unique(row_K[hit_K])
-    near_hits = _Entries(ids_N[row_K[hit_K]], _of_rule("near_copy", hit_K.sum()), high_K[hit_K], low_K[hit_K])
+    near_hits = _Entries(ids_N[row_K[hit_K]], _make_rule_column("near_copy", hit_K.sum()), high_K[hit_K], low_K[hit_K])
     exact = [
-        _Entries(ids_N[rows_M], _of_rule(rule, len(rows_M)), *_halves([make(questions[row][1]) for row in rows_M]))
+        _Entries(
+            ids_N[rows_M],
+            _make_rule_column(rule, len(rows_M)),
+            *_split_digests([make(questions[row][1]) for row in rows_M]),
+        )
         for rule, make in (("permuted", Digests.permuted), ("same", Digests.same))
     ]
-    return _concatenated([near_hits, *exact])
+    return _join_entries([near_hits, *exact])
 
 
-def _of_rule(rule: str, number: int) -> npt.NDArray[np.uint8]:
+def _make_rule_column(rule: str, number: int) -> npt.NDArray[np.uint8]:
     return np.full(number, [*RULES].index(rule), dtype=np.uint8)  # type: ignore[arg-type]
 
 
-def _concatenated(entries: Sequence[_Entries]) -> _Entries:
+def _join_entries(entries: Sequence[_Entries]) -> _Entries:
     return _Entries(
         row_ids_K=np.concatenate([np.empty(0, dtype=np.int64), *(item.row_ids_K for item in entries)]),
         rule_K=np.concatenate([np.empty(0, dtype=np.uint8), *(item.rule_K for item in entries)]),
@@ -309,14 +316,14 @@ def _concatenated(entries: Sequence[_Entries]) -> _Entries:
     )
 
 
-def _repeats(*hashes: Uint64s) -> int:
+def _count_repeats(*hashes: Uint64s) -> int:
     all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
     return len(all_N) - len(np.unique(all_N))
 
 
-def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
+def _find_pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
     """Return the rows of each split whose whole keys occur in an earlier split, by pair of splits."""
-    table = _concatenated([entries[name] for name in names])
+    table = _join_entries([entries[name] for name in names])
     split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
     order_K = np.lexsort((table.row_ids_K, split_K, table.low_K, table.high_K))
     table, split_K = table.taken(order_K), split_K[order_K]

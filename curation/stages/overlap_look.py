@@ -9,12 +9,12 @@ import numpy as np
 from curation.config import RunConfig
 from curation.domains import attempt, get_domain
 from curation.errors import SourceError
-from curation.escaping import escaped
+from curation.escaping import escape_text
 from curation.json_types import JsonView
-from curation.sources import NOTHING, SourceFile, assignment_of, raw_rows, read_rows
-from curation.stages.deal import examples_of
-from curation.stages.dropping import MEND, MEND_ADDED, drops, refuses, rules_in_words, shared_in_words
-from curation.stages.overlap import Digests, identity_of, rank, shared
+from curation.sources import NOTHING, SourceFile, make_assignment, read_rows, to_raw_rows
+from curation.stages.deal import make_example_table
+from curation.stages.dropping import MEND, MEND_ADDED, describe_rules, describe_shared, is_dropped, is_refused
+from curation.stages.overlap import Digests, find_shared, get_identity, rank
 
 MOST_ROWS = 20_000
 """The most rows of all splits together; larger sources are compared by the stage prepare."""
@@ -43,41 +43,41 @@ def look(
     questions: dict[str, list[tuple[int, Digests]]] = {name: [] for name in names}
     shown: dict[tuple[str, int], JsonView] = {}
     for source in sources:
-        for name, number, example, digests in _questions(config, source, files[source], taken):
+        for name, number, example, digests in _iter_questions(config, source, files[source], taken):
             questions[name].append((number, digests))
             shown[name, number] = example
-    pairs = [pair for pair in shared(names, questions) if pair.other not in taken]
-    if refused := [pair for pair in pairs if refuses(pair.kept, pair.other, config.splits.overlap)]:
+    pairs = [pair for pair in find_shared(names, questions) if pair.other not in taken]
+    if refused := [pair for pair in pairs if is_refused(pair.kept, pair.other, config.splits.overlap)]:
         of_kept, of_other = zip((refused[0].kept, refused[0].other), refused[0].example, strict=True)
-        texts = dict.fromkeys(escaped(json.dumps(shown[row], default=str)[:_SHOWN]) for row in (of_kept, of_other))
+        texts = dict.fromkeys(escape_text(json.dumps(shown[row], default=str)[:_SHOWN]) for row in (of_kept, of_other))
         raise SourceError(
-            f"splits {shared_in_words(refused)}; e.g. row {of_kept[1]} of {of_kept[0]} and row {of_other[1]} of "
+            f"splits {describe_shared(refused)}; e.g. row {of_kept[1]} of {of_kept[0]} and row {of_other[1]} of "
             f"{of_other[0]}: {' and '.join(texts)}; {MEND_ADDED if taken else MEND}"
         )
     for pair in pairs:
-        fate = "dropped" if drops(pair.kept, pair.other, config.splits.overlap) else "kept"
-        rows = f"{len(pair.row_ids_M):,} rows of {pair.other} ({rules_in_words(pair.rules)})"
+        fate = "dropped" if is_dropped(pair.kept, pair.other, config.splits.overlap) else "kept"
+        rows = f"{len(pair.row_ids_M):,} rows of {pair.other} ({describe_rules(pair.rules)})"
         yield f"splits: {rows} ask questions of {pair.kept}: {fate}"
 
 
-def _questions(
+def _iter_questions(
     config: RunConfig, source: str, items: Sequence[SourceFile], taken: Mapping[str, int]
 ) -> Iterator[tuple[str, int, JsonView, Digests]]:
     """Yield a source's healthy rows with an identity: split, number in it from 1, the example, and its digests."""
-    assignment = assignment_of(config, source, items, taken)
+    assignment = make_assignment(config, source, items, taken)
     names, numbers = list(assignment.counts), Counter[str]()
     position = 0
     for file in sorted(items, key=lambda file: file.index):
         for batch in read_rows(file):
             split_N = assignment.split_of(np.arange(position, position + batch.num_rows))
             position += batch.num_rows
-            raws = raw_rows(batch)
+            raws = to_raw_rows(batch)
             for place, name in enumerate(names):
                 domain = get_domain(config.domain_of(name))
                 mine = [raws[row] for row in np.flatnonzero(split_N == place)]
-                for example in examples_of(domain, name, list(range(len(mine))), mine).to_pylist():
+                for example in make_example_table(domain, name, list(range(len(mine))), mine).to_pylist():
                     numbers[name] += 1
-                    identity, _ = (None, "") if example["error"] else attempt(identity_of, domain, example)
+                    identity, _ = (None, "") if example["error"] else attempt(get_identity, domain, example)
                     if identity is not None:
                         shown = {column: example[column] for column in domain.columns.names}
                         yield name, numbers[name], shown, Digests(domain.name, identity)

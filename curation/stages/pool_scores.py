@@ -16,19 +16,19 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.arrays import Int64s
-from curation.domains.class_counts import Grouping, places
+from curation.domains.class_counts import Grouping, find_class_places
 from curation.domains.unseen_labels import is_unseen
 from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
-from curation.selection.bound import Bound, exact_bound, merged, tally
-from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
+from curation.selection.bound import Bound, find_exact_bound, merge_counts, tally
+from curation.selection.capped import Capped, Labelled, Labels, walk_batches, walk_parts
 from curation.selection.class_shares import ClassScores
-from curation.selection.external_sort import ranked
+from curation.selection.external_sort import iter_ranked
 from curation.selection.order import Streamed
 from curation.stages.cap_keys import LabelKeys, Reader
 from curation.tables import io, scans
-from curation.tables.row_ids import missing
+from curation.tables.row_ids import find_missing_ids
 from curation.trust import Scores, TrustFunction, get_trust
 
 SAMPLE_ROWS = 1 << 20
@@ -71,7 +71,7 @@ class PoolScores:
     @cached_property
     def num_rows(self) -> int:
         """All of them, also those that are never selected."""
-        return sum(io.count(ref, filter=io.answered(ref)) for ref in (self.labels, *self.further))
+        return sum(io.count(ref, filter=io.make_answered_filter(ref)) for ref in (self.labels, *self.further))
 
     @cached_property
     def copies_M(self) -> Int64s:
@@ -85,7 +85,9 @@ class PoolScores:
         row_id_R, question_R = (table[name].to_numpy() for name in ("row_id", "question"))
 
         def scored(batches: Iterable[Batch]) -> Batch:
-            return _stacked((ids_B[among_B], raw_B[among_B]) for ids_B, raw_B, among_B in _among(row_id_R, batches))
+            return _stack_batches(
+                (ids_B[among_B], raw_B[among_B]) for ids_B, raw_B, among_B in _iter_marked(row_id_R, batches)
+            )
 
         ids, scores = zip(*all_rows.mapped(scored), strict=True)
         ids_R, score_R = np.concatenate(ids), np.nan_to_num(np.concatenate(scores), nan=-np.inf)
@@ -107,10 +109,10 @@ class PoolScores:
         Raises:
             SourceError: the labels lack a column that the function reads.
         """
-        for _, ids_B, score_B in self._scored(fragments, trust=trust):
+        for _, ids_B, score_B in self._iter_scored(fragments, trust=trust):
             yield ids_B, score_B
 
-    def _scored(
+    def _iter_scored(
         self, fragments: Sequence[int] | None, also: Sequence[str] = (), *, trust: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, Int64s, Scores]]:
         """Yield the rows with the columns that the function reads and ``also`` others, their ids and their scores."""
@@ -119,29 +121,29 @@ class PoolScores:
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
-        out_M = np.union1d(sorted_ids(self.too_long), self.copies_M)
+        out_M = np.union1d(read_sorted_ids(self.too_long), self.copies_M)
         if self.verdicts is not None:
-            out_M = np.union1d(out_M, sorted_ids(self.verdicts, FAILED))
-        for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
+            out_M = np.union1d(out_M, read_sorted_ids(self.verdicts, FAILED))
+        for batch in scans.iter_table_batches(self.labels, columns, io.make_answered_filter(self.labels), fragments):
             ids_B = batch.column("row_id").to_numpy()
             score_B = function.score(batch) if trust else function.raw_score(batch)
             if self.seen is not None:
                 is_last_B = is_unseen(batch.column("label"), self.seen) & ~np.isnan(score_B)
-                score_B = np.where(is_last_B, 0 if trust else behind(score_B), score_B).astype(score_B.dtype)
+                score_B = np.where(is_last_B, 0 if trust else move_behind(score_B), score_B).astype(score_B.dtype)
             never_B = np.zeros(len(ids_B), dtype=np.bool_)
             if self.parsed:
                 never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
             if len(out_M):
                 never_B |= out_M[np.minimum(np.searchsorted(out_M, ids_B), len(out_M) - 1)] == ids_B
             if self.only is not None:
-                never_B |= missing(ids_B, self.only)
+                never_B |= find_missing_ids(ids_B, self.only)
             yield batch, ids_B, np.where(never_B, np.float32(np.nan), score_B)
 
-    def _over(self, function: Callable[["PoolScores", Sequence[int] | None], Result]) -> Iterator[Result]:
+    def _map_tables(self, function: Callable[["PoolScores", Sequence[int] | None], Result]) -> Iterator[Result]:
         """Call a function with each table's scores, by itself or, of a large one, for some fragments a Ray task."""
         _ = self.copies_M  # found once, here, and not by every task
         for scores in self._by_table:
-            yield from scans.mapped(scores.labels, partial(function, scores))
+            yield from scans.map_fragments(scores.labels, partial(function, scores))
 
     @property
     def _by_table(self) -> list["PoolScores"]:
@@ -149,7 +151,7 @@ class PoolScores:
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
         """Return ``function`` of all batches or, of a large table, of those of each Ray task."""
-        return self._over(lambda scores, fragments: function(scores.batches(fragments, trust=trust)))
+        return self._map_tables(lambda scores, fragments: function(scores.batches(fragments, trust=trust)))
 
     def bound(self, n: int, seed: int) -> Bound:
         """Return the bound of the n highest raw scores.
@@ -157,7 +159,7 @@ class PoolScores:
         Raises:
             BudgetError: n is not positive, or larger than the number of rows with a score.
         """
-        return exact_bound(lambda asked: merged(self.mapped(partial(tally, asked))), n, seed)
+        return find_exact_bound(lambda asked: merge_counts(self.mapped(partial(tally, asked))), n, seed)
 
     def top(self, n: int, seed: int) -> Cut:
         """Return the n rows with the highest raw scores in rank order, as ``TopN`` cuts them.
@@ -174,11 +176,11 @@ class PoolScores:
 
         def passing() -> Iterator[Batch]:
             for scores in self._by_table:
-                yield from scans.streamed(scores.labels, partial(scores._passing, bound))
+                yield from scans.stream_fragments(scores.labels, partial(scores._iter_passing, bound))
 
-        return ranked(passing(), bound.seed)
+        return iter_ranked(passing(), bound.seed)
 
-    def _passing(self, bound: Bound, fragments: Sequence[int] | None) -> Iterator[Batch]:
+    def _iter_passing(self, bound: Bound, fragments: Sequence[int] | None) -> Iterator[Batch]:
         for ids_B, raw_B in self.batches(fragments):
             place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
             if len(place_M):
@@ -188,22 +190,22 @@ class PoolScores:
         """Return the n best rows, or fewer, at most ``cap`` of them with one key (:mod:`curation.selection.capped`)."""
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
-            return walked(scores._keyed(keys.reader(), fragments), n, cap, seed)
+            return walk_batches(scores._iter_keyed(keys.reader(), fragments), n, cap, seed)
 
-        return walked_parts(self._over(of), n, cap)
+        return walk_parts(self._map_tables(of), n, cap)
 
     def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
         """Return the rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
 
         def counted(scores: PoolScores, fragments: Sequence[int] | None) -> tuple[Int64s, int]:
             size_C, num_rows = np.zeros(len(classes) + 1, dtype=np.int64), 0
-            for batch, _, score_B in scores._scored(fragments, ("label",)):
+            for batch, _, score_B in scores._iter_scored(fragments, ("label",)):
                 may_B = score_B > -np.inf  # false for NaN, too
-                size_C += np.bincount(places(batch.column("label"), classes)[may_B], minlength=len(size_C))
+                size_C += np.bincount(find_class_places(batch.column("label"), classes)[may_B], minlength=len(size_C))
                 num_rows += len(score_B)
             return size_C, num_rows
 
-        parts = [*self._over(counted)]
+        parts = [*self._map_tables(counted)]
         return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
@@ -212,13 +214,13 @@ class PoolScores:
 
         def drawn(scores: PoolScores, fragments: Sequence[int] | None) -> ClassScores:
             parts, found = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
-            for batch, ids_B, score_B in scores._scored(fragments, ("label",)):
+            for batch, ids_B, score_B in scores._iter_scored(fragments, ("label",)):
                 is_drawn_B = hash_unit(ids_B, seed) * total < SAMPLE_ROWS
                 parts.append(score_B[is_drawn_B])
-                found.append(places(batch.column("label"), classes)[is_drawn_B])
+                found.append(find_class_places(batch.column("label"), classes)[is_drawn_B])
             return ClassScores(score_N=np.concatenate(parts), class_N=np.concatenate(found))
 
-        return ClassScores.joined([*self._over(drawn)])
+        return ClassScores.joined([*self._map_tables(drawn)])
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
         """Return the rows of each of C classes that may be selected and score at least its threshold, int64 [C]."""
@@ -226,12 +228,12 @@ class PoolScores:
 
         def counted(scores: PoolScores, fragments: Sequence[int] | None) -> Int64s:
             num_T = np.zeros(len(threshold_T), dtype=np.int64)
-            for batch, _, score_B in scores._scored(fragments, ("label",)):
-                class_B = places(batch.column("label"), classes)
+            for batch, _, score_B in scores._iter_scored(fragments, ("label",)):
+                class_B = find_class_places(batch.column("label"), classes)
                 num_T += np.bincount(class_B[score_B >= threshold_T[class_B]], minlength=len(num_T))
             return num_T
 
-        total_T: Int64s = np.sum([*self._over(counted)], axis=0)
+        total_T: Int64s = np.sum([*self._map_tables(counted)], axis=0)
         return total_T[:-1]
 
     def by_class(self, classes: Grouping, quota_C: Int64s, seed: int) -> Capped:
@@ -239,32 +241,32 @@ class PoolScores:
         none_last_T, num = np.append(quota_C, 0), int(quota_C.sum())
 
         def numbered(_: Int64s, weak_M: pa.Array) -> Labels:
-            return places(weak_M, classes).astype(np.uint64)
+            return find_class_places(weak_M, classes).astype(np.uint64)
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
-            return walked(scores._keyed(numbered, fragments), num, none_last_T, seed)
+            return walk_batches(scores._iter_keyed(numbered, fragments), num, none_last_T, seed)
 
-        return walked_parts(self._over(of), num, none_last_T)
+        return walk_parts(self._map_tables(of), num, none_last_T)
 
-    def _keyed(self, read: Reader, fragments: Sequence[int] | None) -> Iterator[Labelled]:
+    def _iter_keyed(self, read: Reader, fragments: Sequence[int] | None) -> Iterator[Labelled]:
         def at(ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:
             return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
 
-        for batch, ids_B, score_B in self._scored(fragments, ("label",)):
+        for batch, ids_B, score_B in self._iter_scored(fragments, ("label",)):
             yield ids_B, score_B, partial(at, ids_B, batch.column("label"))
 
     def candidates(self) -> Candidates:
         """Return all rows, for rules that need them at once: 12 bytes a row of the pool, for a moment twice that."""
-        ids_N, raw_N = _stacked(self.mapped(_stacked))
+        ids_N, raw_N = _stack_batches(self.mapped(_stack_batches))
         return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
     def raw(self) -> Scores:
         """Return the raw scores of all rows, in the order of :meth:`trust_of_all`, float32 [N]."""
-        return np.concatenate([*self.mapped(_scores)])
+        return np.concatenate([*self.mapped(_collect_scores)])
 
     def trust_of_all(self) -> Scores:
         """Return the trust of all rows, float32 [N]."""
-        return np.concatenate([*self.mapped(_scores, trust=True)])
+        return np.concatenate([*self.mapped(_collect_scores, trust=True)])
 
     def ordered(self, floor: float | None = None) -> Streamed:
         """Return the raw scores as order statistics: a pass over them now, and one for each question.
@@ -278,27 +280,27 @@ class PoolScores:
     @property
     def num_scored(self) -> int:
         """The number of rows that may be selected."""
-        return sum(self.mapped(partial(_num_at_least, float(np.finfo(np.float32).min))))
+        return sum(self.mapped(partial(_count_at_least, float(np.finfo(np.float32).min))))
 
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows that may be selected and have at least this trust."""
-        return sum(self.mapped(partial(_num_at_least, threshold), trust=True))
+        return sum(self.mapped(partial(_count_at_least, threshold), trust=True))
 
 
-def behind(score_N: Scores) -> Scores:
+def move_behind(score_N: Scores) -> Scores:
     """Return scores below all others, in the same order."""
     return np.asarray(LAST * (1.5 - np.arctan(score_N.astype(np.float64)) / np.pi)).astype(np.float32)
 
 
 @lru_cache(maxsize=8)
-def sorted_ids(ref: TableRef | None, filter: str | None = None) -> Int64s:
+def read_sorted_ids(ref: TableRef | None, filter: str | None = None) -> Int64s:
     """Return the ids of a table's rows that match an SQL ``filter``, ascending, int64 [M]; empty without a table."""
     if ref is None:
         return np.zeros(0, dtype=np.int64)
     return np.sort(io.read(ref, columns=["row_id"], filter=filter)["row_id"].to_numpy())
 
 
-def _among(row_id_R: Int64s, batches: Iterable[Batch]) -> Iterator[tuple[Int64s, Scores, npt.NDArray[np.bool_]]]:
+def _iter_marked(row_id_R: Int64s, batches: Iterable[Batch]) -> Iterator[tuple[Int64s, Scores, npt.NDArray[np.bool_]]]:
     for ids_B, raw_B in batches:
         place_B = np.minimum(np.searchsorted(row_id_R, ids_B), len(row_id_R) - 1)
         yield ids_B, raw_B, row_id_R[place_B] == ids_B
@@ -310,15 +312,15 @@ def _from_floor(batches: Iterable[Batch], floor: float) -> Iterator[Batch]:
         yield ids_B[is_above_B], raw_B[is_above_B]
 
 
-def _scores(batches: Iterable[Batch]) -> Scores:
+def _collect_scores(batches: Iterable[Batch]) -> Scores:
     return np.concatenate([np.zeros(0, dtype=np.float32), *(score_B for _, score_B in batches)])
 
 
-def _num_at_least(threshold: float, batches: Iterable[Batch]) -> int:
+def _count_at_least(threshold: float, batches: Iterable[Batch]) -> int:
     return sum(int((score_B >= threshold).sum()) for _, score_B in batches)
 
 
-def _stacked(batches: Iterable[Batch]) -> Batch:
+def _stack_batches(batches: Iterable[Batch]) -> Batch:
     """Return one pair of arrays; copies, so that no batch is kept for a few of its rows."""
     ids, scores = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)]
     for ids_B, score_B in batches:

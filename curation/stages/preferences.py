@@ -6,11 +6,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from curation.config import DomainConfig
-from curation.domains import get_domain, preference_of
+from curation.domains import get_domain, get_preference_function
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.select import absent_arms
+from curation.stages.select import describe_absent_arms
 from curation.stages.selected import PART_ROWS, RowFiles, write_forms
 from curation.tables import io, schemas
 
@@ -37,21 +37,23 @@ class WritePreferences(Stage):
     def run(self, task: Task) -> Done:
         """Look up the answers, and write each arm's files."""
         found = {
-            arm: write_forms(_parts(table, self.pool, self.domain), schemas.PREFERENCES, task.directory / arm, TAUGHT)
+            arm: write_forms(
+                _iter_parts(table, self.pool, self.domain), schemas.PREFERENCES, task.directory / arm, TAUGHT
+            )
             for arm, table in self.selected.items()
             if table is not None
         }
         for arm, files in found.items():
             task.say(f"{arm}: {files.num_rows:,} pairs (prompt, chosen, rejected) in {files.parquet} and .jsonl")
         rows_of = {arm: files.table if files.num_rows else None for arm, files in found.items()}
-        made = self.Made(arms=found, rows_of=rows_of, absent=absent_arms(self.dropped))
+        made = self.Made(arms=found, rows_of=rows_of, absent=describe_absent_arms(self.dropped))
         return Done(outputs=made, rows=sum(files.num_rows for files in found.values()))
 
 
-def _parts(selection: TableRef, pool: TableRef, config: DomainConfig) -> Iterator[pa.Table]:
+def _iter_parts(selection: TableRef, pool: TableRef, config: DomainConfig) -> Iterator[pa.Table]:
     """Yield the pairs of a selection by rank; rows without a label, of which none is better, are left out."""
     domain, examples = get_domain(config), io.Lookup(pool)
-    preference = preference_of(domain)
+    preference = get_preference_function(domain)
     assert preference is not None, "described for pairs alone"
     for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS, filter="label IS NOT NULL"):
         rows = batch.cast(schemas.SELECTION)

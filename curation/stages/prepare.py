@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.heavy import ray
 from curation.json_types import JsonView
 from curation.refs import TableRef
@@ -27,25 +27,35 @@ from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import (
     SourceFile,
-    assignment_of,
     check_unique,
-    grouped,
-    nearest,
+    compute_split_sizes,
+    find_nearest_column,
+    group_stretches,
+    iter_stretches,
+    make_assignment,
     require_columns,
-    split_sizes,
-    stretches,
 )
-from curation.stages.deal import AUDIT, POOL, DealJob, DealtSource, SourceChunk, deal, dealt, table_schema, targets
+from curation.stages.deal import (
+    AUDIT,
+    POOL,
+    DealJob,
+    DealtSource,
+    SourceChunk,
+    deal,
+    deal_chunk,
+    find_targets,
+    make_table_schema,
+)
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
-from curation.stages.preview import first_bad, preview
-from curation.stages.usable import SplitCounts, check_usable, count_split, sentences
-from curation.storage.lease import Guard, unguarded
+from curation.stages.preview import describe_first_bad, preview
+from curation.stages.usable import SplitCounts, check_usable, count_split, describe_unusable
+from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place
 from curation.tables import commits, io
 from curation.tables.compaction import compact
 from curation.tables.stream import CommitRound, commit_stream
-from curation.tasks import cause, in_tasks
+from curation.tasks import make_driver_error, run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
@@ -83,7 +93,7 @@ class SplitWriting:
     fragment_mb: int = 256
     chunk_rows: int | None = None
     """The unit of work and of commit; unset, 1/32 of all rows, at most 50,000."""
-    guard: Guard = unguarded
+    guard: Guard = guard_nothing
     progress: Update | None = None
     """Receives progress updates."""
 
@@ -125,15 +135,19 @@ class Prepare(Stage):
                     progress=update,
                 ),
             )
-        for sentence in [*self._sizes(files), *sentences(prepared.counts), *prepared.overlap.sentences()]:
+        for sentence in [
+            *self._iter_size_warnings(files),
+            *describe_unusable(prepared.counts),
+            *prepared.overlap.sentences(),
+        ]:
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
 
-    def _sizes(self, files: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
+    def _iter_size_warnings(self, files: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
         """Yield the splits that do not have the rows that they ask for, as groups stay whole."""
         if self.config.splits.group is None:
             return
-        sizes = split_sizes(self.config, files, self.taken)
+        sizes = compute_split_sizes(self.config, files, self.taken)
         for name, split in self.config.splits.named().items():
             if split.rows is not None and sizes[name] != split.rows:
                 yield (
@@ -162,29 +176,31 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
-    job, schemas, expected = _planned(config, directory, files, dealt)
+    job, schemas, expected = _plan_job(config, directory, files, dealt)
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
-    chunks = list(chunks_of({name: files[name] for name in job.sources}, writing.chunk_rows))
-    settled = _settled(job, chunks, directory) if config.splits.overlap != "report" else None
+    chunks = list(iter_chunks({name: files[name] for name in job.sources}, writing.chunk_rows))
+    settled = _load_settled(job, chunks, directory) if config.splits.overlap != "report" else None
 
     def shown(split: str) -> str:
         seen = preview(config, files, dealt.rows)
-        return seen[POOL].no_gold if split == AUDIT else first_bad(seen[split])
+        return seen[POOL].no_gold if split == AUDIT else describe_first_bad(seen[split])
 
     try:
         if settled is None:
             deal_left(job, schemas, chunks, writing)
-        refs = {name: io.latest(uri) for name, uri in job.uris.items()}
+        refs = {name: io.find_latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             found = {name: count_split(ref, name) for name, ref in refs.items()}
             _check(refs, found, expected, shown)
             check_usable(refs, found, max_error_rate, shown)
-            settled = _compared(config, {name: ref for name, ref in refs.items() if name != AUDIT}, directory, dealt)
-        gone = {name: _gone(settled, name) for name in refs}
+            settled = _compare_splits(
+                config, {name: ref for name, ref in refs.items() if name != AUDIT}, directory, dealt
+            )
+        gone = {name: _get_gone_rows(settled, name) for name in refs}
         refs = {name: remove(ref, gone[name], guard=writing.guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
-        raise cause(error, "prepare") from error
+        raise make_driver_error(error, "prepare") from error
     kept = {name: count_split(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
     _check(refs, counts, expected, shown)
@@ -201,7 +217,7 @@ def deal_left(
         CommitError: the store refused.
         ray.exceptions.RayError: Ray gave up.
     """
-    left, num_done = _left(job, schemas, chunks)
+    left, num_done = _find_left_chunks(job, schemas, chunks)
 
     def committed(done: CommitRound) -> None:
         if writing.progress is not None:
@@ -209,11 +225,11 @@ def deal_left(
 
     committed(CommitRound({}, 0.0))
     if left:
-        written = in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
+        written = run_in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
         commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
 
 
-def _planned(
+def _plan_job(
     config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt
 ) -> tuple[DealJob, dict[str, pa.Schema], dict[str, int]]:
     """Return the job, and the schema and the expected rows of each table."""
@@ -222,12 +238,12 @@ def _planned(
     names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
     sources = dict.fromkeys(split.source for split in splits.values())
     job = DealJob(
-        sources={name: _source(config, name, files[name], dealt.rows) for name in sources},
+        sources={name: _make_source(config, name, files[name], dealt.rows) for name in sources},
         uris={name: str(directory / f"{name}.lance") for name in names},
     )
     clustered = config.splits.group is not None
     schemas = {
-        name: table_schema(domains[name if name in splits else POOL], name, clustered=clustered) for name in names
+        name: make_table_schema(domains[name if name in splits else POOL], name, clustered=clustered) for name in names
     }
     counted = [source.assignment.counts for source in job.sources.values()]
     expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
@@ -236,7 +252,7 @@ def _planned(
     return job, schemas, expected
 
 
-def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:
+def _compare_splits(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:
     """Return rows that ``new`` splits share with each other and with those ``dealt`` before, and what to do about them.
 
     Written to disk if rows have to be deleted.
@@ -251,31 +267,31 @@ def _compared(config: RowsConfig, new: Mapping[str, TableRef], directory: Place,
     return settled
 
 
-def _settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> SettledOverlap | None:
+def _load_settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> SettledOverlap | None:
     """Return the decision of an interrupted run; ``None`` if it does not match the tables, or nothing was written."""
     settled = SettledOverlap.load(directory)
     if settled is None:
         return None
-    done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
-    present = {name: ids | _gone(settled, name) for name, ids in done.items()}
-    filled, found = _filled(job, chunks, present)
+    done = {name: commits.read_committed_ids(uri) for name, uri in job.uris.items()}
+    present = {name: ids | _get_gone_rows(settled, name) for name, ids in done.items()}
+    filled, found = _find_filled(job, chunks, present)
     is_filled = all(
         number in filled[name]
         for number, chunk in enumerate(chunks)
-        for name in targets(job, job.sources[chunk.source])
+        for name in find_targets(job, job.sources[chunk.source])
     )
     return settled if is_filled and all(found[name] == len(ids) for name, ids in present.items()) else None
 
 
-def _gone(settled: SettledOverlap, name: str) -> BitMap64:
+def _get_gone_rows(settled: SettledOverlap, name: str) -> BitMap64:
     """Return the rows to delete from a table; the audit table loses the same rows as the pool."""
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
-def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: Mapping[str, int]) -> DealtSource:
+def _make_source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: Mapping[str, int]) -> DealtSource:
     id_column = config.sources[name].id_column
     check_columns(config, name, files)
-    assignment = assignment_of(config, name, files, taken)
+    assignment = make_assignment(config, name, files, taken)
     if id_column is not None:
         check_unique(files, id_column)
     return DealtSource(
@@ -283,7 +299,7 @@ def _source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: M
     )
 
 
-def chunks_of(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
+def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
     """Yield the rows of the sources in chunks; unset, 1/32 of all rows a chunk, at most 50,000."""
     if chunk_rows is None:
         total = sum(file.num_rows for files in sources.values() for file in files)
@@ -291,12 +307,12 @@ def chunks_of(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | Non
     for name, files in sources.items():
         offset = 0
         in_order = sorted(files, key=lambda file: file.index)
-        for parts in grouped(stretches(in_order, chunk_rows), chunk_rows):
+        for parts in group_stretches(iter_stretches(in_order, chunk_rows), chunk_rows):
             yield SourceChunk(source=name, parts=parts, offset=offset)
             offset += sum(part.num_rows for part in parts)
 
 
-def _filled(
+def _find_filled(
     job: DealJob, chunks: Sequence[SourceChunk], done: Mapping[str, BitMap64]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
     """Return the numbers of the complete chunks by table, and how many rows those have."""
@@ -304,8 +320,8 @@ def _filled(
     found = dict.fromkeys(job.uris, 0)
     for number, chunk in enumerate(chunks if any(done.values()) else ()):
         source = job.sources[chunk.source]
-        ids_N, place_N = dealt(source, chunk)
-        for name, place in targets(job, source).items():
+        ids_N, place_N = deal_chunk(source, chunk)
+        for name, place in find_targets(job, source).items():
             ids = BitMap64(ids_N[place_N == place].astype(np.uint64))
             if ids.issubset(done[name]):
                 filled[name].add(number)
@@ -313,12 +329,12 @@ def _filled(
     return filled, found
 
 
-def _left(
+def _find_left_chunks(
     job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk]
 ) -> tuple[list[SourceChunk], int]:
     """Return the chunks with the tables that each still has to fill, and the number of committed rows."""
-    done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
-    filled, found = _filled(job, chunks, done)
+    done = {name: commits.read_committed_ids(uri) for name, uri in job.uris.items()}
+    filled, found = _find_filled(job, chunks, done)
     for name, uri in job.uris.items():
         if found[name] != len(done[name]):
             # Older versions stay readable: this mode adds a version without rows.
@@ -326,7 +342,7 @@ def _left(
             done[name], filled[name] = BitMap64(), set()
     left = []
     for number, chunk in enumerate(chunks):
-        missing = tuple(name for name in targets(job, job.sources[chunk.source]) if number not in filled[name])
+        missing = tuple(name for name in find_targets(job, job.sources[chunk.source]) if number not in filled[name])
         if missing:
             left.append(replace(chunk, targets=missing))
     return left, sum(len(ids) for ids in done.values())
@@ -367,11 +383,11 @@ def check_columns(config: RowsConfig, source: str, files: Sequence[SourceFile]) 
     if group is not None and any(named[name].source == source for name in GROUPED if name in named):
         for file in files:
             if group not in file.schema:
-                close = nearest(group, file.schema)
+                close = find_nearest_column(group, file.schema)
                 raise SourceError(
-                    f"splits.group: {file.path} has no column {quoted(group)} (it has: {', '.join(file.schema)}), and "
+                    f"splits.group: {file.path} has no column {quote_text(group)} (it has: {', '.join(file.schema)}), and "
                     f"the files of {', '.join(GROUPED)} must; "
-                    + (f"did you mean {quoted(close)}?" if close else "name a column of theirs, or add it")
+                    + (f"did you mean {quote_text(close)}?" if close else "name a column of theirs, or add it")
                 )
     given = config.domain_of("source").given_labels
     if given is not None and given.grade is not None and source == config.splits.source.source:

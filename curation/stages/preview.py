@@ -11,17 +11,17 @@ from curation.activity import doing
 from curation.arrays import Int64s
 from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
-from curation.domains.given import completion_of
-from curation.errors import SourceError, kind_of
-from curation.escaping import quoted
+from curation.domains.given import get_given_completion
+from curation.errors import SourceError, get_error_kind
+from curation.escaping import quote_text
 from curation.json_types import Json
-from curation.metrics import proportion
+from curation.metrics import compute_proportion
 from curation.report.groups import PossibleGroups
-from curation.sources import NOTHING, SourceFile, assignment_of, nearest, rows_at
+from curation.sources import NOTHING, SourceFile, find_nearest_column, make_assignment, read_rows_at
 from curation.sources.ids import check_some
 from curation.sources.sample import SampledRow
-from curation.stages.deal import POOL, examples_of
-from curation.stages.usable import NO_AUDIT, in_words
+from curation.stages.deal import POOL, make_example_table
+from curation.stages.usable import NO_AUDIT, describe_errors
 
 RUNS, RUN_ROWS = 20, 50
 """So many runs of consecutive rows are read, so that little of large files has to be; 1,000 rows of a source."""
@@ -68,11 +68,11 @@ def preview(
     for source, items in files.items():
         if all(split.source != source for split in config.splits.named().values()):
             continue
-        assignment = assignment_of(config, source, items, taken)
-        positions_N = _drawn(sum(file.num_rows for file in items), config.seed)
+        assignment = make_assignment(config, source, items, taken)
+        positions_N = _draw_positions(sum(file.num_rows for file in items), config.seed)
         split_N = assignment.split_of(positions_N)
         with doing(f"reading {len(positions_N):,} rows of the source {source}"):
-            drawn = rows_at(items, positions_N)
+            drawn = read_rows_at(items, positions_N)
         if (id_column := config.sources[source].id_column) is not None:
             for file in items:
                 if values := [row.raw.get(id_column) for row in drawn if row.file == file.index]:
@@ -80,11 +80,11 @@ def preview(
         for place, (name, size) in enumerate(assignment.counts.items()):
             rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
             domain = get_domain(config.domain_of(name))
-            looked = found[name] = _looked(rows, items, domain, name, size)
+            looked = found[name] = _look_at_rows(rows, items, domain, name, size)
             if name == POOL and config.splits.audit:  # read as a split that needs gold labels
-                labelled = examples_of(domain, "test", list(range(len(rows))), [row.raw for row in rows])
+                labelled = make_example_table(domain, "test", list(range(len(rows))), [row.raw for row in rows])
                 looked.gold = len(rows) - labelled["gold"].null_count
-                refused = _looked(rows, items, domain, "test", size)
+                refused = _look_at_rows(rows, items, domain, "test", size)
                 if of_gold := [kind for kind in refused.first if kind not in {"no_gold", *looked.errors}]:
                     looked.no_gold = f"{refused.first[of_gold[0]]}; it "
     return found
@@ -97,7 +97,9 @@ def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -
         SourceError: a file cannot be read.
     """
     num_rows = sum(file.num_rows for file in files)
-    return _looked(rows_at(files, _drawn(num_rows, seed)), files, get_domain(domain), POOL, num_rows)
+    return _look_at_rows(
+        read_rows_at(files, _draw_positions(num_rows, seed)), files, get_domain(domain), POOL, num_rows
+    )
 
 
 def check_pool(looked: Looked, limit: float) -> Iterator[str]:
@@ -106,10 +108,10 @@ def check_pool(looked: Looked, limit: float) -> Iterator[str]:
     Raises:
         SourceError: more than a share ``limit`` of them, as :func:`check_preview`.
     """
-    return _refused("pool", "pool.max_error_rate", looked, limit)
+    return _check_usable("pool", "pool.max_error_rate", looked, limit)
 
 
-def _values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
+def _count_values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
     """Return rows by value, of columns of short texts or integers; missing values are no rows."""
     found: dict[str, Counter[str]] = {}
     for row in rows:
@@ -119,20 +121,22 @@ def _values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
     return found
 
 
-def _looked(rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int) -> Looked:
+def _look_at_rows(
+    rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int
+) -> Looked:
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
-    examples = examples_of(domain, split, list(range(len(rows))), [row.raw for row in rows])
+    examples = make_example_table(domain, split, list(range(len(rows))), [row.raw for row in rows])
     errors = examples["error"].to_pylist()
-    looked.values = _values(rows)
+    looked.values = _count_values(rows)
     looked.examples = [row for row in examples.to_pylist() if row["error"] is None]
     for example in looked.examples:
-        completion = completion_of(domain, example)
+        completion = get_given_completion(domain, example)
         if completion is not None and attempt(domain.parse, completion, example)[0] is None:
             looked.unread[completion.strip()[:VALUE]] += 1
-    looked.errors.update(kind_of(text) for text in errors if text is not None)
+    looked.errors.update(get_error_kind(text) for text in errors if text is not None)
     for row, text in zip(rows, errors, strict=True):
-        if text is not None and (kind := kind_of(text)) not in looked.first:
-            looked.first[kind] = _in_words(row, paths[row.file], text, _sought(domain, row.raw, kind))
+        if text is not None and (kind := get_error_kind(text)) not in looked.first:
+            looked.first[kind] = _describe_row(row, paths[row.file], text, _describe_sought(domain, row.raw, kind))
     return looked
 
 
@@ -145,11 +149,11 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
     """
     limit = config.splits.max_error_rate
     for name, looked in found.items():
-        yield from _refused(f"splits.{name}", "splits.max_error_rate", looked, limit)
+        yield from _check_usable(f"splits.{name}", "splits.max_error_rate", looked, limit)
         if looked.unread:
             yield (
                 f"splits.{name}: {looked.unread.total():,} of {looked.rows:,} labels made elsewhere, looked at, cannot "
-                f"be read ({commonest(looked.unread)}); they count as wrong, and arms that rank leave them out: write "
+                f"be read ({format_commonest(looked.unread)}); they count as wrong, and arms that rank leave them out: write "
                 f"them as answers of {config.domain.name} are written, or add the words of classes to domain.classes"
             )
     if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
@@ -157,27 +161,27 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
         raise SourceError(f"splits.audit: {pool.no_gold}{NO_AUDIT.format(rows=rows)}")
 
 
-def commonest(writings: Counter[str]) -> str:
+def format_commonest(writings: Counter[str]) -> str:
     """Return the three commonest labels that cannot be read, in words."""
     more = ", ..." if len(writings) > WRITINGS else ""
-    return ", ".join(quoted(text) for text, _ in writings.most_common(WRITINGS)) + more
+    return ", ".join(quote_text(text) for text, _ in writings.most_common(WRITINGS)) + more
 
 
-def _refused(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
+def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
     """Yield a line on unusable rows, if any; refuse them where they are more than the ``limit`` of a ``key``."""
     if not (num_bad := sum(looked.errors.values())):
         return
-    share = proportion(num_bad, looked.rows)
+    share = compute_proportion(num_bad, looked.rows)
     of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
-    words = f"{section}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
-    first = first_bad(looked)
+    words = f"{section}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
+    first = describe_first_bad(looked)
     if (share.value if looked.rows == looked.size else share.low) > limit:
         raise SourceError(f"{words}, more than {key} {limit}; {first}; fix them, or raise the limit")
     may = f", which may be too many: see {key}" if share.high > limit else ""
     yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
 
 
-def first_bad(looked: Looked) -> str:
+def describe_first_bad(looked: Looked) -> str:
     """Return the first row of each kind that cannot be used, in words, the most frequent kind first; "" of none."""
     return "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
 
@@ -206,7 +210,7 @@ class _Watched(Json):
         return super().get(name)
 
 
-def _sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
+def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
     """Return the columns that the domain looked in for a gold label and the row's file lacks, with the nearest."""
     if kind not in ("no_gold", "domain_failed"):
         return ""
@@ -215,20 +219,22 @@ def _sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
     names = [name for name in watched.sought if name not in form]  # these tell one form of rows from another
     if not names:
         return ""
-    close = next((column for name in names if (column := nearest(name, raw)) is not None), None)
-    hint = "; rename or add it" if close is None else f"; did you mean {quoted(close)}? Rename it"
+    close = next((column for name in names if (column := find_nearest_column(name, raw)) is not None), None)
+    hint = "; rename or add it" if close is None else f"; did you mean {quote_text(close)}? Rename it"
     return f"; the label was looked for in {' or '.join(names)}, which the row has not{hint}"
 
 
-def _in_words(row: SampledRow, path: str, problem: str, sought: str) -> str:
+def _describe_row(row: SampledRow, path: str, problem: str, sought: str) -> str:
     """Return a row that cannot be used: where it stands, what its columns hold, and the domain's own sentence."""
-    values = ", ".join(f"{name}: {quoted(str(value), VALUE)}" for name, value in row.raw.items() if value is not None)
+    values = ", ".join(
+        f"{name}: {quote_text(str(value), VALUE)}" for name, value in row.raw.items() if value is not None
+    )
     empty = [name for name, value in row.raw.items() if value is None]
     words = values + (f"; empty: {', '.join(empty)}" if empty else "")
     return f"the first: row {row.row + 1} of {path}: {problem}{sought} (its columns: {words})"
 
 
-def _drawn(num_rows: int, seed: int) -> Int64s:
+def _draw_positions(num_rows: int, seed: int) -> Int64s:
     if num_rows <= RUNS * RUN_ROWS:
         return np.arange(num_rows)
     starts = np.sort(np.random.default_rng(seed).choice(num_rows // RUN_ROWS, RUNS, replace=False)) * RUN_ROWS
@@ -240,7 +246,7 @@ MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
 that no labelled row has."""
 
 
-def possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
+def find_possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
     """Return columns that may divide rows into groups, such as users; none where ``splits.group`` names one.
 
     Their values repeat within the labelled rows and differ from the pool's, by rows looked at. Rows of one group are
@@ -252,7 +258,7 @@ def possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[Possi
     read = {*domain.columns.names, *(name for form in domain.forms for name in form)}
     for column, of_source in seen["source"].values.items():
         of_pool = seen[POOL].values.get(column, Counter[str]())
-        if column not in read and differ(of_source, of_pool):
+        if column not in read and is_possible_group(of_source, of_pool):
             others = sum(rows for value, rows in of_pool.items() if value not in of_source) / of_pool.total()
             found.append(
                 PossibleGroups(column=column, num_rows=of_source.total(), num_values=len(of_source), others=others)
@@ -260,7 +266,7 @@ def possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[Possi
     return found
 
 
-def warnings_of(groups: Iterable[PossibleGroups]) -> Iterator[str]:
+def iter_group_warnings(groups: Iterable[PossibleGroups]) -> Iterator[str]:
     """Say what groups of rows mean for a run."""
     for found in groups:
         yield (
@@ -270,7 +276,7 @@ def warnings_of(groups: Iterable[PossibleGroups]) -> Iterator[str]:
         )
 
 
-def differ(of_source: Counter[str], of_pool: Counter[str]) -> bool:
+def is_possible_group(of_source: Counter[str], of_pool: Counter[str]) -> bool:
     """Return whether values repeat within the labelled rows, and are others than the pool's."""
     if min(of_source.total(), of_pool.total()) < MIN_ROWS or len(of_source) < MIN_VALUES:
         return False

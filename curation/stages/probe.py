@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation.hashing import first_by_hash
+from curation.hashing import draw_by_hash
 from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
-from curation.metrics import Estimate, proportion
-from curation.metrics.totals import population_mean, ratio
+from curation.metrics import Estimate, compute_proportion
+from curation.metrics.totals import compute_population_mean, compute_ratio
 from curation.passes.dataset import ModelDataset
 from curation.passes.job import PassOptions, PassResult
 from curation.passes.monitor import ChunkSpent
@@ -21,7 +21,7 @@ from curation.registry import BACKENDS
 from curation.stages.calibration_look import FIRST_BLANK
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
-from curation.teachers import width
+from curation.teachers import get_state_width
 from curation.telemetry.standing import Update
 
 NUM_CHUNKS = 16
@@ -109,29 +109,29 @@ def probe(
         io.create(ask.uri, schemas.SIGNAL)
     calls = BACKENDS[job.teacher.backend].calls
     how = PassOptions(dataset=dataset, commit_seconds=commit_seconds, progress=update or (lambda standing: None))
-    passes = _labelled(job, population, seconds, how)
-    labels, chunks = _labels(passes), [chunk for found in passes for chunk in found.of_chunks]
+    passes = _label_sample(job, population, seconds, how)
+    labels, chunks = _read_labels(passes), [chunk for found in passes for chunk in found.of_chunks]
     num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
-    pace, prompt, output = _costs(passes, labels, population, calls, asks=bool(job.asks))
+    pace, prompt, output = _estimate_costs(passes, labels, population, calls, asks=bool(job.asks))
     num_actors = len({chunk.actor for chunk in chunks})
     alive = sum(found.spent.actor_seconds for found in passes)
     busy = sum(chunk.seconds for chunk in chunks)
-    starting = max(0.0, alive - busy) + warm_up(chunks, calls, pace.value)
-    bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
-    size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
+    starting = max(0.0, alive - busy) + compute_warm_up(chunks, calls, pace.value)
+    bytes_, fragment_bytes = _estimate_bytes(labels, f"{job.labels_uri}.measured", population)
+    size = get_state_width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
     return MeasuredCost(
         rows=num_rows,
         prompt_tokens=prompt,
         output_tokens=output,
-        errors=proportion(num_errors, num_rows),
-        unparsed=proportion(labels["label"].null_count - num_errors, num_rows),
-        truncated=proportion(pc.sum(labels["truncated"]).as_py() or 0, num_rows),
+        errors=compute_proportion(num_errors, num_rows),
+        unparsed=compute_proportion(labels["label"].null_count - num_errors, num_rows),
+        truncated=compute_proportion(pc.sum(labels["truncated"]).as_py() or 0, num_rows),
         actor_seconds=pace,
         bytes=bytes_,
         fragment_bytes=fragment_bytes,
         state_bytes=size,
         start_seconds=starting / num_actors if any(found.teachers for found in passes) else None,
-        other_seconds=_other_seconds(passes, num_actors),
+        other_seconds=_compute_other_seconds(passes, num_actors),
         num_actors=num_actors,
     )
 
@@ -140,7 +140,7 @@ KINDS = ("prompt", "output")
 ORDER_TOKENS = {"prompt": ORDER_PROMPT_TOKENS, "output": ORDER_OUTPUT_TOKENS}
 
 
-def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
+def _label_sample(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
     """Run a pass of a few rows, if time is limited, and passes of more, until they say enough or the time is spent.
 
     Examples without content are in all of them.
@@ -150,27 +150,27 @@ def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOp
     most = job.teacher.chunk_rows
 
     def asked(num_rows: int, size: int) -> PassResult:
-        taken_M = np.append(first_by_hash(ids_N, num_rows, job.seed), blanks_M)
+        taken_M = np.append(draw_by_hash(ids_N, num_rows, job.seed), blanks_M)
         return run_pass(
             replace(job, teacher=job.teacher.model_copy(update={"chunk_rows": size})),
             name="the probe",
             uri=job.labels_uri,
-            schema=job.schema(width(job.teacher, job.model)),
+            schema=job.schema(get_state_width(job.teacher, job.model)),
             takes=lambda row_ids_N: np.isin(row_ids_N, taken_M),
             **how,
         )
 
     if math.isinf(seconds):
-        return [asked(len(ids_N), chunk_rows(len(ids_N), most))]
+        return [asked(len(ids_N), choose_chunk_rows(len(ids_N), most))]
     calls, size = BACKENDS[job.teacher.backend].calls, min(FIRST_ROWS, most)
     actors = job.teacher.actors.max
     passes = [first := asked(min(len(ids_N), 2 * size * calls * actors), size)]
-    most_rows = min(len(ids_N), first.rows + affordable(first.of_chunks, calls, seconds))
-    num_rows, size = min(LEAST_ROWS, most_rows), chunk_rows(most_rows, most)  # smaller chunks fill fewer batches
+    most_rows = min(len(ids_N), first.rows + count_affordable_rows(first.of_chunks, calls, seconds))
+    num_rows, size = min(LEAST_ROWS, most_rows), choose_chunk_rows(most_rows, most)  # smaller chunks fill fewer batches
     slots = max((chunk.slots or 0 for chunk in first.of_chunks), default=0)
     if slots > FIRST_ROWS * calls and first.rows < len(ids_N):  # not full yet: is a row among more of them cheaper?
         passes.append(more := asked(min(len(ids_N), 3 * first.rows), min(2 * FIRST_ROWS, most)))
-        before, after = (affordable(found.of_chunks, calls, seconds) for found in (first, more))
+        before, after = (count_affordable_rows(found.of_chunks, calls, seconds) for found in (first, more))
         if before < FREE * after:
             most_rows = num_rows = min(len(ids_N), max(most_rows, more.rows + first.rows + WAVES * slots * actors))
             size = min(-(-slots // calls), most)
@@ -178,7 +178,7 @@ def _labelled(job: LabelJob, population: Population, seconds: float, how: PassOp
         passes.append(asked(num_rows, size))
         if num_rows >= most_rows:
             return passes
-        costs = _costs(passes, _labels(passes), population, calls, asks=bool(job.asks))
+        costs = _estimate_costs(passes, _read_labels(passes), population, calls, asks=bool(job.asks))
         if all(map(is_narrow, costs)):
             return passes
         num_rows = min(most_rows, 2 * num_rows)
@@ -189,39 +189,39 @@ def is_narrow(found: Estimate) -> bool:
     return found.high - found.low <= 2 * NARROW * found.value
 
 
-def _labels(passes: Sequence[PassResult]) -> pa.Table:
+def _read_labels(passes: Sequence[PassResult]) -> pa.Table:
     """Return the labelled rows; examples without content are no rows of the run's."""
     labels = io.read(passes[-1].table)
     return labels.filter(pc.less(labels["row_id"], FIRST_BLANK))
 
 
-def _costs(
+def _estimate_costs(
     passes: Sequence[PassResult], labels: pa.Table, population: Population, calls: int, *, asks: bool
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Return seconds of an actor, prompt tokens and output tokens, each of a row; the seconds from the last passes."""
     chunks = [chunk for found in passes for chunk in found.of_chunks]
     full = passes[-1:] if any(chunk.slots for chunk in chunks) else passes[1:]
     later = [chunk for found in full for chunk in found.of_chunks]
-    steady = steady_chunks(later or chunks, calls)
-    pace = ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
-    prompt, output = (_tokens(kind, labels, chunks, population, asks=asks) for kind in KINDS)
+    steady = select_steady_chunks(later or chunks, calls)
+    pace = compute_ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
+    prompt, output = (_estimate_tokens(kind, labels, chunks, population, asks=asks) for kind in KINDS)
     return pace, prompt, output
 
 
-def _other_seconds(passes: Sequence[PassResult], num_actors: int) -> float:
+def _compute_other_seconds(passes: Sequence[PassResult], num_actors: int) -> float:
     """Return seconds of a pass beside the actors' time: of the first one, in which they start, and of one more."""
     other = [max(0.0, found.seconds - found.spent.actor_seconds / num_actors) for found in passes]
     return other[0] + max(other[1:], default=0.0)
 
 
-def affordable(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
+def count_affordable_rows(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
     """Return the rows that the actors of these chunks label in so many seconds, at their steady rate together."""
-    steady = steady_chunks(chunks, calls)
+    steady = select_steady_chunks(chunks, calls)
     pace = sum(chunk.seconds for chunk in steady) / sum(chunk.rows for chunk in steady)
     return int(seconds * len({chunk.actor for chunk in chunks}) / max(pace, 1e-9))
 
 
-def warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
+def compute_warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
     """Return the seconds that actors' first chunks took beyond the ``pace`` (seconds a row): imports, caches."""
     seen: Counter[str] = Counter()
     extra = 0.0
@@ -232,7 +232,7 @@ def warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
     return max(0.0, extra)
 
 
-def steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
+def select_steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
     """Return the chunks that actors worked on at their steady rate, if there are any, else all.
 
     Not those that an actor had first, while it warmed up; and where an actor works on several at once, not those that
@@ -247,44 +247,46 @@ def steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
     return next((found for found in (steady, warm) if len(found) > 1), list(chunks))
 
 
-def _tokens(
+def _estimate_tokens(
     kind: str, labels: pa.Table, chunks: Sequence[ChunkSpent], population: Population, *, asks: bool
 ) -> Estimate:
     """Return tokens of a row; those of signals are counted by chunk."""
     if asks:
-        return ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
+        return compute_ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
     columns = [f"num_{kind}_tokens", ORDER_TOKENS[kind]]  # of pairs of answers the second order's, too
     tokens_N = sum(labels[name].fill_null(0).to_numpy() for name in columns if name in labels.column_names)
-    return population_mean(tokens_N, population.rows, is_part=population.is_sampled)
+    return compute_population_mean(tokens_N, population.rows, is_part=population.is_sampled)
 
 
-def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
+def _estimate_bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
     """Return bytes of a row without states, and of a fragment with them: by fragments of the sample and half of it.
 
     Rows differ by their texts.
     """
     plain = labels.select([name for name in labels.column_names if not schemas.is_state(name)])
     half = plain.num_rows // 2
-    sizes = [io.size(io.write(plain.slice(0, rows), f"{uri}-{rows}.lance")) for rows in (half, plain.num_rows)]
+    sizes = [
+        io.get_table_size(io.write(plain.slice(0, rows), f"{uri}-{rows}.lance")) for rows in (half, plain.num_rows)
+    ]
     value = max(0.0, (sizes[1] - sizes[0]) / (plain.num_rows - half))
     texts_N = sum(
         (pc.binary_length(plain[name]).fill_null(0).to_numpy().astype(np.float64) for name in ("completion", "label")),
         np.zeros(plain.num_rows),
     )
-    texts = population_mean(texts_N, population.rows, is_part=population.is_sampled)
+    texts = compute_population_mean(texts_N, population.rows, is_part=population.is_sampled)
     low, high = value - (texts.value - texts.low), value + (texts.high - texts.value)
-    stored = io.size(io.write(labels, f"{uri}-whole.lance"))
+    stored = io.get_table_size(io.write(labels, f"{uri}-whole.lance"))
     of_rows = value * plain.num_rows + sum(
         labels[name].nbytes for name in labels.column_names if schemas.is_state(name)
     )
     return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, stored - of_rows)
 
 
-def chunk_rows(num_rows: int, most: int) -> int:
+def choose_chunk_rows(num_rows: int, most: int) -> int:
     """Return rows of a chunk of a probe of so many rows."""
     return max(1, min(most, -(-num_rows // NUM_CHUNKS)))
 
 
-def num_actors(num_rows: int, most: int, room: int) -> int:
+def choose_num_actors(num_rows: int, most: int, room: int) -> int:
     """Return how many actors a probe starts: as many as fit, as they may slow each other, up to ``most``."""
     return max(1, min(most, room, NUM_CHUNKS // LEAST_CHUNKS, num_rows))

@@ -11,13 +11,13 @@ from curation.json_types import Json
 from curation.refs import ProjectionRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stopping import checked
+from curation.stopping import iter_checked
 from curation.storage.inside import run_around, to_record
-from curation.storage.lease import Guard, unguarded
+from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
-from curation.trust.parts import FIT, candidates, part_of
+from curation.trust.parts import FIT, assign_parts, make_candidates_filter
 
 if TYPE_CHECKING:
     from curation.trust.states import States
@@ -59,12 +59,12 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
     from curation.trust.pca import fit_projection  # heavy
     from curation.trust.states import read_states
 
-    columns = [schemas.state_column(state) for state in config.states]
+    columns = [schemas.get_state_column(state) for state in config.states]
 
     def batches() -> Iterator["States"]:
-        scanner = io.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
-        for batch in checked(scanner.to_batches()):
-            fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
+        scanner = io.open_table(labels).scanner(columns=["row_id", *columns], filter=make_candidates_filter(config))
+        for batch in iter_checked(scanner.to_batches()):
+            fitted_N = assign_parts(batch.column("row_id").to_numpy(), config, seed) == FIT
             yield read_states(batch.filter(pa.array(fitted_N)), columns)
 
     settings = config.model_dump(mode="json", include=set(ROW_KEYS))
@@ -72,13 +72,13 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
     return fit_projection(batches(), size=size, states=config.states, origin=origin).save(output)
 
 
-def add_projection(labels: TableRef, ref: ProjectionRef, *, guard: Guard = unguarded) -> TableRef:
+def add_projection(labels: TableRef, ref: ProjectionRef, *, guard: Guard = guard_nothing) -> TableRef:
     """Return a version of the labels table with the projection of its states as a further column."""
     from curation.trust.pca import load_projection  # heavy
 
     projection = load_projection(ref)
     value = io.open_table(labels).schema.field(projection.features[0]).type.value_type
-    added = pa.schema([pa.field(schemas.state_column("pca"), pa.list_(value, projection.size))])
+    added = pa.schema([pa.field(schemas.get_state_column("pca"), pa.list_(value, projection.size))])
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch([load_projection(ref).project(batch)], schema=added)

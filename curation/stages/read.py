@@ -23,12 +23,12 @@ from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
 from curation.signals import label_request
 from curation.stages.label import MakeLabels, check_errors
-from curation.stages.label_chunks import LabelsJob, noted
-from curation.stages.reduce import reduction_of
-from curation.stopping import checked
+from curation.stages.label_chunks import LabelsJob, report_labels
+from curation.stages.reduce import make_reduction
+from curation.stopping import iter_checked
 from curation.tables import commits, io, schemas
-from curation.tables.row_ids import bitmap, missing
-from curation.teachers import Request, width
+from curation.tables.row_ids import find_missing_ids, make_bitmap
+from curation.teachers import Request, get_state_width
 
 OF_ANSWER = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_tokens", "truncated", "error")
 """Columns of a labels table that are the server's in any case."""
@@ -50,22 +50,22 @@ class Read(MakeLabels):
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count."""
         bought = BitMap64()
-        for batch in checked(io.open_table(self.answers).scanner(columns=["row_id"]).to_batches()):
-            bought |= bitmap(batch.column("row_id").to_numpy())
+        for batch in iter_checked(io.open_table(self.answers).scanner(columns=["row_id"]).to_batches()):
+            bought |= make_bitmap(batch.column("row_id").to_numpy())
         with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
             job = ReadJob(
                 answers=self.answers,
                 engine=engine,
                 reads_numbers=self.reads_numbers,
-                reduction=reduction_of(self.projection, self.fitted, self.sample, self.answers),
+                reduction=make_reduction(self.projection, self.fitted, self.sample, self.answers),
                 **self.labels_fields(task),
             )
             result = run_pass(
                 job,
                 name="reading",
                 uri=job.labels_uri,
-                schema=job.schema(width(job.teacher, job.model)),
-                takes=lambda ids_N: ~missing(ids_N, bought),
+                schema=job.schema(get_state_width(job.teacher, job.model)),
+                takes=lambda ids_N: ~find_missing_ids(ids_N, bought),
                 **how,
             )
         check_errors(result.table, self.teacher.ask.max_error_rate, self.answers)
@@ -95,7 +95,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
 
     def work(self, rows: list[Row]) -> pa.Table:
         """Return the rows of the labels table."""
-        bought = self._of(rows)
+        bought = self._take_answers(rows)
         texts = {row["row_id"]: row["completion"] for row in bought.select(["row_id", "completion"]).to_pylist()}
         unread = set(bought.filter(bought["error"].is_valid())["row_id"].to_pylist())
         errors: dict[int, str] = {}
@@ -110,27 +110,27 @@ class ReadWorker(ChunkWorker[pa.Table]):
         failed = pa.array(sorted({*unread, *errors}), pa.int64())
         parts = [self._without_states(bought.filter(pc.is_in(bought["row_id"], value_set=failed)), errors)]
         for batch in self._teacher.label(requests, self._job.decoding, seed=0):
-            parts.append(self._joined(bought, pa.Table.from_batches([batch])))
+            parts.append(self._join_answers(bought, pa.Table.from_batches([batch])))
             self.answered(batch.num_rows)
         return pa.concat_tables(parts)
 
     def give_up(self, rows: list[Row], error: str) -> pa.Table:
         """Return error rows."""
-        return self._without_states(self._of(rows), {row["row_id"]: error for row in rows})
+        return self._without_states(self._take_answers(rows), {row["row_id"]: error for row in rows})
 
     def write(self, parts: list[pa.Table], note: dict[str, Any]) -> pa.Table:
         """Return a fragment of labels."""
         labels = pa.concat_tables(parts)
-        note = note | noted(self._job.telemetry, labels)
+        note = note | report_labels(self._job.telemetry, labels)
         if self._job.reduction is not None:
             (batch,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([self._job.reduction.reduce(batch)]).cast(self._schema)
         return commits.write_fragment(labels, self._job.labels_uri, self._schema, note=note)
 
-    def _of(self, rows: list[Row]) -> pa.Table:
+    def _take_answers(self, rows: list[Row]) -> pa.Table:
         return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))
 
-    def _joined(self, bought: pa.Table, read: pa.Table) -> pa.Table:
+    def _join_answers(self, bought: pa.Table, read: pa.Table) -> pa.Table:
         """Return the answers that were read with their states, in the order of ``read``; null if one is unreadable."""
         order = pc.index_in(read["row_id"], value_set=bought["row_id"].combine_chunks())
         bought, is_read = bought.take(order), read["error"].is_null()

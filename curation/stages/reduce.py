@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from curation.metrics.shift import sampled
+from curation.metrics.shift import mark_sampled
 from curation.refs import ProjectionRef, TableRef, TrustRef
-from curation.stages.score import score_fields, scores
+from curation.stages.score import compute_score_columns, score_fields
 from curation.tables import io, schemas
 
 
@@ -33,16 +33,16 @@ class Projected:
     projection: ProjectionRef
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """Return ``schemas.projected_states``."""
+        """Return ``schemas.make_projected_schema``."""
         from curation.trust.pca import load_projection
 
-        return schemas.projected_states(labels, load_projection(self.projection).size)
+        return schemas.make_projected_schema(labels, load_projection(self.projection).size)
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
         """Return the labels with the projection instead of their states."""
         from curation.trust.pca import load_projection
 
-        column = schemas.state_column("pca")
+        column = schemas.get_state_column("pca")
         found = {column: load_projection(self.projection).project(labels)}
         schema = self.schema(labels.schema)
         return pa.record_batch([found[name] if name in found else labels.column(name) for name in schema.names], schema)
@@ -61,21 +61,23 @@ class ScoredOnly:
     seed: int
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """Return ``schemas.kept_states``, then the scores."""
-        return pa.schema([*schemas.kept_states(labels, self.states), *score_fields(dict(self.fitted))])
+        """Return ``schemas.make_kept_schema``, then the scores."""
+        return pa.schema([*schemas.make_kept_schema(labels, self.states), *score_fields(dict(self.fitted))])
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
         """Return the labels with their scores, without most of their states."""
-        left_out_N = ~sampled(labels.column("row_id").to_numpy(), self.num_rows, self.seed)
+        left_out_N = ~mark_sampled(labels.column("row_id").to_numpy(), self.num_rows, self.seed)
         places = pa.array(np.arange(labels.num_rows), mask=left_out_N)  # a null takes a null
         schema = self.schema(labels.schema)
-        columns = dict(zip(labels.schema.names, labels.columns, strict=True)) | scores(labels, dict(self.fitted))
+        columns = dict(zip(labels.schema.names, labels.columns, strict=True)) | compute_score_columns(
+            labels, dict(self.fitted)
+        )
         for name in filter(schemas.is_state, schema.names):
             columns[name] = columns[name].cast(schema.field(name).type).take(places)
         return pa.record_batch([columns[name] for name in schema.names], schema)
 
 
-def reduction_of(
+def make_reduction(
     projection: ProjectionRef | None,
     fitted: Mapping[str, TrustRef],
     sample: Mapping[str, Any] | None,

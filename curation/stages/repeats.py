@@ -14,14 +14,14 @@ import pyarrow as pa
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.domains.grading import questions
+from curation.domains.grading import hash_questions
 from curation.heavy import ray
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stages.overlap import BUCKET_ROWS, fragment_groups, healthy_rows
+from curation.stages.overlap import BUCKET_ROWS, iter_fragment_groups, iter_healthy_rows
 from curation.tables import io, schemas
-from curation.tasks import cause
+from curation.tasks import make_driver_error
 from curation.telemetry.standing import Standing, Update
 
 
@@ -58,7 +58,7 @@ class FindRepeats(Stage):
             with task.progress() as update:
                 num_rows, row_id_R, question_R = self._find(update)
         except ray.exceptions.RayError as error:
-            raise cause(error, task.name) from error
+            raise make_driver_error(error, task.name) from error
         _, first_Q, size_Q = np.unique(question_R, return_index=True, return_counts=True)
         most = int(np.argmax(size_Q)) if len(size_Q) else None
         counts = RepeatCounts(
@@ -83,24 +83,28 @@ class FindRepeats(Stage):
         """Return the number of rows, and ids and questions of those that repeat one, ascending by id."""
         total, num_rows = io.count(self.pool), 0
         num_buckets = 1 + total // BUCKET_ROWS
-        hashing: Any = ray.remote(_hashed).options(num_cpus=1, num_returns=1 + num_buckets)
-        parts = [hashing.remote(self.pool, self.domain, group, num_buckets) for group in fragment_groups(self.pool)]
+        hashing: Any = ray.remote(_hash_questions).options(num_cpus=1, num_returns=1 + num_buckets)
+        parts = [
+            hashing.remote(self.pool, self.domain, group, num_buckets) for group in iter_fragment_groups(self.pool)
+        ]
         for part in parts:
             num_rows += ray.get(part[0])
             update(Standing(rows=num_rows, total=total))
-        finding = ray.remote(_repeated).options(num_cpus=1)
+        finding = ray.remote(_find_repeated).options(num_cpus=1)
         found = ray.get([finding.remote(*(part[1 + at] for part in parts)) for at in range(num_buckets)])
         row_id_R, question_R = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         order_R = np.argsort(row_id_R)
         return num_rows, row_id_R[order_R], question_R[order_R]
 
 
-def _hashed(ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num_buckets: int) -> tuple[Any, ...]:
+def _hash_questions(
+    ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num_buckets: int
+) -> tuple[Any, ...]:
     """Return the number of rows and, by bucket, the ids and questions of those that have one, int64 [2, N]."""
     domain, num_rows, pieces = get_domain(config), 0, [np.zeros((2, 0), dtype=np.int64)]
-    for rows in healthy_rows(ref, domain.columns.names, fragments):
+    for rows in iter_healthy_rows(ref, domain.columns.names, fragments):
         num_rows += len(rows)
-        found = zip(rows, questions(domain, rows), strict=True)
+        found = zip(rows, hash_questions(domain, rows), strict=True)
         pairs = [(row["row_id"], question) for row, question in found if question is not None]
         pieces.append(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
     pair_2N = np.concatenate(pieces, axis=1)
@@ -108,7 +112,7 @@ def _hashed(ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num
     return num_rows, *(pair_2N[:, bucket_N == bucket] for bucket in range(num_buckets))
 
 
-def _repeated(*pairs_2N: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[Int64s, Int64s]:
+def _find_repeated(*pairs_2N: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[Int64s, Int64s]:
     row_id_N, question_N = np.concatenate([np.zeros((2, 0), dtype=np.int64), *pairs_2N], axis=1)
     _, place_N, size_Q = np.unique(question_N, return_inverse=True, return_counts=True)
     again_N = size_Q[place_N] > 1

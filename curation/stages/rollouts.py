@@ -18,10 +18,10 @@ from curation.arms import ARMS, Arm
 from curation.arrays import Int64s
 from curation.config import DecodingConfig
 from curation.domains import Domain, attempt, get_domain
-from curation.domains.grading import checked
+from curation.domains.grading import check_labels
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, failed
+from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, count_errors
 from curation.passes.models import Models
 from curation.passes.run import run_pass
 from curation.refs import TableRef
@@ -30,13 +30,13 @@ from curation.rundir.run import Task
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.asking import AskModel
-from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
-from curation.stages.select import budget_of
+from curation.stages.select import compute_budget
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
-from curation.tables.row_ids import missing
+from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Teacher
 from curation.teachers.wrapped import ContentFree, Metered
 
@@ -103,7 +103,7 @@ class RollOut(AskModel):
         """Decide what gold arms train on, and sample."""
         model = self.teacher.model
         job = SelectJob(
-            **vars(measurable(self.choice)[0]), texts=GoldTexts(source="answer"), teacher=model, generation=0
+            **vars(select_measurable(self.choice)[0]), texts=GoldTexts(source="answer"), teacher=model, generation=0
         )
         settings = job.selection.gold_rollouts
         asked = RolloutJob(
@@ -152,7 +152,7 @@ class RolloutWorker(ChunkWorker[list[Json]]):
     def write(self, parts: list[list[Json]], note: Json) -> pa.Table:
         """Return one fragment."""
         rows = [row for part in parts for row in part]
-        note = note | failed(self._job.telemetry, (row["error"] for row in rows if row.get("error")))
+        note = note | count_errors(self._job.telemetry, (row["error"] for row in rows if row.get("error")))
         written = pa.Table.from_pylist(rows, schema=schemas.ROLLOUTS)
         return commits.write_fragment(written, self._job.uri, schemas.ROLLOUTS, note=note)
 
@@ -215,7 +215,7 @@ def roll_out(
     made = GoldRollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
-    budget = budget_of(job)
+    budget = compute_budget(job)
     sampling = _Sampling(job, asked, directory, how)
     sampling.fill(Chooser(job, budget), budget.n, job.gold)
     table = io.read(sampling.table, ["completion", "num_samples"])
@@ -228,7 +228,7 @@ def roll_out(
     )
 
 
-def num_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
+def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
     """Return how many rows from the start of a draw have to be resolved until n of them can be taught.
 
     ``state_M`` says for each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``.
@@ -261,7 +261,7 @@ class _Sampling:
         for arm in (ARMS[name] for name in self._job.selection.arms if ARMS[name].gold):
             if arm.ranked:
                 ids_n = chooser.top(arm).row_ids_n
-                self._ask(ids_n[missing(ids_n, gold.right)])
+                self._ask(ids_n[find_missing_ids(ids_n, gold.right)])
             else:
                 drawn.append(arm)
         for arm in drawn:
@@ -270,16 +270,16 @@ class _Sampling:
     def _draw(self, arm: Arm, chooser: Chooser, n: int, gold: Gold, seed: int) -> None:
         candidates = chooser.candidates(arm)
         score_N = candidates.raw_score_N
-        right_N = ~missing(candidates.row_ids_N, gold.right) & np.isfinite(score_N)
+        right_N = ~find_missing_ids(candidates.row_ids_N, gold.right) & np.isfinite(score_N)
         # No draw reaches beyond its n-th row with a right weak label.
         lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
         ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), seed).row_ids_n
-        right_M = ~missing(ids_M, gold.right)
+        right_M = ~find_missing_ids(ids_M, gold.right)
         rate = 1.0  # at first only rows that are needed in any case
         while True:
             state_M = np.where(np.isin(ids_M, self._ids), NO, UNKNOWN).astype(np.int8)
             state_M[right_M | np.isin(ids_M, self._found)] = YES
-            num_rows = num_to_resolve(state_M, n, rate)
+            num_rows = count_to_resolve(state_M, n, rate)
             if not num_rows:
                 return
             self._ask(ids_M[:num_rows][state_M[:num_rows] == UNKNOWN])
@@ -312,4 +312,4 @@ class _Sampling:
 
 def _is_right(domain: Domain, completion: str, row: Row) -> bool:
     label, _ = attempt(domain.parse, completion, row)
-    return label is not None and checked(domain, [label], [row["gold"]], [row]) == [True]
+    return label is not None and check_labels(domain, [label], [row["gold"]], [row]) == [True]

@@ -12,8 +12,8 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stopping import checked
-from curation.storage.lease import Guard, unguarded
+from curation.stopping import iter_checked
+from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
 from curation.tables.schemas import SCORED
@@ -48,7 +48,7 @@ def score(
     signals: Mapping[str, TableRef],
     *,
     of_source: bool = False,
-    guard: Guard = unguarded,
+    guard: Guard = guard_nothing,
 ) -> TableRef:
     """Return a version of the labels table with two columns a fitted trust function and one a signal, both by name.
 
@@ -57,12 +57,14 @@ def score(
     their scores, ``fitted`` is empty. If there is nothing to add, the labels are returned unchanged.
     """
     added = pa.schema([*score_fields(fitted), *(pa.field(name, pa.float32()) for name in signals)])
-    features = {feature for ref in fitted.values() for feature in _loaded(ref).features}
+    features = {feature for ref in fitted.values() for feature in _load_function(ref).features}
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         row_ids_N = batch.column("row_id").to_numpy()
-        looked_up = [_nullable(_looked_up(ref, row_ids_N)) for ref in signals.values()]
-        return pa.record_batch([*scores(batch, fitted, of_source=of_source).values(), *looked_up], schema=added)
+        looked_up = [_to_nullable(_find_values(ref, row_ids_N)) for ref in signals.values()]
+        return pa.record_batch(
+            [*compute_score_columns(batch, fitted, of_source=of_source).values(), *looked_up], schema=added
+        )
 
     if not len(added):
         return labels
@@ -72,39 +74,43 @@ def score(
 def score_fields(names: Iterable[str]) -> list[pa.Field]:
     """Return the columns of fitted trust functions, two each."""
     return [
-        pa.field(column(name), pa.float32()) for name in names for column in (schemas.raw_column, schemas.trust_column)
+        pa.field(column(name), pa.float32())
+        for name in names
+        for column in (schemas.get_raw_column, schemas.trust_column)
     ]
 
 
-def scores(labels: pa.RecordBatch, fitted: Mapping[str, TrustRef], *, of_source: bool = False) -> dict[str, pa.Array]:
+def compute_score_columns(
+    labels: pa.RecordBatch, fitted: Mapping[str, TrustRef], *, of_source: bool = False
+) -> dict[str, pa.Array]:
     """Return the columns of :func:`score_fields`, by name, in its order; ``of_source`` as for :func:`score`."""
     columns = {}
     for name, ref in fitted.items():
-        function = _loaded(ref)
+        function = _load_function(ref)
         raw_N = (function.source_score if of_source else function.raw_score)(labels)
-        columns[schemas.raw_column(name)] = _nullable(raw_N)
-        columns[schemas.trust_column(name)] = _nullable(function.to_trust(raw_N))
+        columns[schemas.get_raw_column(name)] = _to_nullable(raw_N)
+        columns[schemas.trust_column(name)] = _to_nullable(function.to_trust(raw_N))
     return columns
 
 
-def _nullable(values_N: Scores) -> pa.Array:
+def _to_nullable(values_N: Scores) -> pa.Array:
     return pa.array(values_N, mask=np.isnan(values_N))
 
 
 @lru_cache(maxsize=4)
-def _loaded(ref: TrustRef) -> "StateTrust":
+def _load_function(ref: TrustRef) -> "StateTrust":
     return load_fitted(ref)
 
 
-def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
+def _find_values(signal: TableRef, row_ids_N: Int64s) -> Scores:
     """Return the signal's value of each row, float32 [N]; NaN if it has none.
 
     Both tables are about in the order of the pool, so that some neighbouring rows need few fragments of the signal.
     """
     found_N = np.full(len(row_ids_N), np.nan, dtype=np.float32)
-    for place, (low, high) in enumerate(_ranges(signal)):
+    for place, (low, high) in enumerate(_read_ranges(signal)):
         if low <= row_ids_N.max(initial=-1) and row_ids_N.min(initial=high + 1) <= high:
-            ids_M, values_M = _values(signal, place)
+            ids_M, values_M = _read_values(signal, place)
             place_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)
             hit_N = ids_M[place_N] == row_ids_N
             found_N[hit_N] = values_M[place_N[hit_N]]
@@ -112,7 +118,7 @@ def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
 
 
 @lru_cache(maxsize=8)
-def _ranges(signal: TableRef) -> list[tuple[int, int]]:
+def _read_ranges(signal: TableRef) -> list[tuple[int, int]]:
     """Return the smallest and the largest row id of each fragment."""
     found = []
     for fragment in io.open_table(signal).get_fragments():
@@ -122,7 +128,7 @@ def _ranges(signal: TableRef) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=8)
-def _values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
+def _read_values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
     """Return the ids of a fragment, ascending, and their values: 12 bytes a row."""
     table = io.open_table(signal).get_fragments()[place].to_table(columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()
@@ -160,7 +166,7 @@ class ScoreGraded(Stage):
         read = dict.fromkeys(["row_id", "label", *features])
         scanner = io.open_table(self.labels).scanner(columns=list(read), filter="error IS NULL")
         parts = [SCORED.empty_table()]
-        for batch in checked(scanner.to_batches()):
+        for batch in iter_checked(scanner.to_batches()):
             row_ids_B = batch.column("row_id").to_numpy()
             place_B = np.searchsorted(graded.row_ids_N, row_ids_B)
             known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > place_B

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from curation.arms import fitted_of
+from curation.arms import find_fitted
 from curation.config import RiskConfig, RunConfig, TrustConfig, TuneConfig
 from curation.json_types import Json
 from curation.refs import TableRef, TrustRef
@@ -13,7 +13,7 @@ from curation.rundir.graph import Done, In, Stage
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stages.fit import FitTrust
-from curation.stages.training import training_host
+from curation.stages.training import make_training_host
 from curation.storage.paths import write_atomically
 from curation.tables.schemas import TOKEN_LOGPROBS
 from tune.space import Space
@@ -61,30 +61,30 @@ class Search(Stage):
     @property
     def host(self) -> Host | None:
         """A training process, for the fit of what was found."""
-        return training_host(self.trust)
+        return make_training_host(self.trust)
 
     def run(self, task: Task) -> Done:
         """Search, fit what was found on the whole source, and write what was tried to the stage's directory."""
         from tune.fits import Fits
         from tune.objective import read_source
-        from tune.search import folds_of
+        from tune.search import make_folds
         from tune.search import search as search_space
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
-        space, objective = _asked(tune, trust, tuple(self.stored), self.share, self.risk)
+        space, objective = _make_search(tune, trust, tuple(self.stored), self.share, self.risk)
         source, num_left_out = read_source(self.labels, self.grades, space.inputs)
         if num_left_out:
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
         source = source.share(trust, seed)
         objective.check(source, seed)
-        one, every = folds_of(tune, seed)
+        one, every = make_folds(tune, seed)
         objective.check_components(source, space, [(fold.number, fold.seed) for fold in (one, *every)])
         fits = Fits(source, objective, tune, task.directory)
         with task.progress() as update:
             found = search_space(fits, space, objective, tune, seed=seed, say=task.say, update=update)
         best = found.point.section(trust)
         write_atomically(task.directory / BEST, yaml.safe_dump({"trust": best}, sort_keys=False))
-        fitted = fitted_of([found.point.kind])[found.point.kind]
+        fitted = find_fitted([found.point.kind])[found.point.kind]
         fit = FitTrust(
             name=self.name,
             function=found.point.kind,
@@ -117,18 +117,20 @@ def check(config: RunConfig, num_pool: int) -> None:
         ConfigError: a bad point of the space, or a metric that needs what the run does not have.
     """
     budget = config.selection.budget
-    space, _ = _asked(config.tune, config.fitting, stored(config), share_of_search(config, num_pool), budget.risk)
+    space, _ = _make_search(
+        config.tune, config.fitting, list_stored_states(config), get_search_share(config, num_pool), budget.risk
+    )
     if config.tune.search == "grid":
         next(space.grid())
 
 
-def stored(config: RunConfig) -> tuple[str, ...]:
+def list_stored_states(config: RunConfig) -> tuple[str, ...]:
     """Return the states, and ``token_logprobs`` where a run has it, of the labels of the source split."""
     states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
     return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
-def share_of_search(config: RunConfig, num_pool: int) -> float | None:
+def get_search_share(config: RunConfig, num_pool: int) -> float | None:
     """Return the share of all rows whose purity counts; ``None`` where the metric or the run says none."""
     budget = config.selection.budget
     if config.tune.metric != "purity":
@@ -136,7 +138,7 @@ def share_of_search(config: RunConfig, num_pool: int) -> float | None:
     return config.tune.share or budget.share or (None if budget.n is None else min(1.0, budget.n / num_pool))
 
 
-def _asked(
+def _make_search(
     tune: TuneConfig, trust: TrustConfig, stored: tuple[str, ...], share: float | None, risk: RiskConfig | None
 ) -> "tuple[Space, Objective]":
     from tune.objective import Objective

@@ -17,7 +17,7 @@ import numpy as np
 from curation import memory
 from curation.arms import ARMS, Arm
 from curation.arrays import Int64s
-from curation.config.selection import beside_a_cut
+from curation.config.selection import explain_no_quota
 from curation.domains import get_domain
 from curation.domains.formats import Format
 from curation.domains.unseen_labels import UnseenLabels, count_unseen
@@ -26,11 +26,11 @@ from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.selection.budget import rows_a_label
+from curation.selection.budget import compute_label_cap
 from curation.stages.budget import ComputedBudget, resolve
-from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, measurable
-from curation.stages.gold import GoldTexts, WeakFormat, weak_format
-from curation.stages.pool_scores import FAILED, LAST, sorted_ids
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
+from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
+from curation.stages.pool_scores import FAILED, LAST, read_sorted_ids
 from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io
@@ -115,12 +115,12 @@ class Select(Stage):
     def run(self, task: Task) -> Done:
         """Select, and say what was."""
         texts = GoldTexts.from_json(self.texts)
-        choice, dropped = measurable(self.choice)
+        choice, dropped = select_measurable(self.choice)
         for arm, why in dropped.items():
             task.say(f"the arm {arm} drops out: {why} (selection.required: [{arm}] would end the run)")
             task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
         if not choice.selection.arms:
-            return self._nothing(dropped)
+            return self._end_without_arms(dropped)
         job = SelectJob(**vars(choice), texts=texts, teacher=self.teacher, generation=self.generation)
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
@@ -143,7 +143,7 @@ class Select(Stage):
                 f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
             )
         if budget.quota is not None:
-            task.say(_in_words(budget, is_of_sets=get_domain(job.domain).label_sets is not None))
+            task.say(_describe_quota(budget, is_of_sets=get_domain(job.domain).label_sets is not None))
         elif job.classes is not None and budget.n:
             task.say(f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class")
         if not budget.n:
@@ -153,24 +153,28 @@ class Select(Stage):
             arms={selection.arm: selection for selection in selections},
             rows_of={selection.arm: selection.table if selection.num_rows else None for selection in selections},
             dropped=dropped,
-            absent=absent_arms(dropped),
+            absent=describe_absent_arms(dropped),
             unseen=unseen,
         )
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
-    def _nothing(self, dropped: Mapping[str, str]) -> Done:
+    def _end_without_arms(self, dropped: Mapping[str, str]) -> Done:
         """Return outputs where no arm is left: a later generation of a chain ends there."""
         text = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
         if not self.generation:
             raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
         why = f"no arm of generation {self.generation} can be measured ({text})"
         made = self.Made(
-            budget=None, arms={}, rows_of={}, dropped={**dropped}, absent=absent_arms(dropped) | {"budget": why}
+            budget=None,
+            arms={},
+            rows_of={},
+            dropped={**dropped},
+            absent=describe_absent_arms(dropped) | {"budget": why},
         )
         return Done(outputs=made, rows=0)
 
 
-def _in_words(budget: ComputedBudget, *, is_of_sets: bool) -> str:
+def _describe_quota(budget: ComputedBudget, *, is_of_sets: bool) -> str:
     """Shares by which the places are divided, where they come from, and the largest ones; or the classes' guarantee."""
     quota = budget.quota
     assert quota is not None, "the caller asks"
@@ -188,7 +192,7 @@ def _in_words(budget: ComputedBudget, *, is_of_sets: bool) -> str:
     return f"selection.quota: places go to {len(pairs)} {to} by shares {basis}: {most}{more}"
 
 
-def absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
+def describe_absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
     """Return why outputs of arms that dropped out are missing, by output."""
     words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
     return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}
@@ -200,9 +204,9 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
     Raises:
         BudgetError: an arm has fewer candidates than the budget.
     """
-    budget = budget_of(job)
+    budget = compute_budget(job)
     chooser = Chooser(job, budget)
-    weak = weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
+    weak = measure_weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
     for name in job.selection.arms:
@@ -210,24 +214,24 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
         try:
             taken = chooser.taken(arm)
         except BudgetError as error:
-            raise _of_arm(name, job, error) from error
+            raise _make_arm_error(name, job, error) from error
         memory.trim()
-        written = write_rows(_rows(job, name, taken.row_ids).parts(), directory / name)
+        written = write_rows(_make_rows(job, name, taken.row_ids).parts(), directory / name)
         num_unread = chooser.num_unread(arm, written.table)
         selections.append(
             Selection(
                 arm=name,
                 **vars(written),
-                num_questions=written.num_rows - _num_again(job, written.table),
-                threshold=_threshold(taken.threshold) if arm.ranked and not num_unread else None,
+                num_questions=written.num_rows - _count_repeated(job, written.table),
+                threshold=_get_threshold(taken.threshold) if arm.ranked and not num_unread else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
-                **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
+                **_describe_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
             )
         )
     return budget, selections
 
 
-def budget_of(job: SelectJob) -> ComputedBudget:
+def compute_budget(job: SelectJob) -> ComputedBudget:
     """Return the budget over the pool's labels, with the one n that all arms can select.
 
     Raises:
@@ -250,19 +254,19 @@ def budget_of(job: SelectJob) -> ComputedBudget:
         if not budget.is_cut:
             budget = replace(budget, quota=job.classes.shares(job.labels, get_domain(job.domain).label_sets))
         elif job.classes.wanted is not None:
-            raise BudgetError(f"selection.{beside_a_cut(budget.rule)}")
+            raise BudgetError(f"selection.{explain_no_quota(budget.rule)}")
     limit = job.selection.max_per_label
-    return budget if limit is None or not budget.n else _under_cap(job, budget, rows_a_label(limit, budget.n))
+    return budget if limit is None or not budget.n else _apply_cap(job, budget, compute_label_cap(limit, budget.n))
 
 
-def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
+def _apply_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
     """Return the budget with as many rows as every arm has under the cap."""
     chooser, left = Chooser(job, replace(budget, max_per_label=cap)), {}
     for name in job.selection.arms:
         try:
             left[name] = chooser.num_left(ARMS[name])
         except BudgetError as error:
-            raise _of_arm(name, job, error) from error
+            raise _make_arm_error(name, job, error) from error
     if budget.is_cut:
         left[budget.reference] = chooser.num_left_of_top(ARMS[budget.reference])
     fewest = min(left, key=left.__getitem__)
@@ -272,7 +276,7 @@ def _under_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudg
     return replace(budget, n=left[fewest], max_per_label=cap, asked=budget.n, limited_by=fewest, risk=risk)
 
 
-def _num_again(job: SelectJob, selected: TableRef) -> int:
+def _count_repeated(job: SelectJob, selected: TableRef) -> int:
     """Return how many selected rows ask a question that another selected one asks, too, but for the first of each."""
     if job.repeats is None or job.repeated is not None:
         return 0
@@ -282,13 +286,13 @@ def _num_again(job: SelectJob, selected: TableRef) -> int:
     return len(question_M) - len(np.unique(question_M))
 
 
-def _threshold(score: float | None) -> float | None:
+def _get_threshold(score: float | None) -> float | None:
     """Return the lowest raw score selected; ``None`` where it is of a row that ranks behind all others."""
     return None if score is None or score <= LAST else score
 
 
-def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
-    num, failed = len(sorted_ids(job.too_long)), len(sorted_ids(job.verdicts, FAILED))
+def _make_arm_error(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
+    num, failed = len(read_sorted_ids(job.too_long)), len(read_sorted_ids(job.verdicts, FAILED))
     dropped = f"; {failed:,} rows failed the check of selection.verify, and are dropped" if failed else ""
     longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
     again = 0 if job.repeated is None else io.count(job.repeated)
@@ -296,7 +300,9 @@ def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
     return BudgetError(f"arm {name}: {error}{dropped}{longer}{once}; or drop the arm")
 
 
-def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int) -> dict[str, Any]:
+def _describe_format(
+    job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int
+) -> dict[str, Any]:
     """Return an arm's ``Selection`` fields on its format; ``num_unread``: rows whose signal could not be read."""
     source = job.texts.source
     notes = [] if not num_unread else [f"of {num_unread:,} of {n:,} rows no value could be read: they rank last"]
@@ -316,7 +322,7 @@ def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int
     }
 
 
-def _rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:
+def _make_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:
     arm = ARMS[name]
     return SelectedRows(
         name,

@@ -78,9 +78,9 @@ class SelectedRows:
             CurationError: a trust lies outside [0, 1].
         """
         columns = list(dict.fromkeys(["row_id", "completion", "label", *self._trust.features]))
-        find = io.finder(self._pool), io.finder(self._labels)
+        find = io.make_offset_finder(self._pool), io.make_offset_finder(self._labels)
         rank, num_rows = 0, PART_ROWS
-        for ids_M in regrouped(self._row_ids, BLOCK_ROWS):
+        for ids_M in iter_regrouped(self._row_ids, BLOCK_ROWS):
             places_2M = np.stack([offsets(ids_M) for offsets in find])
             start = 0
             while start < len(ids_M):
@@ -89,20 +89,20 @@ class SelectedRows:
                 weak = io.take_offsets(self._labels, in_labels_M, columns)
                 for low in range(0, len(in_pool_M), PART_ROWS):
                     of_part = weak.slice(low, PART_ROWS).combine_chunks()
-                    yield self._part(rank + start + low, examples.slice(low, PART_ROWS).to_pylist(), of_part)
+                    yield self._make_part(rank + start + low, examples.slice(low, PART_ROWS).to_pylist(), of_part)
                 start += len(in_pool_M)
                 num_parts = BLOCK_BYTES * len(in_pool_M) // (examples.nbytes + weak.nbytes) // PART_ROWS
                 num_rows = PART_ROWS * min(max(num_parts, 1), BLOCK_ROWS // PART_ROWS)
             rank += len(ids_M)
 
-    def _part(self, rank: int, examples: list[Example], weak: pa.Table) -> pa.Table:
+    def _make_part(self, rank: int, examples: list[Example], weak: pa.Table) -> pa.Table:
         """Return rows of consecutive ranks from ``rank`` on, by their examples and labels."""
         row_ids_M = weak["row_id"].to_numpy()
         values: Json = {name: [value] * len(examples) for name, value in self._lineage.items()}
         values |= {
             "row_id": row_ids_M,
             "rank": np.arange(rank, rank + len(row_ids_M)),
-            "trust": self._scored(weak),
+            "trust": self._compute_trust(weak),
             "prompt": [self._domain.prompt(example) for example in examples],
             "completion": weak["completion"],
             "label": weak["label"],
@@ -121,7 +121,7 @@ class SelectedRows:
         ]
         return pa.table(columns, schemas.SELECTION)
 
-    def _scored(self, weak: pa.Table) -> Float32s:
+    def _compute_trust(self, weak: pa.Table) -> Float32s:
         trust_M = self._trust.score(weak.to_batches()[0])
         if not ((trust_M >= 0) & (trust_M <= 1)).all():
             raise CurationError(
@@ -152,7 +152,7 @@ def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taugh
     parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))
     digest = ListDigest()
     with staged(parquet) as path, staged(jsonl) as text:
-        for _, texts in in_both_forms(parts, schema, path, text):
+        for _, texts in write_both_forms(parts, schema, path, text):
             rows = zip(*(texts[name] for name in taught), strict=True)
             named = (zip(taught, row, strict=True) for row in rows)
             digest.extend_texts(["{" + ",".join(f'"{name}":{value}' for name, value in row) + "}" for row in named])
@@ -164,15 +164,15 @@ def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taugh
     )
 
 
-def in_both_forms(
+def write_both_forms(
     parts: Iterable[pa.Table], schema: pa.Schema, parquet: Path, jsonl: Path
 ) -> Iterator[tuple[pa.Table, dict[str, list[str]]]]:
     """Write each part to a Parquet and a JSONL file; each part as it comes, with its values as JSON by column."""
     with pq.ParquetWriter(parquet, schema) as writer, jsonl.open("w") as file:
         for part in parts:
             writer.write_table(part)
-            texts = {name: json_text.values(part[name]) for name in part.column_names}
-            file.write("".join(f"{text}\n" for text in json_text.objects(texts)))
+            texts = {name: json_text.encode_values(part[name]) for name in part.column_names}
+            file.write("".join(f"{text}\n" for text in json_text.encode_objects(texts)))
             yield part, texts
 
 
@@ -198,7 +198,7 @@ class Lengths:
         return float(length_G[middle[0]] + length_G[middle[1]]) / 2
 
 
-def regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
+def iter_regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
     """Yield the same ids in the same order, ``num_rows`` at a time; the last part may be smaller."""
     held: list[Int64s] = []
     for part in parts:

@@ -16,15 +16,15 @@ from curation.arrays import Bools, Float32s, Floats
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.json_types import Json
-from curation.metrics.foreign import Foreign, count_passing, distances_to_source
-from curation.metrics.shift import Shift, passing_in_words, sampled, two_sample
+from curation.metrics.foreign import Foreign, compute_distances, count_passing
+from curation.metrics.shift import Shift, compare_samples, describe_passing, mark_sampled
 from curation.metrics.text_shift import compare_texts
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stopping import checked
+from curation.stopping import iter_checked
 from curation.tables import io
-from curation.tables.schemas import input_column
+from curation.tables.schemas import get_input_column
 from curation.trust import get_trust
 
 
@@ -62,11 +62,11 @@ class MeasureTextShift(MeasureShift):
     def run(self, task: Task) -> Done:
         """Test each split against the pool, twice; of both tests the one that differs more stands for the split."""
         domain, found = get_domain(self.domain), {}
-        of_pool = sampled_texts(self.examples["pool"], domain, self.seed)
+        of_pool = sample_texts(self.examples["pool"], domain, self.seed)
         for split, ref in self.compared.items():
             numbers = compare(ref, self.pool, self.states, seed=self.seed)
-            words = compare_texts(sampled_texts(self.examples[split], domain, self.seed), of_pool, seed=self.seed)
-            found[split] = gravest(numbers, words).to_json()
+            words = compare_texts(sample_texts(self.examples[split], domain, self.seed), of_pool, seed=self.seed)
+            found[split] = find_gravest_shift(numbers, words).to_json()
         return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
 
 
@@ -75,7 +75,7 @@ class MeasureSelectedShift(Stage):
 
     class Made(NamedTuple):
         foreign: dict[str, Json]
-        """:func:`foreign_to_json` by arm; without arms that have no cut, or too few labelled rows with a score."""
+        """:func:`describe_foreign` by arm; without arms that have no cut, or too few labelled rows with a score."""
 
     source: In[TableRef]
     """Labels with held-out scores."""
@@ -93,62 +93,62 @@ class MeasureSelectedShift(Stage):
         columns = {arm: column for arm, column in columns.items() if column in of_source}
         further = ["label", *columns.values()]
         source, pool = (sample_rows(ref, self.states, self.seed, further) for ref in (self.source, self.pool))
-        sides = [joined(states_in(rows, self.states), self.states) for rows in (source, pool)]
+        sides = [join_states(get_states(rows, self.states), self.states) for rows in (source, pool)]
         finite_N, finite_M = (np.isfinite(side).all(axis=1) for side in sides)
         rng = np.random.default_rng(self.seed)
-        distances, found = distances_to_source(sides[0][finite_N], sides[1][finite_M], rng), {}
+        distances, found = compute_distances(sides[0][finite_N], sides[1][finite_M], rng), {}
         for arm, column in columns.items():
             if (least := self.thresholds[arm]) is None:
                 continue
-            score_N, score_M = (scores_in(rows, column) for rows in (source, pool))
+            score_N, score_M = (get_scores(rows, column) for rows in (source, pool))
             foreign = count_passing(distances, score_N[finite_N], score_M[finite_M], np.float32(least))
             if foreign is not None:
-                found[arm] = foreign_to_json(foreign)
+                found[arm] = describe_foreign(foreign)
         return Done(outputs=self.Made(foreign=found), rows=io.count(self.pool))
 
 
-def foreign_to_json(foreign: Foreign) -> Json:
+def describe_foreign(foreign: Foreign) -> Json:
     """Return the foreign rows' share that passes a cut, with a ``warning`` if it is shown (``Foreign.is_shown``)."""
-    return {**foreign.to_json(), "warning": passing_in_words(foreign) if foreign.is_shown else None}
+    return {**foreign.to_json(), "warning": describe_passing(foreign) if foreign.is_shown else None}
 
 
-def gravest(*found: Shift) -> Shift:
+def find_gravest_shift(*found: Shift) -> Shift:
     """Return a test that is an alarm, or shows foreign rows, else the least p-value, as one of so many (Bonferroni)."""
     least = min(found, key=lambda shift: (not shift.alarm, not shift.has_minority, shift.p_value))
     return replace(least, p_value=min(1.0, len(found) * least.p_value))
 
 
-def sampled_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
+def sample_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
     """Return the questions of about ``MAX_ROWS`` rows, by a hash of the row id, as the domain tells them apart."""
     ids_N = np.sort(io.read(examples, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy())
-    rows = io.take(examples, ids_N[sampled(ids_N, len(ids_N), seed)], domain.columns.names).to_pylist()
+    rows = io.take(examples, ids_N[mark_sampled(ids_N, len(ids_N), seed)], domain.columns.names).to_pylist()
     found = (attempt(domain.identity, row)[0] for row in rows)
     return ["\n".join((one[0], *one[1])) for one in found if one is not None]
 
 
 def compare(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Shift:
     """Return the two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error."""
-    sides = [joined(sample_states(ref, states, seed), states) for ref in (split, pool)]
+    sides = [join_states(sample_states(ref, states, seed), states) for ref in (split, pool)]
     schema = io.open_table(pool).schema
-    numbers = [state for state in states if not pa.types.is_nested(schema.field(input_column(state)).type)]
+    numbers = [state for state in states if not pa.types.is_nested(schema.field(get_input_column(state)).type)]
     inputs = f"numbers that came with the labels ({', '.join(numbers)})" if numbers else "hidden states"
-    return replace(two_sample(*sides, seed=seed), inputs=inputs)
+    return replace(compare_samples(*sides, seed=seed), inputs=inputs)
 
 
 def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Float32s]:
     """Return the states of sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
-    return states_in(sample_rows(ref, states, seed), states)
+    return get_states(sample_rows(ref, states, seed), states)
 
 
 def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequence[str] = ()) -> pa.Table:
     """Return the sampled rows that have all these states, ascending by row id: their states and ``further`` columns."""
-    columns = [input_column(state) for state in states]
+    columns = [get_input_column(state) for state in states]
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for batch in checked(table.scanner(columns=["row_id"], scan_in_order=True).to_batches()):
+    for batch in iter_checked(table.scanner(columns=["row_id"], scan_in_order=True).to_batches()):
         ids_N = batch.column("row_id").to_numpy()
-        taken_M = np.flatnonzero(sampled(ids_N, num_rows, seed))
+        taken_M = np.flatnonzero(mark_sampled(ids_N, num_rows, seed))
         offsets.append(start + taken_M)
         ids.append(ids_N[taken_M])
         start += batch.num_rows
@@ -159,23 +159,23 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
     return taken
 
 
-def states_in(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
+def get_states(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
     """Return the states of rows, by name, each float32 [N, D]; of a column of numbers D is 1."""
-    return {state: _matrix(rows[input_column(state)].combine_chunks()) for state in states}
+    return {state: _to_matrix(rows[get_input_column(state)].combine_chunks()) for state in states}
 
 
-def joined(states: Mapping[str, Floats], names: Sequence[str]) -> Floats:
+def join_states(states: Mapping[str, Floats], names: Sequence[str]) -> Floats:
     """Return states side by side, [N, D]."""
     return np.concatenate([states[name] for name in names], axis=1)
 
 
-def scores_in(rows: pa.Table, column: str) -> Float32s:
+def get_scores(rows: pa.Table, column: str) -> Float32s:
     """Return the scores of rows, float32 [N]; NaN where there is none, or no label."""
     labelled_N: Bools = rows["label"].is_valid().to_numpy()
     return np.where(labelled_N, rows[column].to_numpy().astype(np.float32), np.float32(np.nan))
 
 
-def _matrix(states: pa.Array) -> Float32s:
+def _to_matrix(states: pa.Array) -> Float32s:
     """Return lists of one size, fixed or not, or numbers, as float32 [N, D]."""
     if not pa.types.is_nested(states.type):
         numbers_N1: Float32s = states.to_numpy(zero_copy_only=False).astype(np.float32)[:, None]

@@ -15,7 +15,7 @@ from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.json_types import Json
-from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, failed
+from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, count_errors
 from curation.passes.models import Models
 from curation.passes.run import run_pass
 from curation.refs import TableRef
@@ -23,10 +23,10 @@ from curation.rundir.graph import Done, In, setting
 from curation.rundir.run import Task
 from curation.signals import Weak, get_signal
 from curation.signals.measure import Row as SignalRow
-from curation.signals.measure import measure, rewards
+from curation.signals.measure import compute_rewards, measure
 from curation.stages.asking import AskModel
 from curation.stages.asks import Ask, Values, ask_of
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 from curation.tables import io, schemas
 from curation.teachers.wrapped import ContentFree
 
@@ -68,7 +68,7 @@ class MeasureSignal(AskModel):
     def run(self, task: Task) -> Done:
         """Measure the signal."""
         # A model of its own writes beside other records of its stage.
-        directory = place(self.labels.uri).parent if self.beside_labels else task.directory
+        directory = to_place(self.labels.uri).parent if self.beside_labels else task.directory
         job = SignalJob(
             ask=ask_of(
                 self.signal,
@@ -88,16 +88,16 @@ class MeasureSignal(AskModel):
         table, record = measure_table(self, task, job, parsed["row_id"].to_numpy())
         num_rows, num_read = io.count(table), io.count(table, filter="value IS NOT NULL")
         for arm, key in self.required.items() if num_rows and not num_read else ():
-            raise missed(arm, key, unread(num_rows))
+            raise make_missed_error(arm, key, describe_unread(num_rows))
         return Done(outputs=self.Made(signal=table, num_unread=num_rows - num_read, pass_=record), rows=num_rows)
 
 
-def unread(num_rows: int) -> str:
+def describe_unread(num_rows: int) -> str:
     """Return why no arm can rank by a signal, in words."""
     return f"none of {num_rows:,} rows gave a value that can be read"
 
 
-def missed(arm: str, key: str, why: str) -> RunFailedError:
+def make_missed_error(arm: str, key: str, why: str) -> RunFailedError:
     """Return the error for an arm that cannot be measured and may not drop out, as ``key`` says."""
     return RunFailedError(
         f"the arm {arm} cannot be measured: {why}; {key} names it: look at the model and its answers, or take it out "
@@ -143,7 +143,7 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         self._labels = io.Lookup(job.labels)
         self._gold = None if job.gold is None else io.Lookup(job.gold)
 
-    def _weak(self, rows: list[Row]) -> list[SignalRow]:
+    def _take_weak(self, rows: list[Row]) -> list[SignalRow]:
         """Return the rows with their weak labels, for a judge with their gold labels too."""
         ids_N = np.array([row["row_id"] for row in rows], dtype=np.int64)
         weak = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
@@ -160,7 +160,7 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         """Return one fragment."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
-        return self._job.ask.write(values, errors, note=note | failed(self._job.telemetry, errors.values()))
+        return self._job.ask.write(values, errors, note=note | count_errors(self._job.telemetry, errors.values()))
 
 
 class _SignalWorker(_ValueWorker):
@@ -179,7 +179,7 @@ class _SignalWorker(_ValueWorker):
             self._signal,
             self._domain,
             self._teacher,
-            self._weak(rows),
+            self._take_weak(rows),
             job.decoding,
             seed=job.ask.seed,
             on_batch=self.alive,
@@ -202,10 +202,10 @@ class _RewardWorker(_ValueWorker):
 
     def work(self, rows: list[Row]) -> MeasuredValues:
         """Return the rewards of rows."""
-        return MeasuredValues(rewards(self._reward, self._domain, self._weak(rows)), {})
+        return MeasuredValues(compute_rewards(self._reward, self._domain, self._take_weak(rows)), {})
 
 
-def signal(
+def measure_signal(
     job: SignalJob,
     row_ids_N: Int64s,
     **how: Unpack[PassOptions],
@@ -230,5 +230,5 @@ def signal(
 def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, Json]:
     """Return the table of a stage's signal, and the record of its pass."""
     with stage.teacher.passing(task, stage.commit_seconds, stage.fragment_mb) as (engine, how):
-        result = signal(replace(job, engine=engine), row_ids_N, **how)
+        result = measure_signal(replace(job, engine=engine), row_ids_N, **how)
     return result.table, stage.teacher.record(result)

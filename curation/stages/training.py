@@ -11,10 +11,10 @@ import pyarrow as pa
 from curation import models
 from curation.config import DomainConfig, InitConfig, SftConfig, StudentConfig, TrainSection
 from curation.domains import Example, attempt, get_domain
-from curation.escaping import escaped
+from curation.escaping import escape_text
 from curation.json_types import Json
 from curation.refs import ModelRef, TableRef, fingerprint
-from curation.registry import METHODS, code
+from curation.registry import METHODS, load_code
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
@@ -28,7 +28,7 @@ NUM_NAMED, NAMED_CHARACTERS = 3, 80
 """How many of the rows that a training left out the terminal names, and how much of their errors."""
 
 
-def training_host(recipe: TrainSection) -> Host | None:
+def make_training_host(recipe: TrainSection) -> Host | None:
     """Return the process for trainings with the resources of this recipe; ``None`` for a group of several workers."""
     if recipe.num_workers > 1:
         return None
@@ -78,7 +78,7 @@ class Training(Stage):
     @property
     def host(self) -> Host | None:
         """The training process, where one worker is enough."""
-        return training_host(self.recipe)
+        return make_training_host(self.recipe)
 
     def _train(
         self,
@@ -93,7 +93,7 @@ class Training(Stage):
         ``read``: what else the function takes.
         """
         with task.progress() as update, training(task, self.recipe):
-            result = code(trained_by)(
+            result = load_code(trained_by)(
                 self.base,
                 rows,
                 self.recipe,
@@ -116,7 +116,7 @@ class Training(Stage):
 def list_left_out(task: Task, errors: Mapping[int, str], *, num_given: int) -> TableRef:
     """Write the rows that a training left out as a table (``schemas.LEFT_OUT``), and name the first of them."""
     ids = sorted(errors)
-    named = [f"row {row_id} ({escaped(errors[row_id][:NAMED_CHARACTERS])})" for row_id in ids[:NUM_NAMED]]
+    named = [f"row {row_id} ({escape_text(errors[row_id][:NAMED_CHARACTERS])})" for row_id in ids[:NUM_NAMED]]
     more = ", ..." if len(ids) > len(named) else ""
     task.say(
         f"{len(ids):,} of {num_given:,} rows are left out: {', '.join(named)}{more}; "
@@ -159,11 +159,11 @@ class Adapt(Training):
 
     def run(self, task: Task) -> Done:
         """Train on the healthy rows."""
-        rows, left_out = adaptation_rows(self.examples, self.domain, task.directory)
+        rows, left_out = write_adaptation_rows(self.examples, self.domain, task.directory)
         return self._train(task, METHODS["sft"].trained_by, rows, {}, left_out=left_out)
 
 
-def adaptation_rows(
+def write_adaptation_rows(
     examples: TableRef, domain_config: DomainConfig, directory: Place
 ) -> tuple[TableRef, dict[int, str]]:
     """Write the rows to adapt a teacher on: all healthy ones with their gold labels, as a selection named ``adapt``.

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from curation.errors import SourceError, kind_of
+from curation.errors import SourceError, get_error_kind
 from curation.refs import TableRef
 from curation.stages.deal import AUDIT
-from curation.stopping import checked
+from curation.stopping import iter_checked
 from curation.tables import io
 
 NO_AUDIT = (
@@ -65,20 +65,20 @@ def check_share(
         first = shown(split)
         raise SourceError(
             f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "
-            f"({in_words(count.errors)}), more than {section}.max_error_rate {max_error_rate}; "
+            f"({describe_errors(count.errors)}), more than {section}.max_error_rate {max_error_rate}; "
             f"{first}{'; ' if first else ''}`curate inspect "
             f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
         )
 
 
-def sentences(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
+def describe_unusable(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
     """Yield a line for each split with rows that cannot be used."""
     for name, count in counts.items():
         if name != AUDIT and (num_bad := sum(count.errors.values())):
-            yield f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({in_words(count.errors)})"
+            yield f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({describe_errors(count.errors)})"
 
 
-def in_words(errors: Mapping[str, int]) -> str:
+def describe_errors(errors: Mapping[str, int]) -> str:
     """Return error rows by kind, the most frequent first."""
     return ", ".join(f"{kind} {number:,}" for kind, number in Counter(errors).most_common())
 
@@ -88,9 +88,9 @@ def count_split(ref: TableRef, name: str) -> SplitCounts:
     rows, errors = 0, Counter[str]()
     problems = "solution_error" if name == AUDIT else "error"
     columns = [problems, *(["gold"] if name == AUDIT else [])]
-    for batch in checked(io.open_table(ref).scanner(columns=columns).to_batches()):
+    for batch in iter_checked(io.open_table(ref).scanner(columns=columns).to_batches()):
         rows += batch.num_rows
         if name == AUDIT and (num_unknown := batch.column("gold").null_count):
             errors["no_gold"] += num_unknown
-        errors.update(map(kind_of, batch.column(problems).drop_null().to_pylist()))
+        errors.update(map(get_error_kind, batch.column(problems).drop_null().to_pylist()))
     return SplitCounts(rows=rows, errors=dict(errors.most_common()))

@@ -21,22 +21,22 @@ from curation.arms import ARMS, Trust
 from curation.arrays import Int64s
 from curation.config import AskConfig, DomainConfig
 from curation.domains import get_domain
-from curation.domains.grading import questions
-from curation.domains.unseen_labels import seen_labels
+from curation.domains.grading import hash_questions
+from curation.domains.unseen_labels import collect_seen_labels
 from curation.errors import UserError
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Done, In, Stage, plain
+from curation.rundir.graph import Done, In, Stage, to_plain_json
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel
 from curation.stages.asks import Ask
-from curation.stages.chunked import in_chunks
-from curation.stages.grade import BATCH_ROWS, checked_rows, say_failed
-from curation.stages.judge import problem_of, refuse_silence
+from curation.stages.chunked import compute_in_chunks
+from curation.stages.grade import BATCH_ROWS, grade_by_checker, say_failed
+from curation.stages.judge import describe_no_verdict, refuse_silence
 from curation.stages.pool_scores import PoolScores
 from curation.stages.signal import SignalJob, measure_table
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 from curation.tables import commits, io, schemas
 
 MOST_TASKS = 500
@@ -56,7 +56,7 @@ class VerifyCounts:
     """Rows that could not be checked, which count as failed."""
 
 
-def task_rows(num: int, batch_rows: int) -> int:
+def choose_task_rows(num: int, batch_rows: int) -> int:
     """Return how many of ``num`` rows a task runs a program on: a batch, or several if there were too many tasks."""
     return batch_rows * max(1, math.ceil(num / (MOST_TASKS * batch_rows)))
 
@@ -82,7 +82,7 @@ class _BestRows(Stage):
     def best(self) -> Int64s:
         """Return the ids of the rows to check, best first."""
         trust, seed = ARMS[self.arm].trust, derive(self.seed, "draw")
-        known = None if self.labelled is None else seen_labels(self.labelled, self.domain)
+        known = None if self.labelled is None else collect_seen_labels(self.labelled, self.domain)
         seen = None if known is None else known.labels
         scores = PoolScores(
             labels=self.labels, trust=trust, seed=seed, too_long=self.too_long, repeats=self.repeats, seen=seen
@@ -97,8 +97,8 @@ class _BestRows(Stage):
 
     def kept(self, task: Task, checked_by: list[Any]) -> str:
         """Return the table of verdicts by a check; a new one each time that the stage is done anew by request."""
-        name = fingerprint([plain(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
-        return str(place(self.labels.uri).parent / f"verdicts-{name}.lance")
+        name = fingerprint([to_plain_json(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
+        return str(to_place(self.labels.uri).parent / f"verdicts-{name}.lance")
 
     def counted(self, task: Task, verdicts: TableRef, num_new: int) -> VerifyCounts:
         """Return the counts, and say them."""
@@ -132,14 +132,16 @@ class Verify(_BestRows):
         best_n = self.best()
         uri = self.kept(task, [self.domain, self.checker])
         checked_N = _with_kept(best_n, uri, schemas.GRADES)
-        num_new = len(checked_N) - len(commits.committed_ids(uri))
+        num_new = len(checked_N) - len(commits.read_committed_ids(uri))
         with task.progress() as update:
-            verdicts = in_chunks(
-                partial(checked_rows, tables=(self.labels, None, self.pool), domain=self.domain, checker=self.checker),
+            verdicts = compute_in_chunks(
+                partial(
+                    grade_by_checker, tables=(self.labels, None, self.pool), domain=self.domain, checker=self.checker
+                ),
                 checked_N,
                 uri,
                 schemas.GRADES,
-                chunk_rows=task_rows(num_new, self.domain.options["check"].get("batch_rows", BATCH_ROWS)),
+                chunk_rows=choose_task_rows(num_new, self.domain.options["check"].get("batch_rows", BATCH_ROWS)),
                 guard=task.guard,
                 progress=update,
             )
@@ -173,7 +175,7 @@ class VerifyByJudge(_BestRows, AskModel):
         ask = self.teacher.ask.without({*AskConfig.SPREAD, "decoding"})
         uri = self.kept(task, [self.domain, model, ask, str(self.teacher.backend), self.decoding])
         asked_N = _with_kept(best_n, uri, schemas.SIGNAL)
-        num_new = len(asked_N) - len(commits.committed_ids(uri))
+        num_new = len(asked_N) - len(commits.read_committed_ids(uri))
         job = SignalJob(
             ask=Ask(signal="chosen_verdict", options=options, seed=derive(self.seed, "verify"), uri=uri),
             examples=self.pool,
@@ -184,24 +186,24 @@ class VerifyByJudge(_BestRows, AskModel):
         verdicts, record = measure_table(self, task, job, asked_N)
         found = io.take(verdicts, best_n, ["row_id", "value", "error"])
         refuse_silence(len(best_n), found["value"].null_count)
-        made = io.write(self._grades(found, best_n), str(task.directory / "verdicts.lance"))
+        made = io.write(self._make_grades(found, best_n), str(task.directory / "verdicts.lance"))
         counts = self.counted(task, made, num_new)
         return Done(outputs=self.Made(verdicts=made, counts=counts, pass_=record), rows=len(best_n))
 
-    def _grades(self, found: pa.Table, best_n: Int64s) -> pa.Table:
+    def _make_grades(self, found: pa.Table, best_n: Int64s) -> pa.Table:
         """Return the verdicts as grades: right above 1/2, wrong where there is none, with the problem."""
         domain = get_domain(self.domain)
         right = pc.fill_null(pc.greater(found["value"], 0.5), False)
         pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
-        problems = [None if value is not None else problem_of(error) for value, error in pairs]
+        problems = [None if value is not None else describe_no_verdict(error) for value, error in pairs]
         examples = io.take(self.pool, best_n, domain.columns.names).to_pylist()
         columns = [found["row_id"], right, pa.array(np.zeros(len(best_n), np.bool_)), pa.array(problems, pa.string())]
-        columns.append(pa.array(questions(domain, examples), pa.int64()))
+        columns.append(pa.array(hash_questions(domain, examples), pa.int64()))
         return pa.table(columns, names=schemas.GRADES.names).cast(schemas.GRADES)
 
 
 def _with_kept(row_ids_n: Int64s, uri: str, schema: pa.Schema) -> Int64s:
     """Return the rows, and after them those that have a verdict already."""
     io.create(uri, schema)
-    kept_N = np.array(commits.committed_ids(uri), dtype=np.int64)
+    kept_N = np.array(commits.read_committed_ids(uri), dtype=np.int64)
     return np.concatenate([row_ids_n, np.setdiff1d(kept_N, row_ids_n)])

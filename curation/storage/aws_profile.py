@@ -43,7 +43,7 @@ def use() -> None:
         Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser(),
         Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser(),
     ]
-    config, credentials = (_profiles(file) for file in files)
+    config, credentials = (_read_profiles(file) for file in files)
     if named and name not in config and name not in credentials:
         raise RunDirError(
             f"AWS_PROFILE names {name!r}, a profile that is neither in {files[1]} nor in {files[0]}; "
@@ -64,7 +64,7 @@ def use() -> None:
         os.environ["AWS_REGION"] = profile["region"]
 
 
-def _profiles(file: Path) -> dict[str, dict[str, str]]:
+def _read_profiles(file: Path) -> dict[str, dict[str, str]]:
     """Return the settings of a file by profile; none where there is no file.
 
     Raises:

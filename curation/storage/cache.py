@@ -10,13 +10,13 @@ from pathlib import Path
 
 from curation.refs import fingerprint
 from curation.storage.files import open_to_readers
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, to_place
 
 PART = ".part"
 """Ending of a folder that is not whole yet."""
 
 
-def cache() -> Path:
+def get_cache_folder() -> Path:
     """Return the folder of copies on this machine; it may be removed while nothing runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trust-curation"
 
@@ -56,13 +56,13 @@ def staged(target: Place) -> Iterator[Path]:
                 (target / entry.path).unlink()
 
 
-def fetched(uri: str) -> Path:
+def fetch_folder(uri: str) -> Path:
     """Return a local folder with the same content: the folder itself, or a copy, downloaded once per node and content.
 
     Raises:
         FileNotFoundError: the folder does not exist.
     """
-    source = place(uri)
+    source = to_place(uri)
     if not isinstance(source, Remote):
         return source
     entries = source.entries()
@@ -90,7 +90,7 @@ def in_cache(name: str, make: Callable[[Path], None]) -> Iterator[Path]:
     One process of the node makes it, the others wait. What a process that was killed, or failed, has left of it is made
     anew: the folder gets its name when it is whole.
     """
-    folder = cache()
+    folder = get_cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / name, folder / f".{name}{PART}"
     with (folder / f"{name}.lock").open("a+") as lock:  # the system's lock: of a process that dies it is free again
@@ -118,7 +118,7 @@ def remove_unused(prefix: str, *, keep: int) -> None:
 
     What killed processes left half made goes, too.
     """
-    folder = cache()
+    folder = get_cache_folder()
     found = [path for path in folder.glob(f"{prefix}*") if path.is_dir()]
     made = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
     for path in [*made[keep:], *folder.glob(f".{prefix}*{PART}")]:

@@ -58,23 +58,23 @@ class NumberedFiles:
 
     def read(self) -> RegisterContent | None:
         """Return the newest content; None if nothing was written yet."""
-        while (number := self._newest()) > 0:
+        while (number := self._find_newest()) > 0:
             with suppress(FileNotFoundError):  # a successor has removed it
                 try:
                     return RegisterContent(
-                        text=read_file(self._path(number)).decode(errors="replace"), token=str(number)
+                        text=read_file(self._get_path(number)).decode(errors="replace"), token=str(number)
                     )
                 except FileNotFoundError:
                     raise
                 except OSError as error:
                     raise RunDirError(
-                        f"{self._path(number)}: cannot be read ({error.strerror}); remove it if no driver is running"
+                        f"{self._get_path(number)}: cannot be read ({error.strerror}); remove it if no driver is running"
                     ) from error
         return None
 
     def put_if_absent(self, text: str) -> str | None:
         """Write number 1."""
-        return None if self._newest() else self._put(text, 1)
+        return None if self._find_newest() else self._put(text, 1)
 
     def put_if_match(self, text: str, token: str) -> str | None:
         """Write the number after the token's."""
@@ -89,31 +89,31 @@ class NumberedFiles:
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
-                os.link(temporary, self._path(number))
+                os.link(temporary, self._get_path(number))
             if temporary.stat().st_nlink < 2:  # link(2) on NFS may fail and have done it: the number of links tells
                 return None
             sync_folder(self._directory)
         finally:
             temporary.unlink(missing_ok=True)
-        if number <= self._newest() - KEPT:  # the number was free again because its successors removed it
-            self._path(number).unlink(missing_ok=True)
+        if number <= self._find_newest() - KEPT:  # the number was free again because its successors removed it
+            self._get_path(number).unlink(missing_ok=True)
             return None
-        for old in self._numbers():
+        for old in self._list_numbers():
             if old <= number - KEPT:
-                self._path(old).unlink(missing_ok=True)
+                self._get_path(old).unlink(missing_ok=True)
         return str(number)
 
-    def _path(self, number: int) -> Path:
+    def _get_path(self, number: int) -> Path:
         return self._directory / f"{number}.json"
 
-    def _numbers(self) -> list[int]:
+    def _list_numbers(self) -> list[int]:
         try:
             return [int(path.stem) for path in self._directory.iterdir() if _NUMBERED.fullmatch(path.name)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def _newest(self) -> int:
-        return max(self._numbers(), default=0)
+    def _find_newest(self) -> int:
+        return max(self._list_numbers(), default=0)
 
 
 class OneObject:
@@ -150,6 +150,6 @@ class OneObject:
             return found.token if found is not None and found.text == text else None
 
 
-def register_of(directory: Place) -> Register:
+def make_register(directory: Place) -> Register:
     """Return the register at a path: a folder of numbered files, or an object."""
     return OneObject(directory) if isinstance(directory, Remote) else NumberedFiles(directory)

@@ -31,7 +31,7 @@ class Content(NamedTuple):
     """``xxh3:`` or ``sha256:`` and the digest of its bytes, or ``tag:`` and an object store's content tag."""
 
 
-def quick_content(path: Path) -> Content:
+def compute_quick_content(path: Path) -> Content:
     """Return the size and the 128-bit XXH3 of a local file.
 
     This digest finds accidents, not forgeries. It takes about as long as reading a file that is in memory.
@@ -76,33 +76,37 @@ def has_content(path: Place, then: Content, tag: str) -> bool:
     return digest.hexdigest() == kept
 
 
-def content_of(text: bytes) -> Content:
-    """Return what :func:`quick_content` gives for a file of these bytes."""
+def compute_content(text: bytes) -> Content:
+    """Return what :func:`compute_quick_content` gives for a file of these bytes."""
     return Content(len(text), QUICK + xxhash.xxh3_128_hexdigest(text))
 
 
-def file_sha256(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a local file, in hexadecimal; read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def directory_digest(path: Place) -> str:
+def compute_directory_digest(path: Place) -> str:
     """Return a digest of a directory's files that is equal for every copy, on a disk or in an object store.
 
     A file above 64 MiB counts by its size and by 64 stretches of 256 KiB, evenly spaced from its first byte to its
     last: every fine-tuning changes all weights, so this tells models apart without reading tens of gigabytes.
     """
-    return fingerprint([(name, _content(path / name, size)) for name, size in _sizes(path).items()])
+    return fingerprint([(name, _digest_file(path / name, size)) for name, size in _list_sizes(path).items()])
 
 
-def model_digest(path: Place) -> str:
+def compute_model_digest(path: Place) -> str:
     """Return the same of the files at the top of a model's folder that hold weights, tokenizer and configuration."""
-    sizes = {name: size for name, size in _sizes(path).items() if name.endswith((*WEIGHTS, *WORDS)) and "/" not in name}
-    return fingerprint([(name, _content(path / name, sizes[name])) for name in sorted(sizes) if name not in NO_WEIGHTS])
+    sizes = {
+        name: size for name, size in _list_sizes(path).items() if name.endswith((*WEIGHTS, *WORDS)) and "/" not in name
+    }
+    return fingerprint(
+        [(name, _digest_file(path / name, sizes[name])) for name in sorted(sizes) if name not in NO_WEIGHTS]
+    )
 
 
-def _sizes(path: Place) -> dict[str, int]:
+def _list_sizes(path: Place) -> dict[str, int]:
     """Return the size of each file in a folder, however deep, by its path relative to the folder, in order."""
     if isinstance(path, Remote):
         return {entry.path: entry.size for entry in path.entries()}
@@ -110,10 +114,10 @@ def _sizes(path: Place) -> dict[str, int]:
     return {str(file.relative_to(path)): file.stat().st_size for file in files}
 
 
-def _content(path: Place, size: int) -> str:
+def _digest_file(path: Place, size: int) -> str:
     if size <= SMALL_BYTES:
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    starts = evenly_spaced(size, SAMPLES, SAMPLE_BYTES)
+    starts = compute_even_starts(size, SAMPLES, SAMPLE_BYTES)
     digest = hashlib.sha256(str(size).encode())
     if isinstance(path, Remote):
         for start in starts:
@@ -126,6 +130,6 @@ def _content(path: Place, size: int) -> str:
     return digest.hexdigest()
 
 
-def evenly_spaced(size: int, number: int, length: int) -> list[int]:
+def compute_even_starts(size: int, number: int, length: int) -> list[int]:
     """Return where ``number`` stretches of ``length`` bytes start that reach from a file's first byte to its last."""
     return [(size - length) * part // (number - 1) for part in range(number)]

@@ -1,7 +1,7 @@
 """Paths that a record names, kept below the directory of the record.
 
 A run directory may come from a stranger. So what is removed, replaced or written because a record names it goes through
-:func:`inside`, and a directory is worked in only if no link leads out of it and no pipe waits in it
+:func:`resolve_inside`, and a directory is worked in only if no link leads out of it and no pipe waits in it
 (:func:`require_enclosed`).
 
 In a record a path below its directory is relative (``./gen-0/...``), so that the directory can be moved and copied
@@ -21,7 +21,7 @@ HERE = "./"
 """Begins a path that is relative to the directory of the record; another text that begins so gets it once more."""
 
 
-def inside(home: Place, name: object, named_by: str) -> Place:
+def resolve_inside(home: Place, name: object, named_by: str) -> Place:
     """Return the place of a relative path in a directory.
 
     ``named_by``: what names it, for the message.
@@ -36,8 +36,8 @@ def inside(home: Place, name: object, named_by: str) -> Place:
             "'\\'; nothing was changed; take the directory from a source that you trust"
         )
     path = home / str(name)
-    if not lies_in(home, path):
-        raise RunDirError(_leads_out(home, path, f"{named_by} names {name!r}, which"))
+    if not is_inside(home, path):
+        raise RunDirError(_describe_link_out(home, path, f"{named_by} names {name!r}, which"))
     return path
 
 
@@ -81,7 +81,7 @@ def _with_texts(value: object, change: Callable[[str], str]) -> Any:
     return [_with_texts(part, change) for part in value] if isinstance(value, list | tuple) else value
 
 
-def lies_in(home: Place, path: Place) -> bool:
+def is_inside(home: Place, path: Place) -> bool:
     """Return whether a path lies below a directory once its links are followed."""
     if isinstance(home, Remote) or isinstance(path, Remote):
         return str(path).startswith(f"{home}/")
@@ -96,25 +96,25 @@ def require_enclosed(home: Place) -> None:
     Raises:
         RunDirError: names the first of them.
     """
-    for path in () if isinstance(home, Remote) else _odd_entries(home):
+    for path in () if isinstance(home, Remote) else _iter_odd_entries(home):
         if not path.is_symlink():
             raise RunDirError(f"{path}: is a pipe, a socket or a device, which no run makes; remove it")
-        if not lies_in(home, path):
-            raise RunDirError(_leads_out(home, path, "it"))
+        if not is_inside(home, path):
+            raise RunDirError(_describe_link_out(home, path, "it"))
 
 
-def _leads_out(home: Place, path: Place, what: str) -> str:
+def _describe_link_out(home: Place, path: Place, what: str) -> str:
     return (
         f"{path}: {what} leads by a link to {os.path.realpath(str(path))}, outside {home}, and nothing there may be "
         "changed; replace the link by what it leads to, or mount that in its place"
     )
 
 
-def _odd_entries(folder: Path | str) -> Iterator[Path]:
+def _iter_odd_entries(folder: Path | str) -> Iterator[Path]:
     """Yield what is neither a file nor a folder, however deep, and follow no link."""
     with suppress(OSError), os.scandir(folder) as entries:  # a driver at work may remove folders meanwhile
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _odd_entries(entry.path)
+                yield from _iter_odd_entries(entry.path)
             elif not entry.is_file(follow_symlinks=False):
                 yield Path(entry.path)

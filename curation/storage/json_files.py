@@ -15,12 +15,12 @@ def read_json(path: Place) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: as :func:`parsed`.
+        ValueError: as :func:`parse_json`.
     """
-    return parsed(path.read_bytes() if isinstance(path, Remote) else read_file(path))
+    return parse_json(path.read_bytes() if isinstance(path, Remote) else read_file(path))
 
 
-def parsed(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Return the value that a JSON text holds.
 
     Raises:
@@ -29,7 +29,7 @@ def parsed(text: str | bytes) -> Any:
     try:
         found = json.loads(text)
     except RecursionError:
-        raise _too_deep() from None
+        raise _make_depth_error() from None
     level = [found]
     for _ in range(DEEPEST):
         holders = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list))
@@ -37,11 +37,11 @@ def parsed(text: str | bytes) -> Any:
         if not level:
             break
     else:
-        raise _too_deep()
+        raise _make_depth_error()
     if "\\ud" in (text if isinstance(text, str) else text.decode(errors="replace")).lower():
         json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
-def _too_deep() -> ValueError:
+def _make_depth_error() -> ValueError:
     return ValueError(f"its values are nested more than {DEEPEST} deep")

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Self
 
 from curation.errors import CommitError, RunDirError
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.periodic import every
-from curation.storage.conditional import Register, register_of
+from curation.storage.conditional import Register, make_register
 from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, Remote
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 LEASE_SECONDS = 60.0
 """Time to live of a lease that is not renewed."""
@@ -44,7 +44,7 @@ Guard = Callable[[], None]
 """Called before something is changed for good; raises ``CommitError`` where this driver may not change it any more."""
 
 
-def unguarded() -> None:
+def guard_nothing() -> None:
     """Guard nothing: no run directory is around it, so anything may be changed."""
 
 
@@ -84,7 +84,7 @@ class Holder:
 
     def has_ended(self) -> bool:
         """Return whether it was given back, or its process died on this machine."""
-        here = self.boot != "" and (self.host, self.boot) == (platform.node(), _boot())
+        here = self.boot != "" and (self.host, self.boot) == (platform.node(), _read_boot())
         return self.expires <= 0 or (here and not _is_alive(self.pid, self.started))
 
     def is_out_of_date(self) -> bool:
@@ -110,12 +110,12 @@ class LeaseClaim:
             CommitError: another one has it.
         """
         try:
-            found = register_of(self.directory / "lease").read()
+            found = make_register(self.directory / "lease").read()
             record = None if found is None else Holder.parse(found.text, self.directory)
         except (OSError, RunDirError):  # the driver finds out
             return
         if record is not None and record.owner != self.owner:
-            raise _lost(self.directory, str(record))
+            raise _make_lost_error(self.directory, str(record))
 
 
 class Lease:
@@ -124,13 +124,13 @@ class Lease:
     def __init__(self, directory: Place, *, seconds: float = LEASE_SECONDS, register: Register | None = None) -> None:
         self._directory = directory
         self._seconds = seconds
-        self._register = register or register_of(directory / "lease")
+        self._register = register or make_register(directory / "lease")
         self._record = Holder(
             owner=uuid.uuid4().hex,
             host=platform.node(),
-            boot=_boot(),
+            boot=_read_boot(),
             pid=os.getpid(),
-            started=_started(os.getpid()) or "",
+            started=_read_start_time(os.getpid()) or "",
             since=time.time(),
             expires=0.0,
             counter=0,
@@ -179,7 +179,7 @@ class Lease:
     @property
     def loss(self) -> CommitError | None:
         """The error of a directory that another driver has, as the last renewal found; asks and waits for nothing."""
-        return None if self._lost_to is None else _lost(self._directory, self._lost_to)
+        return None if self._lost_to is None else _make_lost_error(self._directory, self._lost_to)
 
     @property
     def _watched_seconds(self) -> float:
@@ -194,7 +194,7 @@ class Lease:
         if self._is_late():  # nobody may have taken it all the same: a conditional write tells
             self._renew()
         if self._token is None:
-            raise _lost(self._directory, self._lost_to or "nobody")
+            raise _make_lost_error(self._directory, self._lost_to or "nobody")
         if self._is_late():
             raise CommitError(
                 f"{self._directory}: the lease ran out and could not be renewed; run the same command again"
@@ -226,7 +226,7 @@ class Lease:
         with self._lock:
             if self._token is not None:
                 try:
-                    self._register.put_if_match(self._text(0.0), self._token)
+                    self._register.put_if_match(self._advance_record(0.0), self._token)
                 except OSError as error:
                     logger.warning("%s: the lease was not given back (%s); it runs out", self._directory, error)
             self._token = None
@@ -243,14 +243,14 @@ class Lease:
 
     def _try(self) -> Holder | None:
         while True:
-            begun, now = _steady(), time.time()
+            begun, now = _read_steady_clock(), time.time()
             found = self._register.read()
             holder = None if found is None else Holder.parse(found.text, self._directory)
             if found is not None and holder is not None and not holder.has_ended() and not self._is_silent(found.token):
                 return holder
             counter = 0 if holder is None else holder.counter
             self._record = replace(self._record, since=now, expires=now, counter=counter)
-            text = self._text(now + self._seconds)
+            text = self._advance_record(now + self._seconds)
             token = (
                 self._register.put_if_absent(text) if found is None else self._register.put_if_match(text, found.token)
             )
@@ -261,22 +261,22 @@ class Lease:
     def _is_silent(self, token: str) -> bool:
         """Return whether another driver's record has been the same for too long."""
         if self._seen is None or self._seen[0] != token:
-            self._seen = (token, _steady())
-        return _steady() - self._seen[1] >= self._watched_seconds
+            self._seen = (token, _read_steady_clock())
+        return _read_steady_clock() - self._seen[1] >= self._watched_seconds
 
     def _renew(self) -> None:
         with self._lock:
             if self._token is None:
                 return
-            begun, now = _steady(), time.time()
+            begun, now = _read_steady_clock(), time.time()
             try:
-                token = self._register.put_if_match(self._text(now + self._seconds), self._token)
+                token = self._register.put_if_match(self._advance_record(now + self._seconds), self._token)
                 if token is None:
                     found = self._register.read()
                     holder = None if found is None else Holder.parse(found.text, self._directory)
                     if found is not None and holder is not None and holder.owner == self._record.owner:
                         # our own write, whose answer was lost
-                        token = self._register.put_if_match(self._text(now + self._seconds), found.token)
+                        token = self._register.put_if_match(self._advance_record(now + self._seconds), found.token)
                     self._lost_to = None if token is not None else str(holder or "nobody")
             except OSError as error:  # tried again by the thread, and before a commit
                 logger.warning("%s: the lease was not renewed (%s)", self._directory, error)
@@ -287,9 +287,9 @@ class Lease:
 
     def _is_late(self) -> bool:
         """Return whether a holder is late by the steady clock, which stops in a paused machine, or by the other one."""
-        return _steady() >= self._until or time.time() >= self._expires
+        return _read_steady_clock() >= self._until or time.time() >= self._expires
 
-    def _text(self, expires: float) -> str:
+    def _advance_record(self, expires: float) -> str:
         self._record = replace(self._record, expires=expires, counter=self._record.counter + 1)
         return json.dumps(asdict(self._record))
 
@@ -313,23 +313,23 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
         lease.release()
 
 
-def holder(directory: Place) -> Holder | None:
+def find_holder(directory: Place) -> Holder | None:
     """Return who has a run directory, as far as the clocks of two hosts agree; None where nobody has."""
-    found = register_of(directory / "lease").read()
+    found = make_register(directory / "lease").read()
     record = None if found is None else Holder.parse(found.text, directory)
     return None if record is None or record.has_ended() or record.is_out_of_date() else record
 
 
-def _lost(directory: Place, holder: str) -> CommitError:
+def _make_lost_error(directory: Place, holder: str) -> CommitError:
     return CommitError(f"{directory}: the lease was lost to {holder}; this driver commits nothing more")
 
 
-def _steady() -> float:
+def _read_steady_clock() -> float:
     """Return seconds that nobody sets and that count while the machine sleeps, where the system has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _boot() -> str:
+def _read_boot() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -337,7 +337,7 @@ def _boot() -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
+def _read_start_time(pid: int) -> str | None:
     """Return when a process started, in ticks since the boot; "" of a zombie, None where that cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -353,4 +353,4 @@ def _is_alive(pid: int, started: str) -> bool:
         return False
     except PermissionError:
         return True
-    return _started(pid) in (started, None)
+    return _read_start_time(pid) in (started, None)

@@ -32,7 +32,7 @@ from obstore.exceptions import (
 from obstore.store import ObjectStore, from_url
 
 from curation.errors import RunDirError
-from curation.redaction import redacted
+from curation.redaction import redact_text
 from curation.storage import aws_profile
 from curation.storage.files import sync_folder
 from curation.storage.names import check_name, require_folder
@@ -78,7 +78,7 @@ class Remote:
         found = _URL.fullmatch(url)
         if found is None:
             raise RunDirError(
-                f"{redacted(url)!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/"
+                f"{redact_text(url)!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/"
                 "FOLDER, of letters, digits and . _ - = @ +, without parts . and .."
             )
         if found[1] == "s3":
@@ -102,7 +102,7 @@ class Remote:
         return str(self) < str(other)
 
     def __truediv__(self, name: str) -> Self:
-        return self._at(self._path / name)
+        return self._copy_at(self._path / name)
 
     @property
     def name(self) -> str:
@@ -117,15 +117,15 @@ class Remote:
     @property
     def parent(self) -> Self:
         """The folder that contains it."""
-        return self._at(self._path.parent)
+        return self._copy_at(self._path.parent)
 
     def with_name(self, name: str) -> Self:
         """Return the path with another last part."""
-        return self._at(self._path.with_name(name))
+        return self._copy_at(self._path.with_name(name))
 
     def with_suffix(self, suffix: str) -> Self:
         """Return the path with another suffix."""
-        return self._at(self._path.with_suffix(suffix))
+        return self._copy_at(self._path.with_suffix(suffix))
 
     def absolute(self) -> Self:
         """Return itself: a URL is always absolute."""
@@ -168,7 +168,7 @@ class Remote:
         """Return the content of the object, and the ``mode`` with which :meth:`put` replaces exactly this content."""
         with _errors(self):
             result = obstore.get(self.store, self.key)
-            return bytes(result.bytes()), _tag(result.meta)
+            return bytes(result.bytes()), _get_tag(result.meta)
 
     def read_range(self, start: int, stop: int) -> bytes:
         """Return the bytes ``start`` to ``stop`` of the object."""
@@ -198,7 +198,7 @@ class Remote:
         """
         with _errors(self):
             try:
-                return _tag(obstore.put(self.store, self.key, content, mode=mode))
+                return _get_tag(obstore.put(self.store, self.key, content, mode=mode))
             except (AlreadyExistsError, PreconditionError) as error:
                 raise FileExistsError(f"{self}: was written by another since it was read") from error
 
@@ -253,7 +253,7 @@ class Remote:
         """The client of its bucket."""
         return _store(self.bucket, PATIENCE_SECONDS)
 
-    def _at(self, path: PurePosixPath) -> Self:
+    def _copy_at(self, path: PurePosixPath) -> Self:
         other = copy.copy(self)
         other._path = path
         return other
@@ -262,7 +262,7 @@ class Remote:
 Place = Path | Remote
 
 
-def place(text: str | Place) -> Place:
+def to_place(text: str | Place) -> Place:
     """Return the place that a path or a URL names.
 
     Raises:
@@ -292,7 +292,7 @@ def require_reachable(directory: Place, *, writable: bool = False) -> None:
             next(iter(obstore.list(_store(directory.bucket, FIRST_SECONDS), directory.key, chunk_size=1)), None)
     except PermissionError as error:
         raise RunDirError(
-            f"{directory}: access is denied ({_said(error)}); give credentials that may list, read and write there "
+            f"{directory}: access is denied ({_describe_error(error)}); give credentials that may list, read and write there "
             f"({CREDENTIALS[directory.scheme]}, or the machine's role)"
         ) from error
     except OSError as error:
@@ -301,7 +301,7 @@ def require_reachable(directory: Place, *, writable: bool = False) -> None:
                 f"{directory}: there is no bucket {bucket!r}; make it, or give another run_dir"
             ) from error
         raise RunDirError(
-            f"{directory}: the store does not answer as it should ({_said(error)}); see {SETTINGS[directory.scheme]}"
+            f"{directory}: the store does not answer as it should ({_describe_error(error)}); see {SETTINGS[directory.scheme]}"
         ) from error
 
 
@@ -354,24 +354,24 @@ def _errors(asked: object) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{asked}: there is no such object ({brief(error)})") from error
+        raise FileNotFoundError(f"{asked}: there is no such object ({shorten_error(error)})") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise PermissionError(f"{asked}: {brief(error)}") from error
+        raise PermissionError(f"{asked}: {shorten_error(error)}") from error
     except BaseError as error:
-        raise OSError(f"{asked}: {brief(error)}") from error
+        raise OSError(f"{asked}: {shorten_error(error)}") from error
 
 
-def brief(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
     """Return a store's error message without its dump; of the XML in an answer only code and message are left."""
     text = " ".join(str(error).partition("Debug source:")[0].split())
     return _XML.sub(lambda found: f"{found['code']}: {found['message']}", text)
 
 
-def _tag(meta: Any) -> dict[str, str]:
+def _get_tag(meta: Any) -> dict[str, str]:
     return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return the store's message, in one line."""
     cause = error.__cause__
-    return brief(cause if isinstance(cause, Exception) else error)[:300]
+    return shorten_error(cause if isinstance(cause, Exception) else error)[:300]

@@ -48,14 +48,16 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
     if single in sizes:
-        _tensors(folder / single, sizes[single])
+        _read_tensor_names(folder / single, sizes[single])
     elif index in sizes:
         _check_shards(folder, index, sizes)
     else:
-        raise ModelError(f"{_no_weights(folder, single, sizes)}; give a folder whose weights are in {single}")
+        raise ModelError(
+            f"{_describe_missing_weights(folder, single, sizes)}; give a folder whose weights are in {single}"
+        )
 
 
-def _no_weights(folder: Place, single: str, sizes: Mapping[str, int]) -> str:
+def _describe_missing_weights(folder: Place, single: str, sizes: Mapping[str, int]) -> str:
     pickled = sorted(name for name in sizes if name.endswith(PICKLES) and name != "training_args.bin")
     if others := sorted(name for name in sizes if name.lower().endswith(GGUF)):
         return f"{folder}: its weights are GGUF ({', '.join(others[:3])}), which are not read"
@@ -70,7 +72,7 @@ def _no_weights(folder: Place, single: str, sizes: Mapping[str, int]) -> str:
 def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
     """Refuse an index that names a file which is missing, not here, or has other tensors."""
     shards: dict[str, set[str]] = {}
-    tensors = _index(folder / index)
+    tensors = _read_index(folder / index)
     check_names(str(folder / index), tensors)
     for tensor, name in tensors.items():
         shards.setdefault(name, set()).add(tensor)
@@ -79,7 +81,7 @@ def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
             raise ModelError(
                 f"{folder}: has no {name}, which {index} names; copy the missing file there, or the whole model again"
             )
-        found = _tensors(folder / name, sizes[name])
+        found = _read_tensor_names(folder / name, sizes[name])
         if lacks := sorted(shards[name] - found):
             raise ModelError(
                 f"{folder / name}: lacks {len(lacks)} of the tensors that {index} names, the first {lacks[0]}; copy "
@@ -101,7 +103,7 @@ def check_names(index: str, names: object) -> None:
             )
 
 
-def _index(path: Place) -> dict[str, str]:
+def _read_index(path: Place) -> dict[str, str]:
     """Return the file of each tensor."""
     try:
         names = json.loads(path.read_bytes())["weight_map"]
@@ -112,22 +114,22 @@ def _index(path: Place) -> dict[str, str]:
     raise ModelError(f"{path}: is no index of weights (a JSON object with a weight_map); copy the model again")
 
 
-def _tensors(path: Place, size: int) -> set[str]:
+def _read_tensor_names(path: Place, size: int) -> set[str]:
     """Return the names of a safetensors file's tensors, checked against the length of the file.
 
     Raises:
         ModelError: the file is cut, too long, or no safetensors file.
     """
     try:
-        length = int.from_bytes(_bytes(path, 0, 8), "little") if size >= 8 else 0
+        length = int.from_bytes(_read_bytes(path, 0, 8), "little") if size >= 8 else 0
         if not 0 < length <= min(size - 8, MAX_HEADER):
             raise ValueError(f"it has {size:,} bytes, and a header of {length:,}")
-        header = json.loads(_bytes(path, 8, 8 + length))
+        header = json.loads(_read_bytes(path, 8, 8 + length))
         if not isinstance(header, dict):
             raise ValueError("its header is no JSON object")
         header.pop("__metadata__", None)
         end = 0
-        for begin, stop in sorted(_span(name, entry) for name, entry in header.items()):
+        for begin, stop in sorted(_parse_span(name, entry) for name, entry in header.items()):
             if begin != end:
                 raise ValueError(f"its tensors overlap or leave a gap at byte {end:,}")
             end = stop
@@ -140,7 +142,7 @@ def _tensors(path: Place, size: int) -> set[str]:
     return set(header)
 
 
-def _span(name: str, entry: object) -> tuple[int, int]:
+def _parse_span(name: str, entry: object) -> tuple[int, int]:
     """Return where a tensor begins and ends in the data, checked against its type and shape."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(stop)]}:
@@ -154,7 +156,7 @@ def _span(name: str, entry: object) -> tuple[int, int]:
     return begin, stop
 
 
-def _bytes(path: Place, start: int, stop: int) -> bytes:
+def _read_bytes(path: Place, start: int, stop: int) -> bytes:
     if isinstance(path, Remote):
         return path.read_range(start, stop)
     with path.open("rb") as file:

@@ -11,11 +11,11 @@ from lance.schema import LanceSchema
 
 from curation.errors import CommitError
 from curation.refs import TableRef
-from curation.storage.lease import Guard, unguarded
+from curation.storage.lease import Guard, guard_nothing
 from curation.tables.digests import rename_files
 from curation.tables.io import open_table
 from curation.tables.versions import set_torn_aside
-from curation.tasks import in_tasks
+from curation.tasks import run_in_tasks
 
 
 def add_columns(
@@ -24,7 +24,7 @@ def add_columns(
     added: pa.Schema,
     compute: Callable[[pa.RecordBatch], pa.RecordBatch],
     *,
-    guard: Guard = unguarded,
+    guard: Guard = guard_nothing,
 ) -> TableRef:
     """Make a new version of a table with the columns ``added``, computed fragment by fragment in Ray tasks.
 
@@ -57,7 +57,7 @@ def add_columns(
             rename_files(ref.uri, [described], old=before)
             return json.dumps(described), schema
 
-        merged = list(in_tasks(merge, numbers))
+        merged = list(run_in_tasks(merge, numbers))
         fragments = [FragmentMetadata.from_json(text) for text, _ in merged]
         # its own schema numbers the columns: the number of a dropped one is given to no other
         operation = lance.LanceOperation.Merge(fragments, merged[0][1])

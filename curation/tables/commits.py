@@ -25,15 +25,15 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 from pyroaring import BitMap64
 
-from curation.errors import REFUSALS, CommitError, of_lance
-from curation.escaping import logger_of
-from curation.storage.lease import Guard, unguarded
+from curation.errors import REFUSALS, CommitError, describe_lance_error
+from curation.escaping import get_logger
+from curation.storage.lease import Guard, guard_nothing
 from curation.tables.compaction import Merger
 from curation.tables.digests import rename_files
-from curation.tables.row_ids import RowIds, bitmap, include_all
+from curation.tables.row_ids import RowIds, include_all, make_bitmap
 from curation.tables.versions import Superseded, sync_version
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
@@ -51,7 +51,7 @@ WRITTEN = pa.schema(
 of writing (seconds since 1970) and optionally facts about the worker as a JSON object."""
 
 
-def committed_ids(uri: str) -> BitMap64:
+def read_committed_ids(uri: str) -> BitMap64:
     """Return the row ids of the newest version as a bitmap; every second id of a range of 10^8 takes 12.5 MB.
 
     Raises:
@@ -67,10 +67,10 @@ def write_fragment(
 ) -> pa.Table:
     """Write rows as fragments of a table without committing; return the row that names them (schema ``WRITTEN``)."""
     fragments = write_fragments(table, uri, schema=schema, mode="append")
-    return written(uri, fragments, table["row_id"].to_numpy().tobytes(), note=note)
+    return make_written_row(uri, fragments, table["row_id"].to_numpy().tobytes(), note=note)
 
 
-def written(
+def make_written_row(
     uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, object] | None = None
 ) -> pa.Table:
     """Return the row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes.
@@ -107,7 +107,7 @@ class Committer:
     ``fragment_mb``: small fragments are merged meanwhile, to so many MiB (``compaction.Merger``); unset: they stay.
     """
 
-    def __init__(self, uri: str, guard: Guard = unguarded, fragment_mb: int | None = None) -> None:
+    def __init__(self, uri: str, guard: Guard = guard_nothing, fragment_mb: int | None = None) -> None:
         self.uri, self._guard = uri, guard
         self._merger = None if fragment_mb is None else Merger(uri, fragment_mb)
         self.num_rows = 0
@@ -130,7 +130,7 @@ class Committer:
             CommitError: only some of the rows are already known, or an id occurs twice in the fragment.
         """
         ids_N = np.frombuffer(row_ids, dtype=np.int64)
-        ids = bitmap(ids_N)
+        ids = make_bitmap(ids_N)
         if len(ids) != len(ids_N):
             raise CommitError(f"{self.uri}: a fragment of {len(ids_N)} rows repeats {len(ids_N) - len(ids)} ids")
         if self._is_new(ids):
@@ -158,9 +158,11 @@ class Committer:
             except REFUSALS as error:
                 if attempt == COMMIT_ATTEMPTS:
                     raise CommitError(
-                        f"{self.uri}: commit failed {attempt} times, last: {of_lance(error) or error}"
+                        f"{self.uri}: commit failed {attempt} times, last: {describe_lance_error(error) or error}"
                     ) from error
-                logger.warning("%s: commit %d failed (%s); trying again", self.uri, attempt, of_lance(error) or error)
+                logger.warning(
+                    "%s: commit %d failed (%s); trying again", self.uri, attempt, describe_lance_error(error) or error
+                )
                 time.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
         self.num_rows += num_queued
 
@@ -168,7 +170,7 @@ class Committer:
         """Read the newest version, and drop from the queue what it already has."""
         dataset = lance.dataset(self.uri)
         self._row_ids.follow(dataset)
-        self._dataset, self._first = dataset, _first(dataset)
+        self._dataset, self._first = dataset, _get_first_fragment(dataset)
         if self._merger is not None:
             self._merger.forget()
         queue, self._queue, self._pending = self._queue, [], BitMap64()
@@ -203,7 +205,7 @@ class Committer:
         self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
         sync_version(self._dataset)
         if self._first is None:
-            self._first = _first(self._dataset)
+            self._first = _get_first_fragment(self._dataset)
         self._row_ids.add(new, self._pending)
         if merged:
             self._row_ids.rebase(self._dataset)
@@ -213,7 +215,7 @@ class Committer:
             self._merger.start(self._dataset)
 
 
-def _first(dataset: lance.LanceDataset) -> FragmentMetadata | None:
+def _get_first_fragment(dataset: lance.LanceDataset) -> FragmentMetadata | None:
     return next((fragment.metadata for fragment in dataset.get_fragments()), None)
 
 

@@ -21,18 +21,18 @@ import lance
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from curation.errors import REFUSALS, CommitError, of_lance
-from curation.escaping import logger_of
+from curation.errors import REFUSALS, CommitError, describe_lance_error
+from curation.escaping import get_logger
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.storage.lease import Guard, unguarded
+from curation.storage.lease import Guard, guard_nothing
 from curation.tables.digests import find_changed, rename_files
 from curation.tables.row_ids import RowIds
 from curation.tables.versions import sync_version
-from curation.tasks import MAX_RETRIES, in_tasks, off_head, root
+from curation.tasks import MAX_RETRIES, find_root_error, keep_off_head, run_in_tasks
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 FEWEST = 16
 """Compact only a table with at least so many fragments; a smaller one is not worth rewriting all its rows."""
@@ -44,7 +44,7 @@ BATCH_BYTES = 16 << 20
 """Bytes of rows that a task reads at a time."""
 
 
-def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> TableRef:
+def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = guard_nothing) -> TableRef:
     """Rewrite rows in fragments of ``fragment_mb`` MiB or a little more; return ``ref`` if it gains little, or fails.
 
     Raises:
@@ -56,11 +56,11 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
         return ref
 
     try:  # the actors of the pass keep their CPUs for other passes
-        rewritten = list(in_tasks(rewrite, ((ref, task) for task in tasks), beside_actors=True))
+        rewritten = list(run_in_tasks(rewrite, ((ref, task) for task in tasks), beside_actors=True))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
-        if isinstance(root(error), CommitError):
-            raise root(error) from error
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, of_lance(error) or error)
+        if isinstance(find_root_error(error), CommitError):
+            raise find_root_error(error) from error
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, describe_lance_error(error) or error)
         return ref
     return commit(ref, rewritten, guard=guard)
 
@@ -78,7 +78,7 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
         {
             "target_rows_per_fragment": max(1, int(fragment_bytes / row_bytes)),
             "max_bytes_per_file": 2**40,  # split by rows only, otherwise a small fragment follows each large one
-            "batch_size": _batch_rows(row_bytes),
+            "batch_size": _compute_batch_rows(row_bytes),
             "num_threads": 1,
         },
     ).tasks
@@ -100,7 +100,7 @@ def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
     return renamed
 
 
-def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = unguarded) -> TableRef:
+def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = guard_nothing) -> TableRef:
     """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
 
     Raises:
@@ -109,16 +109,16 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
     dataset = lance.dataset(ref.uri, version=ref.version)
     ids = RowIds(ref.uri)
     ids.follow(dataset)
-    known = _files(fragment.metadata for fragment in dataset.get_fragments())
-    known |= _files(fragment for item in rewritten for fragment in item.new_fragments)
+    known = _list_first_files(fragment.metadata for fragment in dataset.get_fragments())
+    known |= _list_first_files(fragment for item in rewritten for fragment in item.new_fragments)
     guard()
     try:
         Compaction.commit(dataset, list(rewritten))
         sync_version(dataset)
     except REFUSALS as error:
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, of_lance(error) or error)
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, describe_lance_error(error) or error)
         return ref
-    files = _files(fragment.metadata for fragment in dataset.get_fragments())
+    files = _list_first_files(fragment.metadata for fragment in dataset.get_fragments())
     if not files <= known or dataset.count_rows() != len(ids.ids):
         raise CommitError(f"{ref.uri}: rows of another driver came in between version {ref.version} and its compaction")
     ids.rebase(dataset)
@@ -148,9 +148,9 @@ class Merger:
     def start(self, dataset: lance.LanceDataset) -> None:
         """Start to merge the fragments of this version that are ripe."""
         busy = {fragment.id for group in self._under_way.values() for fragment in group}
-        for group in self._ripe(fragment.metadata for fragment in dataset.get_fragments()[1:]):
+        for group in self._iter_ripe(fragment.metadata for fragment in dataset.get_fragments()[1:]):
             if busy.isdisjoint(fragment.id for fragment in group):
-                _, where = off_head(ray.nodes())  # type: ignore[no-untyped-call]
+                _, where = keep_off_head(ray.nodes())  # type: ignore[no-untyped-call]
                 task = ray.remote(merge).options(num_cpus=0, max_retries=MAX_RETRIES, **where)
                 ids = [fragment.id for fragment in group]
                 self._under_way[task.remote(TableRef(uri=self._uri, version=dataset.version), ids)] = group
@@ -169,9 +169,11 @@ class Merger:
             try:
                 new = [FragmentMetadata.from_json(json.dumps(item)) for item in ray.get(task)]
             except (*REFUSALS, ray.exceptions.RayError) as error:
-                if isinstance(root(error), CommitError):
-                    raise root(error) from error
-                logger.warning("%s: keeps %d small fragments (%s)", self._uri, len(group), of_lance(error) or error)
+                if isinstance(find_root_error(error), CommitError):
+                    raise find_root_error(error) from error
+                logger.warning(
+                    "%s: keeps %d small fragments (%s)", self._uri, len(group), describe_lance_error(error) or error
+                )
                 continue
             before, after = (sum(fragment.physical_rows for fragment in part) for part in (group, new))
             if before != after:
@@ -183,7 +185,7 @@ class Merger:
         """Drop what is under way: another version than the one that it was made for is the newest."""
         self._under_way = {}
 
-    def _ripe(self, fragments: Iterable[FragmentMetadata]) -> Iterator[list[FragmentMetadata]]:
+    def _iter_ripe(self, fragments: Iterable[FragmentMetadata]) -> Iterator[list[FragmentMetadata]]:
         levels: defaultdict[int, list[FragmentMetadata]] = defaultdict(list)
         sizes: defaultdict[int, int] = defaultdict(int)
         for fragment in fragments:
@@ -210,7 +212,7 @@ def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
     _require_unchanged(ref, [fragment.metadata for fragment in old])
     num_bytes = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.metadata.files)
     num_rows = sum(fragment.physical_rows for fragment in old)
-    scanner = dataset.scanner(fragments=old, batch_size=_batch_rows(num_bytes / num_rows), scan_in_order=True)
+    scanner = dataset.scanner(fragments=old, batch_size=_compute_batch_rows(num_bytes / num_rows), scan_in_order=True)
     one = {"max_rows_per_file": num_rows, "max_bytes_per_file": 2**40}  # a number of rows beyond 32 bits is taken as 0
     new = write_fragments(scanner.to_reader(), ref.uri, schema=dataset.schema, mode="append", **one)
     described: list[Json] = [fragment.to_json() for fragment in new]
@@ -223,10 +225,10 @@ def _require_unchanged(ref: TableRef, fragments: Sequence[FragmentMetadata]) -> 
         raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({wrong[0]})")
 
 
-def _batch_rows(row_bytes: float) -> int:
+def _compute_batch_rows(row_bytes: float) -> int:
     return max(1, min(8192, int(BATCH_BYTES / max(1.0, row_bytes))))
 
 
-def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
+def _list_first_files(fragments: Iterable[FragmentMetadata]) -> set[str]:
     """Return the files of the first columns; Lance draws their names at random."""
     return {fragment.files[0].path for fragment in fragments}

@@ -12,8 +12,8 @@ from lance.fragment import FragmentMetadata
 
 from curation.json_types import Json
 from curation.storage import durable
-from curation.storage.digest import QUICK, quick_content
-from curation.storage.paths import Remote, place
+from curation.storage.digest import QUICK, compute_quick_content
+from curation.storage.paths import Remote, to_place
 
 DATA = "data"
 _NAME = re.compile(r"(?:.*/)?([0-9a-f]{32})-[^/]+\.lance")
@@ -38,21 +38,21 @@ def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) 
     Raises:
         OSError: a file cannot be read or renamed.
     """
-    home = place(uri)
+    home = to_place(uri)
     if isinstance(home, Remote):
         return
     new = [file for fragment in fragments for file in fragment["files"] if file["path"] not in old]
     for file in new:
         written = home / DATA / file["path"]
-        file["path"] = f"{quick_content(written).digest.removeprefix(QUICK)}-{file['path']}"
+        file["path"] = f"{compute_quick_content(written).digest.removeprefix(QUICK)}-{file['path']}"
         written.replace(home / DATA / file["path"])
     durable.sync([*(home / DATA / file["path"] for file in new), home / DATA])
 
 
 def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:
     """Return the data files of fragments, by name, whose bytes are not those of their digests."""
-    home = place(uri)
+    home = to_place(uri)
     if isinstance(home, Remote):
         return []
     known = {f"{DATA}/{file.path}": digest_in(file.path) for fragment in fragments for file in fragment.files}
-    return sorted(name for name, said in known.items() if said and quick_content(home / name).digest != said)
+    return sorted(name for name, said in known.items() if said and compute_quick_content(home / name).digest != said)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.json_types import Json
-from curation.storage.digest import file_sha256
+from curation.storage.digest import compute_sha256
 from curation.storage.durable import sync_names
 from curation.storage.files import sync_file
 from curation.storage.paths import Place, Remote
@@ -55,11 +55,11 @@ def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Pla
 
 
 def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path, name: str, form: str) -> WrittenFile:
-    rows = (_parquet if form == "parquet" else _jsonl)(batches, schema, local)
-    return WrittenFile(path=name, rows=rows, bytes=local.stat().st_size, sha256=file_sha256(local))
+    rows = (_write_parquet if form == "parquet" else _write_jsonl)(batches, schema, local)
+    return WrittenFile(path=name, rows=rows, bytes=local.stat().st_size, sha256=compute_sha256(local))
 
 
-def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
+def _write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
     rows = 0
     with pq.ParquetWriter(local, schema, compression="zstd") as writer:
         for batch in batches:
@@ -68,7 +68,7 @@ def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) 
     return rows
 
 
-def _jsonl(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
+def _write_jsonl(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
     rows = 0
     with local.open("w", encoding="utf-8") as file:
         for batch in batches:

@@ -13,9 +13,9 @@ from curation.arrays import Int64s
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage import durable
-from curation.storage.paths import PATIENCE_SECONDS, place
+from curation.storage.paths import PATIENCE_SECONDS, to_place
 from curation.tables import schemas
-from curation.tables.row_ids import SCAN_ROWS, in_order
+from curation.tables.row_ids import SCAN_ROWS, iter_ordered_ids
 from curation.tables.versions import set_torn_aside
 
 # Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
@@ -25,7 +25,7 @@ os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS)
 FRAGMENT_ROWS = 1 << 18
 """The most rows of a fragment that is written from batches: Lance holds up to 8 MB of each column until it ends."""
 MOST_RUNS = 1 << 20
-"""A lookup of more runs is not held by :func:`finder`: 24 MiB."""
+"""A lookup of more runs is not held by :func:`make_offset_finder`: 24 MiB."""
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
@@ -34,7 +34,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
     Raises:
         CommitError: the existing table has other columns.
     """
-    place(uri).parent.mkdir(parents=True, exist_ok=True)
+    to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     set_torn_aside(uri)
     try:
         # not write_dataset(mode="create"): of two concurrent calls, the slower one empties the other's table
@@ -47,28 +47,28 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
             raise refused from None
     else:
         present = schema
-        durable.sync_names(place(uri))
+        durable.sync_names(to_place(uri))
     if present.names[: len(schema)] != schema.names:
         raise CommitError(f"{uri}: has the columns {present.names}, wanted {schema.names}; remove it or change the run")
-    return latest(uri)
+    return find_latest(uri)
 
 
-def latest(uri: str) -> TableRef:
+def find_latest(uri: str) -> TableRef:
     """Return the newest version of a table."""
     return TableRef(uri=uri, version=lance.dataset(uri).version)
 
 
 def write(table: pa.Table, uri: str) -> TableRef:
     """Write a whole small table at once; replaces what an interrupted run left there."""
-    place(uri).parent.mkdir(parents=True, exist_ok=True)
-    mode = "overwrite" if place(uri).exists() else "create"
+    to_place(uri).parent.mkdir(parents=True, exist_ok=True)
+    mode = "overwrite" if to_place(uri).exists() else "create"
     return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str) -> TableRef:
     """Write a table from batches as they come; replaces what an interrupted run left there."""
-    place(uri).parent.mkdir(parents=True, exist_ok=True)
-    mode = "overwrite" if place(uri).exists() else "create"
+    to_place(uri).parent.mkdir(parents=True, exist_ok=True)
+    mode = "overwrite" if to_place(uri).exists() else "create"
     reader = pa.RecordBatchReader.from_batches(schema, batches)
     written = lance.write_dataset(reader, uri, schema=schema, mode=mode, max_rows_per_file=FRAGMENT_ROWS)
     return TableRef(uri=uri, version=written.version)
@@ -111,18 +111,18 @@ def count(ref: TableRef, filter: str | None = None) -> int:
     return int(open_table(ref).count_rows(filter=filter))
 
 
-def size(ref: TableRef) -> int:
+def get_table_size(ref: TableRef) -> int:
     """Return the bytes of the table's data files at this version, as they are stored."""
     fragments = [fragment.metadata for fragment in open_table(ref).get_fragments()]
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
 
 
-def answered(ref: TableRef) -> str:
-    """Return the filter of :func:`schemas.answered` for a labels table."""
-    return schemas.answered(open_table(ref).schema)
+def make_answered_filter(ref: TableRef) -> str:
+    """Return the filter of :func:`schemas.make_answered_filter` for a labels table."""
+    return schemas.make_answered_filter(open_table(ref).schema)
 
 
-def num_dropped(ref: TableRef) -> int:
+def count_dropped(ref: TableRef) -> int:
     """Return the number of rows of a labels table that a first cut dropped; 0 without one."""
     table = open_table(ref)
     return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
@@ -134,10 +134,10 @@ def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = Non
     Raises:
         CommitError: an id is not in the table.
     """
-    return _take(ref, row_ids_N, offsets(ref, row_ids_N), columns)
+    return _take(ref, row_ids_N, find_offsets(ref, row_ids_N), columns)
 
 
-def offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
+def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
     """Return the position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
 
     The ids are different. The id column is scanned in batches.
@@ -146,7 +146,7 @@ def offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
     sorted_N = row_ids_N[order_N]
     offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
     start = 0
-    for ids in in_order(open_table(ref), SCAN_ROWS):
+    for ids in iter_ordered_ids(open_table(ref), SCAN_ROWS):
         place = np.searchsorted(sorted_N, ids)
         place[place == len(sorted_N)] = 0
         hit = np.flatnonzero(sorted_N[place] == ids) if len(sorted_N) else np.empty(0, dtype=np.int64)
@@ -162,9 +162,9 @@ class Lookup:
     """
 
     def __init__(self, ref: TableRef, runs: "Iterable[Int64s] | None" = None) -> None:
-        """Take ``runs`` of the table, if they were read already (:func:`finder`)."""
+        """Take ``runs`` of the table, if they were read already (:func:`make_offset_finder`)."""
         self._ref = ref
-        parts = [np.zeros((3, 0), dtype=np.int64), *(_runs(ref) if runs is None else runs)]
+        parts = [np.zeros((3, 0), dtype=np.int64), *(_iter_runs(ref) if runs is None else runs)]
         start_R, offset_R, size_R = np.concatenate(parts, axis=1)
         order_R = np.argsort(start_R)
         self._start_R, self._offset_R, self._size_R = start_R[order_R], offset_R[order_R], size_R[order_R]
@@ -199,28 +199,28 @@ class Lookup:
         return np.where((after_N >= 0) & (after_N < self._size_R[run_N]), self._offset_R[run_N] + after_N, -1)
 
 
-def finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
-    """Return :func:`offsets` for many calls in bounded memory: a :class:`Lookup`, or a scan a call if it were large."""
+def make_offset_finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
+    """Return :func:`find_offsets` for many calls in bounded memory: a :class:`Lookup`, or a scan a call if it were large."""
     num_runs, runs = 0, []
-    for runs_3R in _runs(ref):
+    for runs_3R in _iter_runs(ref):
         num_runs += runs_3R.shape[1]
         if num_runs > MOST_RUNS:
-            return partial(offsets, ref)
+            return partial(find_offsets, ref)
         runs.append(runs_3R)
     return Lookup(ref, runs).offsets
 
 
-def _runs(ref: TableRef) -> "Iterator[Int64s]":
+def _iter_runs(ref: TableRef) -> "Iterator[Int64s]":
     """First id, position and number of rows of each run of consecutive ids, int64 [3, R], in the table's order."""
     offset = 0
-    for ids_N in in_order(open_table(ref), SCAN_ROWS):
+    for ids_N in iter_ordered_ids(open_table(ref), SCAN_ROWS):
         (first_R,) = np.nonzero(np.diff(ids_N, prepend=ids_N[0]) != 1)
         yield np.stack([ids_N[first_R], offset + first_R, np.diff(first_R, append=len(ids_N))])
         offset += len(ids_N)
 
 
 def take_offsets(ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows at the positions from :func:`offsets` or :meth:`Lookup.offsets`, in that order.
+    """Return the rows at the positions from :func:`find_offsets` or :meth:`Lookup.offsets`, in that order.
 
     Raises:
         CommitError: a position is -1.

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 
-def values(column: pa.ChunkedArray) -> list[str]:
+def encode_values(column: pa.ChunkedArray) -> list[str]:
     """Return a column's values as ``json.dumps`` writes them; dates and the like as texts, NaN and infinity as null."""
     kind = column.type
     if pa.types.is_string(kind):
@@ -18,17 +18,17 @@ def values(column: pa.ChunkedArray) -> list[str]:
     elif pa.types.is_integer(kind):
         encode = repr
     elif pa.types.is_floating(kind):
-        encode = _number
+        encode = _encode_number
     else:
         encode = partial(json.dumps, default=str)
     return ["null" if value is None else encode(value) for value in column.to_pylist()]
 
 
-def _number(value: float) -> str:
+def _encode_number(value: float) -> str:
     return repr(value) if isfinite(value) else "null"
 
 
-def objects(columns: Mapping[str, Sequence[str]]) -> list[str]:
+def encode_objects(columns: Mapping[str, Sequence[str]]) -> list[str]:
     """Return one object a row, as ``json.dumps`` of a dictionary; ``columns`` are the JSON values of each key."""
     names = [encode_basestring_ascii(name).replace("%", "%%") for name in columns]
     form = "{" + ", ".join(f"{name}: %s" for name in names) + "}"

@@ -21,16 +21,16 @@ class Requests(NamedTuple):
     """Requests that read, ask or list."""
 
 
-def file_puts(num_bytes: float) -> float:
+def count_file_puts(num_bytes: float) -> float:
     """Return requests that write a file of so many bytes."""
     return 1.0 if num_bytes <= PART_BYTES else num_bytes / PART_BYTES + 2
 
 
-def of_pass(*, chunks: float, commits: float, num_bytes: float) -> Requests:
+def count_pass_requests(*, chunks: float, commits: float, num_bytes: float) -> Requests:
     """Return the requests of a pass that writes ``num_bytes`` in fragments, one a chunk, with so many commits."""
     if not chunks:
         return Requests(0.0, 0.0)
-    puts = PUTS_AT_FIRST + chunks * file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits
+    puts = PUTS_AT_FIRST + chunks * count_file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits
     gets = GETS_AT_FIRST + GETS_A_CHUNK * chunks + GETS_A_COMMIT * commits
     if chunks >= FEWEST:  # the table is compacted
         puts += 2 * PUTS_A_COMMIT + num_bytes / PART_BYTES

@@ -18,11 +18,11 @@ from pyroaring import BitMap64
 
 from curation.arrays import Bools, Int64s
 from curation.errors import CommitError
-from curation.escaping import logger_of
-from curation.stopping import checked
-from curation.storage.paths import place, write_atomically
+from curation.escaping import get_logger
+from curation.stopping import iter_checked
+from curation.storage.paths import to_place, write_atomically
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 
 SCAN_ROWS = 1 << 20
@@ -40,7 +40,7 @@ class RowIds:
     def __init__(self, uri: str) -> None:
         self.ids = BitMap64()
         """The ids of the version followed last; every second id of a range of 10^8 takes 12.5 MB."""
-        self._path = place(f"{uri}.ids")
+        self._path = to_place(f"{uri}.ids")
         self._names: set[str] = set()
         """The fragments whose ids are loaded."""
         self._saved = time.monotonic()
@@ -113,7 +113,7 @@ class RowIds:
             logger.warning("%s: ignored (%s)", self._path, error)
 
 
-def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
+def iter_ordered_ids(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
     """Yield the row ids in the table's own order, ``num_rows`` at a time; the last batch may be smaller."""
     parts: list[Int64s] = []
     held = 0
@@ -129,7 +129,7 @@ def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
         yield np.concatenate(parts)
 
 
-def missing(ids_N: Int64s, done: BitMap64) -> Bools:
+def find_missing_ids(ids_N: Int64s, done: BitMap64) -> Bools:
     """Return which of the ids are not in ``done``, bool [N]; very cheap if all or none of a dense range is."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.bool_)
@@ -139,11 +139,11 @@ def missing(ids_N: Int64s, done: BitMap64) -> Bools:
         if len(known) == high - low + 1:
             return np.zeros(len(ids_N), dtype=np.bool_)
     else:
-        known = bitmap(ids_N) & done
+        known = make_bitmap(ids_N) & done
     return np.isin(ids_N.astype(np.uint64), np.frombuffer(known.to_array(), dtype=np.uint64), invert=True)
 
 
-def bitmap(ids_N: Int64s) -> BitMap64:
+def make_bitmap(ids_N: Int64s) -> BitMap64:
     """Return the ids as a bitmap; adds ranges if they are mostly consecutive, which is ten times faster."""
     unsigned_N = ids_N.astype(np.uint64)
     for ordered in (False, True):
@@ -161,7 +161,7 @@ def bitmap(ids_N: Int64s) -> BitMap64:
 def include(known: BitMap64, ids_N: Int64s) -> None:
     """Add ids to a bitmap. The cost depends on them alone; a union walks through all of ``known``, so it takes many."""
     if len(ids_N) >= UNION_ROWS and int(ids_N.max()) - int(ids_N.min()) < 8 * len(ids_N):
-        known.update(bitmap(ids_N))
+        known.update(make_bitmap(ids_N))
     else:
         known.update(array("Q", ids_N.astype(np.uint64).tobytes()))
 
@@ -182,7 +182,7 @@ def scan(
         io_buffer_size=READ_AHEAD_BYTES,
         scan_in_order=in_order,
     )
-    for batch in checked(scanner.to_batches()):
+    for batch in iter_checked(scanner.to_batches()):
         yield batch.column("row_id").to_numpy()
 
 

@@ -6,9 +6,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from curation.refs import TableRef
-from curation.stopping import checked
+from curation.stopping import iter_checked
 from curation.tables.io import open_table
-from curation.tasks import in_tasks
+from curation.tasks import run_in_tasks
 
 BATCH_ROWS = 1 << 17
 READ_AHEAD_BATCHES, READ_AHEAD_BYTES = 4, 32 << 20
@@ -21,7 +21,7 @@ ROWS_A_TASK = 1 << 22
 Result = TypeVar("Result")
 
 
-def batches(
+def iter_table_batches(
     ref: TableRef,
     columns: Mapping[str, str],
     filter: str | None,
@@ -47,27 +47,29 @@ def batches(
         fragments=chosen,
         scan_in_order=True,
     )
-    yield from checked(scanner.to_batches())
+    yield from iter_checked(scanner.to_batches())
 
 
-def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
+def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
     """Yield ``function(None)`` or, of a large table, ``function(fragments)`` of each task's fragments, in their order.
 
     Raises:
         UserError: as the function raised it.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
-    yield from streamed(ref, lambda fragments: [function(fragments)])
+    yield from stream_fragments(ref, lambda fragments: [function(fragments)])
 
 
-def streamed(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
+def stream_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
     """Yield values that ``function`` yields, in the order of the table: singly or, of a large table, by task.
 
     Raises:
         UserError: as the function raised it.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
-    parts = _parts((item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments())
+    parts = _group_fragments(
+        (item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments()
+    )
     if len(parts) < 2:
         yield from function(None)
         return
@@ -75,11 +77,11 @@ def streamed(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[
     def of_part(numbers: list[int]) -> list[Result]:
         return list(function(numbers))
 
-    for found in in_tasks(of_part, ((numbers,) for numbers in parts)):
+    for found in run_in_tasks(of_part, ((numbers,) for numbers in parts)):
         yield from found
 
 
-def _parts(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
+def _group_fragments(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Return the numbers of the fragments of each task; none if this process reads them."""
     known = list(fragments)
     parts: list[list[int]] = []

@@ -15,7 +15,7 @@ from curation.label_columns import (
     ORDER_OUTPUT_TOKENS,
     ORDER_PROMPT_TOKENS,
     LabelNumber,
-    follows_from_domain,
+    is_from_domain,
     is_given,
 )
 
@@ -33,7 +33,7 @@ CLUSTER = pa.field("row_cluster", pa.int64())
 examples and grades where ``splits.group`` is set."""
 
 
-def examples(columns: pa.Schema, *, gold: bool, clustered: bool = False) -> pa.Schema:
+def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = False) -> pa.Schema:
     """Source, calibration, adapt, test (with ``gold``) and pool (without): the domain's own columns and ``error``.
 
     ``clustered``: with ``CLUSTER``.
@@ -49,16 +49,16 @@ the stages that find long rows, make rollouts, select and report.
 """
 
 
-def state_column(state: str) -> str:
+def get_state_column(state: str) -> str:
     """Return the column of a hidden state by its name, e.g. ``output_last``."""
     return f"state_{state}"
 
 
 NUMBERS: tuple[str, ...] = get_args(LabelNumber)
-"""The columns of :func:`completions` with a number a row, that a trust function may read beside the states."""
+"""The columns of :func:`make_completions_schema` with a number a row, that a trust function may read beside the states."""
 
 TOKEN_LOGPROBS = "token_logprobs"
-"""A column of :func:`completions` with several numbers a row, that a trust function may read, too; it is there where
+"""A column of :func:`make_completions_schema` with several numbers a row, that a trust function may read, too; it is there where
 ``teacher.token_logprobs`` is set."""
 
 
@@ -67,7 +67,7 @@ def is_number(column: str) -> bool:
 
     Those are ``NUMBERS``, and those that follow from the domain.
     """
-    return column in NUMBERS or follows_from_domain(column)
+    return column in NUMBERS or is_from_domain(column)
 
 
 _TYPES = {
@@ -79,12 +79,12 @@ _TYPES = {
 """The types of those numbers that are not float32."""
 
 
-def input_column(name: str) -> str:
+def get_input_column(name: str) -> str:
     """Return the column of a trust function's input: a state, a number (:func:`is_number`), or ``TOKEN_LOGPROBS``."""
-    return name if name == TOKEN_LOGPROBS or is_number(name) else state_column(name)
+    return name if name == TOKEN_LOGPROBS or is_number(name) else get_state_column(name)
 
 
-def mend_of(column: str) -> str:
+def describe_mend(column: str) -> str:
     """Return the mend for a labels table that lacks a column which a trust function reads."""
     if column == TOKEN_LOGPROBS:
         return "set teacher.token_logprobs"
@@ -99,12 +99,14 @@ GIVEN_TYPE = pa.float32()
 """The type of numbers that follow from the domain."""
 
 
-def added_type(name: str) -> pa.DataType:
-    """Return the type of a column that :func:`labels` adds."""
+def get_added_type(name: str) -> pa.DataType:
+    """Return the type of a column that :func:`make_labels_schema` adds."""
     return pa.int32() if name in (ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS) else GIVEN_TYPE
 
 
-def completions(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
+def make_completions_schema(
+    states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0
+) -> pa.Schema:
     """Return the output of a teacher, one row per request.
 
     ``completion`` text of the answer, stop token or string cut.
@@ -153,20 +155,20 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int, num_to
             pa.field("option_logprobs", pa.list_(pa.float32())),
             *([pa.field(TOKEN_LOGPROBS, pa.list_(pa.float16(), num_token_logprobs))] if num_token_logprobs else []),
             *(pa.field(name, _TYPES.get(name, pa.float32())) for name in NUMBERS),
-            *(pa.field(state_column(state), pa.list_(value, state_size)) for state in states),
+            *(pa.field(get_state_column(state), pa.list_(value, state_size)) for state in states),
             ERROR,
         ]
     )
 
 
-def labels(
+def make_labels_schema(
     states: Sequence[str],
     state_dtype: str,
     state_size: int,
     num_token_logprobs: int = 0,
     added: Sequence[str] = (),
 ) -> pa.Schema:
-    """Return the schema of labels: :func:`completions` and ``label``, which the domain reads from it (null: unparsed).
+    """Return the schema of labels: :func:`make_completions_schema` and ``label``, which the domain reads from it (null: unparsed).
 
     ``added`` numbers that follow from the domain: those that came with labels made elsewhere
     (``curation.label_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
@@ -174,38 +176,38 @@ def labels(
     other order. Below a half its preference follows the order; null where the second question has no answer.
     ``order_prompt_tokens`` and ``order_output_tokens`` are what that question took, null where it was not asked.
     """
-    *fields, error = completions(states, state_dtype, state_size, num_token_logprobs)
-    numbers = (pa.field(name, added_type(name)) for name in added)
+    *fields, error = make_completions_schema(states, state_dtype, state_size, num_token_logprobs)
+    numbers = (pa.field(name, get_added_type(name)) for name in added)
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *numbers, error])
 
 
 FIRST_CUT_RAW, DROPPED = "first_cut_raw", "dropped"
 FIRST_CUT = pa.schema([pa.field(FIRST_CUT_RAW, pa.float32()), pa.field(DROPPED, pa.bool_(), nullable=False)])
-"""Columns of a labels table that was made with a first cut (``stages.first_cut``), after those of :func:`labels`.
+"""Columns of a labels table that was made with a first cut (``stages.first_cut``), after those of :func:`make_labels_schema`.
 
 ``first_cut_raw`` the raw score of the prompt, null for an error row and for rows after the cut turned itself off;
 ``dropped`` the score is below the cut's threshold: the teacher was not asked for an answer, so that completion, label,
 states and error are null. No arm selects a dropped row."""
 
 
-def answered(labels: pa.Schema) -> str:
+def make_answered_filter(labels: pa.Schema) -> str:
     """Return an SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
     return f"error IS NULL AND NOT {DROPPED}" if DROPPED in labels.names else "error IS NULL"
 
 
-def are_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
-    """Return which rows of a labels table have an answer, bool [N]: :func:`answered` for rows in memory."""
+def find_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return which rows of a labels table have an answer, bool [N]: :func:`make_answered_filter` for rows in memory."""
     are_N: npt.NDArray[np.bool_] = labels["error"].is_null().to_numpy()
     return are_N & ~labels[DROPPED].to_numpy() if DROPPED in labels.column_names else are_N
 
 
-def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
+def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
     """Return a labels table that was scored while it was labelled: it keeps the named states of a sample of rows.
 
     The states are lists of variable length, null outside the sample, because Lance stores a null of a fixed-size list
     in full.
     """
-    kept = {state_column(state) for state in states}
+    kept = {get_state_column(state) for state in states}
     return pa.schema(
         [
             field.with_type(pa.list_(field.type.value_type)) if field.name in kept else field
@@ -215,35 +217,35 @@ def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
     )
 
 
-def projected_states(schema: pa.Schema, size: int) -> pa.Schema:
+def make_projected_schema(schema: pa.Schema, size: int) -> pa.Schema:
     """Return a labels schema with ``state_pca`` for its states: the projection of them concatenated, in their type.
 
     It is null if a state is null or the type cannot hold the projection.
     """
     value = next(field.type.value_type for field in schema if is_state(field.name))
     fields = [field for field in schema if not is_state(field.name)]
-    return pa.schema([*fields[:-1], pa.field(state_column("pca"), pa.list_(value, size)), fields[-1]])
+    return pa.schema([*fields[:-1], pa.field(get_state_column("pca"), pa.list_(value, size)), fields[-1]])
 
 
 def is_state(column: str) -> bool:
     """Return whether a column of a labels table holds hidden states."""
-    return column.startswith(state_column(""))
+    return column.startswith(get_state_column(""))
 
 
-def raw_column(function: str) -> str:
+def get_raw_column(function: str) -> str:
     """Return the column of a fitted trust function's raw score, which ranks rows (a float32 sigmoid saturates at 1).
 
     Added to the labels table, like :func:`trust_column` and the signals, as a new version; null for error rows.
     """
-    return f"{_safe(function)}_raw"
+    return f"{_escape_name(function)}_raw"
 
 
 def trust_column(function: str) -> str:
     """Return the column of a fitted trust function's score in [0, 1], larger is more reliable."""
-    return f"{_safe(function)}_trust"
+    return f"{_escape_name(function)}_trust"
 
 
-def _safe(name: str) -> str:
+def _escape_name(name: str) -> str:
     """Return a name as a part of a column's name: in Lance a dot leads into a column."""
     return name.replace(".", "_").replace(":", "_")
 
@@ -267,7 +269,7 @@ GRADES = pa.schema(
 select and report stages read the pool's grades."""
 
 
-def grades(of: pa.Schema) -> pa.Schema:
+def make_grades_schema(of: pa.Schema) -> pa.Schema:
     """Return ``GRADES``, with ``CLUSTER`` where the table of the examples, or of the grades before, has it."""
     return GRADES.append(CLUSTER) if CLUSTER.name in of.names else GRADES
 

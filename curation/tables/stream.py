@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from curation.errors import CommitError
 from curation.json_types import Json
-from curation.stopping import checked
-from curation.storage.lease import Guard, unguarded
+from curation.stopping import iter_checked
+from curation.storage.lease import Guard, guard_nothing
 from curation.tables.commits import Committer
 
 COMMIT_SHARE = 0.1
@@ -41,7 +41,7 @@ def commit_stream(
     committers: Sequence[Committer] = (),
     *,
     seconds: float,
-    guard: Guard = unguarded,
+    guard: Guard = guard_nothing,
     fragment_mb: int | None = None,
     on_commit: Callable[[CommitRound], None] | None = None,
     on_written: Callable[[WrittenFragment], None] | None = None,
@@ -80,7 +80,7 @@ def commit_stream(
             on_commit(CommitRound(rows, time.monotonic() - begun))
 
     try:
-        for table in checked(written):
+        for table in iter_checked(written):
             if table is not None:
                 is_due = is_due or len(table) > 0
                 take(table)

@@ -15,7 +15,7 @@ NO_TEXT = np.uint64(1 << BITS)
 """Stands for a null; no text has it."""
 
 
-def hashed(text_N: pa.Array) -> Uint64s:
+def hash_texts(text_N: pa.Array) -> Uint64s:
     """Return a hash of each text, ``NO_TEXT`` for a null, uint64 [N]; hash each distinct text of the array once."""
     coded = text_N.dictionary_encode()
     texts: list[str] = coded.dictionary.to_pylist()

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import lance
 
-from curation.errors import REFUSALS, TableError, of_lance
-from curation.escaping import logger_of, message
+from curation.errors import REFUSALS, TableError, describe_lance_error
+from curation.escaping import format_error, get_logger
 from curation.refs import TableRef
 from curation.stopping import Stopped
 from curation.storage import durable
 from curation.storage.files import sync_folder
 from curation.storage.lease import Guard
-from curation.storage.paths import Remote, place
+from curation.storage.paths import Remote, to_place
 
 VERSIONS = "_versions"
 MAGIC = b"LANC"
@@ -31,15 +31,15 @@ KEPT_SECONDS = 1800.0
 """Time to keep a version after it was replaced. Lance gives a commit this long, so no pending commit needs an older
 version."""
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 
-def manifest_names(version: int) -> tuple[str, str]:
+def make_manifest_names(version: int) -> tuple[str, str]:
     """Return the names under which Lance keeps what a version consists of: newer tables count down."""
     return f"{VERSIONS}/{(1 << 64) - 1 - version:020}.manifest", f"{VERSIONS}/{version}.manifest"
 
 
-def version_of(name: str) -> int | None:
+def parse_version(name: str) -> int | None:
     """Return the version that a file of this name describes."""
     found = re.fullmatch(rf"{VERSIONS}/(\d+)\.manifest", name)
     if found is None:
@@ -50,12 +50,12 @@ def version_of(name: str) -> int | None:
 
 def sync_version(dataset: lance.LanceDataset) -> None:
     """Wait until the file that describes the dataset's version is on the disk; see :mod:`curation.storage.durable`."""
-    home = place(dataset.uri)
+    home = to_place(dataset.uri)
     if not isinstance(home, Remote):
-        durable.sync(path for name in manifest_names(dataset.version) if (path := home / name).exists())
+        durable.sync(path for name in make_manifest_names(dataset.version) if (path := home / name).exists())
 
 
-def files_of(ref: TableRef) -> dict[str, int | None]:
+def list_version_files(ref: TableRef) -> dict[str, int | None]:
     """Return the bytes of the data files and lists of deleted rows that a version names, None where it does not say.
 
     Raises:
@@ -70,7 +70,7 @@ def files_of(ref: TableRef) -> dict[str, int | None]:
     except (KeyboardInterrupt, SystemExit, Stopped):
         raise
     except BaseException as error:  # of a damaged file, Lance's Rust code may raise what is no Exception
-        reason = of_lance(error) or f"it cannot be read ({type(error).__name__}: {message(error)})"
+        reason = describe_lance_error(error) or f"it cannot be read ({type(error).__name__}: {format_error(error)})"
         raise TableError(f"{ref.uri}: version {ref.version}: {reason}") from error
     return found
 
@@ -80,10 +80,10 @@ def find_torn(table: Path, after: int | None = None) -> list[Path]:
 
     ``after``: later ones that Lance cannot open, for whatever reason, count too.
     """
-    known = {path: version_of(f"{VERSIONS}/{path.name}") for path in (table / VERSIONS).glob("*.manifest")}
+    known = {path: parse_version(f"{VERSIONS}/{path.name}") for path in (table / VERSIONS).glob("*.manifest")}
     torn: list[Path] = []
     for version, path in sorted(((n, path) for path, n in known.items() if n is not None), reverse=True):
-        if _is_whole(path) and (after is None or version <= after or _opens(table, version)):
+        if _is_whole(path) and (after is None or version <= after or _can_open(table, version)):
             break
         torn.append(path)
     return torn
@@ -97,9 +97,9 @@ def _is_whole(path: Path) -> bool:
         return file.read() == MAGIC
 
 
-def _opens(table: Path, version: int) -> bool:
+def _can_open(table: Path, version: int) -> bool:
     try:
-        files_of(TableRef(uri=str(table), version=version))
+        list_version_files(TableRef(uri=str(table), version=version))
     except TableError:
         return False
     return True
@@ -107,7 +107,7 @@ def _opens(table: Path, version: int) -> bool:
 
 def set_torn_aside(uri: str, after: int | None = None) -> None:
     """Rename the files that :func:`find_torn` finds at the end of a local table, so that Lance opens the one before."""
-    table = place(uri)
+    table = to_place(uri)
     if isinstance(table, Remote):
         return
     torn = find_torn(table, after)
@@ -176,4 +176,6 @@ def remove_versions(dataset: lance.LanceDataset, old: Sequence[int]) -> None:
         if old:
             dataset.cleanup_old_versions(versions=list(old), error_if_tagged_old_versions=False)
     except REFUSALS as error:  # `curate clean` removes them later
-        logger.warning("%s: %d old versions were not removed (%s)", dataset.uri, len(old), of_lance(error) or error)
+        logger.warning(
+            "%s: %d old versions were not removed (%s)", dataset.uri, len(old), describe_lance_error(error) or error
+        )

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
 from curation.json_types import Json, JsonView
-from curation.models import here, state_size
-from curation.models.dtypes import settled
+from curation.models import fetch_model, get_state_size
+from curation.models.dtypes import settle_ask
 from curation.refs import ModelRef
-from curation.registry import BACKENDS, code
+from curation.registry import BACKENDS, load_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Teacher(Protocol):
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Return batches of ``schemas.completions``: each request exactly once, as a completion or an error row.
+        """Return batches of ``schemas.make_completions_schema``: each request exactly once, as a completion or an error row.
 
         A row that ``gate`` stops has neither completion nor error: of it there are the prompt's tokens alone. The
         others are answered as without it. A teacher that knows no gate is never given one.
@@ -136,30 +136,30 @@ class BaseTeacher:
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """Return the teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
-    return cast(Teacher, _class_of(config)(settled(config, model), None if model is None else here(model)))
+    return cast(Teacher, _load_class(config)(settle_ask(config, model), None if model is None else fetch_model(model)))
 
 
-def knows_gates(teacher: Teacher) -> bool:
+def has_gate_argument(teacher: Teacher) -> bool:
     """Return whether a teacher's ``label`` takes a gate; a backend of one's own need not."""
     return "gate" in signature(teacher.label).parameters
 
 
 def can_gate(backend: str) -> bool:
     """Return whether teachers of a backend take a gate; ``auto`` stands for those that do."""
-    return backend == "auto" or "gate" in signature(code(BACKENDS[backend].made_by).label).parameters
+    return backend == "auto" or "gate" in signature(load_code(BACKENDS[backend].made_by).label).parameters
 
 
-def engine_key(config: AskConfig) -> Json:
+def get_engine_key(config: AskConfig) -> Json:
     """Return the configuration that forces a restart; the same key and model reuse the teacher."""
-    return {"backend": config.backend, **_class_of(config).engine_key(config)}
+    return {"backend": config.backend, **_load_class(config).engine_key(config)}
 
 
-def _class_of(config: AskConfig) -> Any:
-    return code(BACKENDS[config.backend].made_by)
+def _load_class(config: AskConfig) -> Any:
+    return load_code(BACKENDS[config.backend].made_by)
 
 
-def width(config: AskConfig, model: ModelRef | None) -> int:
+def get_state_width(config: AskConfig, model: ModelRef | None) -> int:
     """Return numbers of a hidden state, without a teacher: the model's, or what a backend without weights says."""
     if model is not None and (config.backend == "auto" or BACKENDS[config.backend].weights):
-        return state_size(model, config.states)
-    return int(_class_of(config).width(config))
+        return get_state_size(model, config.states)
+    return int(_load_class(config).width(config))

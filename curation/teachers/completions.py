@@ -1,4 +1,4 @@
-"""Completions as columns: what backends fill and turn into a batch of ``schemas.completions``."""
+"""Completions as columns: what backends fill and turn into a batch of ``schemas.make_completions_schema``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.config import AskConfig
-from curation.config.states import layers_of, parse
+from curation.config.states import find_layers, parse
 from curation.tables import schemas
 
 Array = npt.NDArray[Any]
@@ -60,26 +60,26 @@ class AnsweredRow(NamedTuple):
 
     @property
     def of_options(self) -> dict[str, float] | None:
-        """How sure the choice among its options is (:func:`of_options`); ``None`` without scores of any."""
+        """How sure the choice among its options is (:func:`compute_option_sureness`); ``None`` without scores of any."""
         scores = self.option_logprobs if self.option_scores is None else self.option_scores
         if scores is None:
             return None
-        return of_pairs(scores) if self.in_pairs else of_options(scores, self.given_option)
+        return compute_pair_sureness(scores) if self.in_pairs else compute_option_sureness(scores, self.given_option)
 
 
 def completion_batch(
     rows: Sequence[AnsweredRow], *, states: Mapping[str, Array], state_dtype: str, num_token_logprobs: int = 0
 ) -> pa.RecordBatch:
-    """Return a batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
+    """Return a batch of ``schemas.make_completions_schema`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
     Of each answer's tokens the log-probabilities of the first ``num_token_logprobs`` are kept, the least, the first and
-    the last. Numbers of a state are stored as :func:`clipped` gives them; a state that holds an infinity or NaN becomes
+    the last. Numbers of a state are stored as :func:`clip_states` gives them; a state that holds an infinity or NaN becomes
     an error row (``state_overflow``) with null states.
     """
     problems = [row.error for row in rows]
     stored: dict[str, Array] = {}
     for name, hidden_ND in states.items():
-        stored[name] = clipped(hidden_ND, state_dtype)
+        stored[name] = clip_states(hidden_ND, state_dtype)
         for place in np.flatnonzero(~np.isfinite(hidden_ND).all(axis=1)).tolist():
             if problems[place] is None:
                 first = hidden_ND[place][~np.isfinite(hidden_ND[place])][0]
@@ -89,23 +89,25 @@ def completion_batch(
                 )
     bad_N = np.array([problem is not None for problem in problems], dtype=bool)
     state_size = next(iter(stored.values())).shape[1] if stored else 0
-    schema = schemas.completions(tuple(states), state_dtype, state_size, num_token_logprobs)
+    schema = schemas.make_completions_schema(tuple(states), state_dtype, state_size, num_token_logprobs)
     columns: dict[str, pa.Array] = {"error": pa.array(problems, schema.field("error").type)}
     for name in _COPIED:
         columns[name] = pa.array([getattr(row, name) for row in rows], schema.field(name).type)
-    for name, found_N in _sureness(rows, bad_N).items():
+    for name, found_N in _compute_sureness(rows, bad_N).items():
         columns[name] = pa.array(found_N, schema.field(name).type, from_pandas=True)
     if num_token_logprobs:
         logprob_NK = np.zeros((len(rows), num_token_logprobs), dtype=np.float16)
         for place, row in enumerate(rows):
             kept = row.token_logprobs[:num_token_logprobs]
             logprob_NK[place, : len(kept)] = kept
-        columns[schemas.TOKEN_LOGPROBS] = _fixed_size_list(logprob_NK, bad_N)
-    columns |= {schemas.state_column(name): _fixed_size_list(array_ND, bad_N) for name, array_ND in stored.items()}
+        columns[schemas.TOKEN_LOGPROBS] = _make_fixed_size_list(logprob_NK, bad_N)
+    columns |= {
+        schemas.get_state_column(name): _make_fixed_size_list(array_ND, bad_N) for name, array_ND in stored.items()
+    }
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def clipped(hidden_ND: Array, state_dtype: str) -> Array:
+def clip_states(hidden_ND: Array, state_dtype: str) -> Array:
     """Convert states to the type in which they are stored; finite numbers beyond it become its largest ones.
 
     Infinities and NaN stay what they are.
@@ -127,16 +129,16 @@ def count_clipped(completions: pa.Table) -> int:
     return number
 
 
-def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
+def select_by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
     """Return states by name, hidden_ND, of those by position and rank, with layers (``layers_of``) side by side."""
-    layers = layers_of(names)
+    layers = find_layers(names)
     parts = {place: np.split(wide_ND, len(layers), axis=1) for place, wide_ND in states.items()}
     return {
         name: parts[state.position, state.rank][layers.index(state.layer)] for name in names for state in [parse(name)]
     }
 
 
-def above(scores: Sequence[float], baselines: Sequence[float] | None) -> list[float]:
+def subtract_baselines(scores: Sequence[float], baselines: Sequence[float] | None) -> list[float]:
     """Return scores of options less their baselines; an option that is impossible by its baseline stays so."""
     if baselines is None:
         return list(scores)
@@ -144,7 +146,7 @@ def above(scores: Sequence[float], baselines: Sequence[float] | None) -> list[fl
     return [score if baseline == -math.inf else score - baseline for score, baseline in pairs]
 
 
-def ranked(scores: Sequence[float], given: int | None = None) -> list[int]:
+def rank_options(scores: Sequence[float], given: int | None = None) -> list[int]:
     """Return places of the scores, from the largest to the smallest; of equal ones the first comes first.
 
     The place ``given``, of an option that is read and not chosen, comes before all others.
@@ -178,18 +180,18 @@ def prompt_batch(
     }
     for name, hidden_ND in states.items():
         null_N = np.asarray(~np.isfinite(hidden_ND).all(axis=1))
-        columns[schemas.state_column(name)] = _fixed_size_list(clipped(hidden_ND, state_dtype), null_N)
+        columns[schemas.get_state_column(name)] = _make_fixed_size_list(clip_states(hidden_ND, state_dtype), null_N)
     return pa.record_batch(columns)
 
 
 def prompt_states(wide_ND: Array, kept: Sequence[str], wanted: Sequence[str]) -> dict[str, Array]:
     """Return the ``wanted`` states of the last prompt token, out of the layers of all ``kept`` ones, side by side."""
-    layers = layers_of(kept)
+    layers = find_layers(kept)
     parts = np.split(wide_ND, len(layers), axis=1)
     return {name: parts[layers.index(parse(name).layer)] for name in wanted}
 
 
-def dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state_size: int) -> pa.RecordBatch:
+def make_dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state_size: int) -> pa.RecordBatch:
     """Return a batch of rows that a gate stopped: null but for the row id and the tokens of prompt and answer (0).
 
     ``num_prompt_tokens`` are by row id; ``config`` and ``state_size`` as for :func:`error_batch`.
@@ -204,7 +206,7 @@ def dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state
     return pa.RecordBatch.from_arrays(columns, schema=nothing.schema)
 
 
-def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
+def find_options_problem(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
     """Return the problem with the options of a request, as the error of its row; None: nothing."""
     if not options:
         return "bad_options: none given; a request with options needs at least one"
@@ -214,7 +216,7 @@ def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None
     return None
 
 
-def _sureness(rows: Sequence[AnsweredRow], null_N: npt.NDArray[np.bool_]) -> dict[str, Array]:
+def _compute_sureness(rows: Sequence[AnsweredRow], null_N: npt.NDArray[np.bool_]) -> dict[str, Array]:
     """Return the columns of ``schemas.NUMBERS`` that follow from the rows, by name, float64 [N], NaN for a null."""
     sure = {name: np.full(len(rows), np.nan) for name in _SURENESS}
     for place, row in enumerate(rows):
@@ -237,7 +239,7 @@ def _set(columns: Mapping[str, Array], row: int, name: str, least: float, first:
         columns[f"{part}_{name}"][row] = value
 
 
-def of_options(scores: Sequence[float], given: int | None = None) -> dict[str, float]:
+def compute_option_sureness(scores: Sequence[float], given: int | None = None) -> dict[str, float]:
     """Return how sure the choice among options with these scores is, by column name; NaN where there is no margin.
 
     Of the option at the place ``given``, which came with its row, in place of the likeliest one: its margin is below
@@ -260,7 +262,7 @@ def of_options(scores: Sequence[float], given: int | None = None) -> dict[str, f
         }
 
 
-def gaps_of(scores: Sequence[float]) -> npt.NDArray[np.float64]:
+def compute_pair_gaps(scores: Sequence[float]) -> npt.NDArray[np.float64]:
     """Return the score of the first less that of the second option of each of L pairs; 0 where both are impossible."""
     first_L, second_L = np.asarray(scores, dtype=np.float64).reshape(-1, 2).T
     with np.errstate(invalid="ignore"):
@@ -268,12 +270,12 @@ def gaps_of(scores: Sequence[float]) -> npt.NDArray[np.float64]:
     return gap_L
 
 
-def of_pairs(scores: Sequence[float]) -> dict[str, float]:
+def compute_pair_sureness(scores: Sequence[float]) -> dict[str, float]:
     """Return the same of a choice within each of L pairs, where each of the 2^L sets of answers counts as an option.
 
     ``num_options`` is the number of pairs whose first option is chosen.
     """
-    gap_L = gaps_of(scores)
+    gap_L = compute_pair_gaps(scores)
     other_L = np.exp(-np.abs(gap_L)) / (1 + np.exp(-np.abs(gap_L)))
     log_L, rest_L = np.log1p(-other_L), np.log(other_L, where=other_L > 0, out=np.zeros_like(other_L))
     return {
@@ -285,7 +287,7 @@ def of_pairs(scores: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:
+def _make_fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:
     values = pa.array(np.ascontiguousarray(array_ND).reshape(-1))
     mask = pa.array(null_N) if null_N.any() else None
     return pa.FixedSizeListArray.from_arrays(values, array_ND.shape[1], mask=mask)

@@ -25,22 +25,22 @@ from transformers import (
 )
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import layers_of, positions_of
+from curation.config.states import find_layers, find_positions
 from curation.hashing import hash64
-from curation.models import text_of
+from curation.models import decode_tokens
 from curation.teachers import Gate
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
     OfTokens,
-    by_name,
     completion_batch,
-    dropped_batch,
+    make_dropped_batch,
     prompt_batch,
     prompt_states,
+    select_by_name,
 )
 from curation.teachers.forward import Forward
-from curation.teachers.logit_numbers import margin_and_negentropy
+from curation.teachers.logit_numbers import compute_sureness
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Walk, bar_others
 
@@ -89,15 +89,15 @@ class Decoder:
         seed: int,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of ``schemas.completions`` of requests that fit one batch: those that ``gate`` stops, the others."""
+        """Batches of ``schemas.make_completions_schema`` of requests that fit one batch: those that ``gate`` stops, the others."""
         prompts = [request.prompt for request in requests]
-        prefix, (logits_B1V, hidden_B1D) = self._forward.start(prompts, layers_of(config.states))
+        prefix, (logits_B1V, hidden_B1D) = self._forward.start(prompts, find_layers(config.states))
         if gate is not None:
-            passes_B = gate(_prompts(requests, hidden_B1D[:, 0], gate, config))
+            passes_B = gate(_make_prompt_batch(requests, hidden_B1D[:, 0], gate, config))
             if not passes_B.all():
                 stopped = [requests[place] for place in np.flatnonzero(~passes_B).tolist()]
                 num_tokens = {request.request.row_id: len(request.prompt) for request in stopped}
-                yield dropped_batch(num_tokens, config, self._forward.state_size)
+                yield make_dropped_batch(num_tokens, config, self._forward.state_size)
                 kept = np.flatnonzero(passes_B).tolist()
                 if not kept:
                     return
@@ -116,11 +116,11 @@ class Decoder:
         ]
         active = list(range(len(rows)))
         keep = 2 + max((len(end.encode()) for end in decoding.stop), default=0)  # tokens: a byte each, at least
-        states = _States(hidden_B1D[:, 0], positions_of(config.states), keep=keep)
+        states = _States(hidden_B1D[:, 0], find_positions(config.states), keep=keep)
         seen_BV = torch.zeros_like(logits_B1V[:, 0], dtype=torch.bool) if decoding.presence_penalty else None
         while True:
             self._draw([rows[index] for index in active], logits_B1V[:, 0], seen_BV, decoding)
-            ended = [place for place, index in enumerate(active) if self._ended(rows[index], states.num_steps)]
+            ended = [place for place, index in enumerate(active) if self._has_ended(rows[index], states.num_steps)]
             states.finish(
                 ended, [active[place] for place in ended], [rows[active[place]].num_content or 0 for place in ended]
             )
@@ -140,7 +140,7 @@ class Decoder:
             )
             logits_B1V, hidden_B1D = self._forward.extend(prefix, next_B1)
             states.answer(hidden_B1D[:, 0])
-        yield _batch(requests, rows, states, config)
+        yield _make_batch(requests, rows, states, config)
 
     def _draw(
         self, rows: list[_OpenAnswer], logits_BV: torch.Tensor, seen_BV: torch.Tensor | None, decoding: DecodingConfig
@@ -158,7 +158,7 @@ class Decoder:
         if decoding.temperature == 0:
             chosen_B = allowed_BV.argmax(dim=-1)
         else:
-            probs_BV = distribution(allowed_BV, decoding).cpu()
+            probs_BV = compute_distribution(allowed_BV, decoding).cpu()
             draws = [
                 torch.multinomial(probs_V, 1, generator=row.generator)
                 for probs_V, row in zip(probs_BV, rows, strict=True)
@@ -168,7 +168,7 @@ class Decoder:
             seen_BV.scatter_(1, chosen_B[:, None], True)
         whole_B = logits_BV.logsumexp(dim=-1)
         logprob_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - whole_B
-        numbers_B3 = torch.cat([logprob_B[:, None], margin_and_negentropy(logits_BV, whole_B)], dim=1)
+        numbers_B3 = torch.cat([logprob_B[:, None], compute_sureness(logits_BV, whole_B)], dim=1)
         for row, token, numbers in zip(rows, chosen_B.tolist(), numbers_B3.tolist(), strict=True):
             if row.num_content is not None:
                 continue
@@ -190,27 +190,27 @@ class Decoder:
             row.num_content, row.text = len(row.tokens), walk.option_of(row.options)
 
     def _cut_at_stop(self, row: _OpenAnswer, stop: tuple[str, ...]) -> None:
-        piece = self._piece(row.tokens[-1])
+        piece = self._get_piece(row.tokens[-1])
         if HALF not in piece and not any(end[-1] in piece for end in stop):
             return
         text = self._decode(row.tokens)
         cuts = [place for end in stop if (place := text.find(end)) >= 0]
         if cuts:
             row.text = text[: min(cuts)]
-            row.num_content = num_tokens_of(row.text, row.tokens, self._decode)
+            row.num_content = count_text_tokens(row.text, row.tokens, self._decode)
 
-    def _ended(self, row: _OpenAnswer, num_steps: int) -> bool:
+    def _has_ended(self, row: _OpenAnswer, num_steps: int) -> bool:
         """Return whether the answer is over and the state of its last token has been seen."""
         return row.num_content is not None and row.num_content <= num_steps
 
-    def _piece(self, token: int) -> str:
+    def _get_piece(self, token: int) -> str:
         """Return the piece that a token adds to a text; at a text's very beginning some tokenizers omit a space."""
         if token not in self._piece_texts:
             self._piece_texts[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._piece_texts[token]
 
     def _decode(self, tokens: list[int]) -> str:
-        return text_of(self._tokenizer, tokens)
+        return decode_tokens(self._tokenizer, tokens)
 
 
 class _States:
@@ -245,9 +245,9 @@ class _States:
             place_K, row_K = torch.tensor(members).T
             self._done.update(row_K.tolist())
             for position, kept_ND in self._kept.items():
-                kept_ND[row_K] = self._state(position, length)[place_K.to(self._prompt_BD.device)].cpu()
+                kept_ND[row_K] = self._compute_state(position, length)[place_K.to(self._prompt_BD.device)].cpu()
 
-    def _state(self, position: str, length: int) -> torch.Tensor:
+    def _compute_state(self, position: str, length: int) -> torch.Tensor:
         """Return the states of a position, [B, D], for answers of ``length`` tokens, of which all have been seen."""
         if position == "prompt_last" or length == 0:
             return self._prompt_BD
@@ -270,7 +270,7 @@ class _States:
         return {(position, 1): kept_ND.numpy() for position, kept_ND in self._kept.items()}
 
 
-def _prompts(
+def _make_prompt_batch(
     requests: Sequence[TokenisedRequest], hidden_BD: torch.Tensor, gate: Gate, config: AskConfig
 ) -> pa.RecordBatch:
     """Return the batch for a gate of requests whose prompts have been fed."""
@@ -279,10 +279,10 @@ def _prompts(
     return prompt_batch(row_ids, [len(request.prompt) for request in requests], states, config.state_dtype)
 
 
-def _batch(
+def _make_batch(
     requests: Sequence[TokenisedRequest], rows: Sequence[_OpenAnswer], states: "_States", config: AskConfig
 ) -> pa.RecordBatch:
-    """Return a batch of ``schemas.completions`` of answers that have ended."""
+    """Return a batch of ``schemas.make_completions_schema`` of answers that have ended."""
     answers = [
         AnsweredRow(
             row_id=request.request.row_id,
@@ -299,13 +299,13 @@ def _batch(
     ]
     return completion_batch(
         answers,
-        states=by_name(states.arrays(), config.states),
+        states=select_by_name(states.arrays(), config.states),
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
     )
 
 
-def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:
+def compute_distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:
     """Probabilities after temperature, top-k, top-p and min-p, each over what the one before it left, float32 [B, V].
 
     Transformers' own warpers in its order. vLLM applies min-p before top-k and top-p: the same tokens unless top-p is
@@ -323,7 +323,7 @@ def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Ten
     return probs
 
 
-def num_tokens_of(text: str, tokens: Sequence[int], decode: Callable[[list[int]], str]) -> int:
+def count_text_tokens(text: str, tokens: Sequence[int], decode: Callable[[list[int]], str]) -> int:
     """Return how many of the first ``tokens`` hold ``text``, with which their own text begins.
 
     The texts are compared, not their lengths: part of a character's bytes is as long as the character.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from curation.heavy import torch
 
 
-def sent(arrays: Sequence[npt.ArrayLike], device: "torch.device") -> "list[torch.Tensor]":
+def send_arrays(arrays: Sequence[npt.ArrayLike], device: "torch.device") -> "list[torch.Tensor]":
     """Return whole numbers on the device, int64, in one copy from pinned memory.
 
     PyTorch gives pinned memory out again only once the copy out of it is done.

@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, undrawable
+from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, find_undrawable
 from curation.errors import ConfigError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.hashing import hash64
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.teachers import BaseTeacher, Request
-from curation.teachers.completions import AnsweredRow, bad_options, completion_batch, ranked
+from curation.teachers.completions import AnsweredRow, completion_batch, find_options_problem, rank_options
 from curation.teachers.endpoint_answers import (
     RefusedError,
     ServedAnswer,
@@ -37,7 +37,7 @@ from curation.teachers.endpoint_answers import (
     read_scores,
 )
 from curation.teachers.endpoint_client import Client, ServerQuestion
-from curation.teachers.endpoint_paid import key_of
+from curation.teachers.endpoint_paid import hash_request
 
 BATCH_ROWS = 128
 AHEAD = 2
@@ -93,7 +93,7 @@ class EndpointTeacher(BaseTeacher):
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows as their answers come, up to 128 in a batch (see ``Teacher.label``)."""
         client = self.client
-        if (problem := undrawable(client.config, decoding, "decoding")) is not None:
+        if (problem := find_undrawable(client.config, decoding, "decoding")) is not None:
             raise ConfigError(problem)
         num_logprobs = self._config.token_logprobs if states else 0
         stream, arrived = iter(requests), queue.SimpleQueue[Future[ServedAnswer]]()
@@ -120,7 +120,7 @@ class EndpointTeacher(BaseTeacher):
                     failure = failure or failed  # answers that are under way are paid: they are waited for
                 if rows:
                     client.paid.flush()
-                    yield _batch(rows, decoding, num_logprobs, self._config.state_dtype)
+                    yield _make_batch(rows, decoding, num_logprobs, self._config.state_dtype)
             if failure is not None:
                 raise failure
         finally:
@@ -130,20 +130,25 @@ class EndpointTeacher(BaseTeacher):
     async def _answer(self, request: Request, decoding: DecodingConfig, seed: int) -> ServedAnswer:
         """Return the answer of a row, bought once."""
         options = request.options
-        if options is not None and (bad := bad_options(options, [len(option) for option in options])) is not None:
+        if (
+            options is not None
+            and (bad := find_options_problem(options, [len(option) for option in options])) is not None
+        ):
             return ServedAnswer(error=bad)
         if options is not None and not request.is_drawn and (len(options) == 1 or self.client.config.kind == "vllm"):
-            return await self._scored(request)
-        path, body, field = question_of(request, decoding, self._config, seed)
+            return await self._score(request)
+        path, body, field = make_question(request, decoding, self._config, seed)
         of_row = {"row": request.row_id, "seed": seed} if decoding.temperature else {}
-        question = ServerQuestion(path, body, most_of(body, decoding.max_tokens), partial(read_answer, field=field))
-        answer = await self._bought(question, of_row)
+        question = ServerQuestion(
+            path, body, compute_most_usage(body, decoding.max_tokens), partial(read_answer, field=field)
+        )
+        answer = await self._find_or_buy(question, of_row)
         if options is None or answer.text is None:
             return answer
         text = answer.text.strip()
         return answer._replace(text=next((option for option in options if option.strip() == text), answer.text))
 
-    async def _scored(self, request: Request) -> ServedAnswer:
+    async def _score(self, request: Request) -> ServedAnswer:
         """Return the log-probabilities of each option, one question a row."""
         served = self.client.config
         if served.kind != "vllm":
@@ -154,7 +159,7 @@ class EndpointTeacher(BaseTeacher):
             prompt, tokens = await self._tokens.of(request, as_chat=self._config.chat_template)
         except RefusedError as error:
             return ServedAnswer(error=str(error))
-        if (bad := bad_options(request.options or (), list(map(len, tokens)))) is not None:
+        if (bad := find_options_problem(request.options or (), list(map(len, tokens)))) is not None:
             return ServedAnswer(error=bad)
         prompts = [prompt + own for own in tokens]
         body = {
@@ -173,16 +178,18 @@ class EndpointTeacher(BaseTeacher):
 
         most = Usage(sum(map(len, prompts)), len(prompts))
         asked = {key: value for key, value in body.items() if value is not None}
-        return await self._bought(ServerQuestion("/completions", asked, most, read))
+        return await self._find_or_buy(ServerQuestion("/completions", asked, most, read))
 
-    async def _bought(self, question: ServerQuestion[ServedAnswer], of_row: Mapping[str, int] = NO_ROW) -> ServedAnswer:
+    async def _find_or_buy(
+        self, question: ServerQuestion[ServedAnswer], of_row: Mapping[str, int] = NO_ROW
+    ) -> ServedAnswer:
         """Return the answer to a question: one that was paid for or is under way, if there is one, also of another row.
 
         ``of_row``: the row and the seed whose own answer it is to be, whether or not the body has a seed.
         """
         again = getattr(self._config.endpoint, "again", 0)
         asked = {"path": question.path, "body": question.body, "kind": self.client.config.kind, **of_row}
-        key = key_of({**asked, "again": again} if again else asked)
+        key = hash_request({**asked, "again": again} if again else asked)
         if (known := self.client.paid.find(key)) is not None:
             return known
         under_way = self.client.under_way
@@ -203,12 +210,12 @@ class EndpointTeacher(BaseTeacher):
             except RefusedError as error:
                 return ServedAnswer(error=str(error))
         if not answer.of_text:
-            odd = {**odd, "other_tokens": quoted(answer.text or "")}
+            odd = {**odd, "other_tokens": quote_text(answer.text or "")}
         paid.got(number, key, used, answer, odd)
         return answer
 
 
-def question_of(
+def make_question(
     request: Request, decoding: DecodingConfig, config: AskConfig, seed: int
 ) -> tuple[str, Json, str | None]:
     """Path and body of a question, and the field of the answer's JSON object that is the answer, if it is one."""
@@ -243,12 +250,12 @@ def question_of(
             body["regex"] = f"({'|'.join(map(re.escape, choices))})"
         elif config.chat_template:
             field = FIELD
-            body |= {"response_format": _schema(choices), "max_tokens": body["max_tokens"] + len(FIELD) + 16}
+            body |= {"response_format": _make_schema(choices), "max_tokens": body["max_tokens"] + len(FIELD) + 16}
     body |= served.body
     return path, {key: value for key, value in body.items() if value is not None}, field
 
 
-def most_of(body: JsonView, max_tokens: int) -> Usage:
+def compute_most_usage(body: JsonView, max_tokens: int) -> Usage:
     """Return the most tokens that a question can take: one for each byte of its body, and those of its longest answers.
 
     Args:
@@ -260,7 +267,7 @@ def most_of(body: JsonView, max_tokens: int) -> Usage:
     return Usage(len(json.dumps(body, ensure_ascii=False).encode()) + TEMPLATE_TOKENS, longest * answers)
 
 
-def _schema(choices: Sequence[str]) -> Json:
+def _make_schema(choices: Sequence[str]) -> Json:
     """Return the form of an answer that is one of the choices."""
     schema = {
         "type": "object",
@@ -303,7 +310,7 @@ class _ServersTokens:
 
     async def _ask(self, body: Mapping[str, object]) -> list[int]:
         question = ServerQuestion(
-            self._url, {"model": self._model, **body}, Usage(len(json.dumps(body)), 0), _tokens_of
+            self._url, {"model": self._model, **body}, Usage(len(json.dumps(body)), 0), _parse_tokens
         )
         async with self._client.slots:
             asked = await self._client.ask(question)
@@ -311,37 +318,37 @@ class _ServersTokens:
         return asked.answer
 
 
-def _tokens_of(found: JsonView, used: Usage) -> list[int]:
+def _parse_tokens(found: JsonView, used: Usage) -> list[int]:
     tokens = found.get("tokens")
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise UnreadableError("no tokens")
     return tokens
 
 
-def _batch(
+def _make_batch(
     rows: Sequence[tuple[Request, ServedAnswer]], decoding: DecodingConfig, num_logprobs: int, state_dtype: str
 ) -> pa.RecordBatch:
-    """Return answers as a batch of ``schemas.completions``."""
-    answers = [_answered(request, answer, decoding) for request, answer in rows]
+    """Return answers as a batch of ``schemas.make_completions_schema``."""
+    answers = [_make_answered_row(request, answer, decoding) for request, answer in rows]
     return completion_batch(answers, states={}, state_dtype=state_dtype, num_token_logprobs=num_logprobs)
 
 
-def _answered(request: Request, answer: ServedAnswer, decoding: DecodingConfig) -> AnsweredRow:
+def _make_answered_row(request: Request, answer: ServedAnswer, decoding: DecodingConfig) -> AnsweredRow:
     """Return a row with its answer; of scored options also their log-probabilities, and the scores that chose."""
     if answer.error is not None:
-        return _row(request, ServedAnswer(num_prompt=answer.num_prompt, error=answer.error))
+        return _make_row(request, ServedAnswer(num_prompt=answer.num_prompt, error=answer.error))
     if answer.by_option is None:
-        return _row(request, answer)
+        return _make_row(request, answer)
     sums = [sum(values) for values in answer.by_option]
     scores = [value / len(of) for value, of in zip(sums, answer.by_option, strict=True)]
     chosen_by = scores if decoding.normalise_options else sums
-    place = ranked(chosen_by)[0]
+    place = rank_options(chosen_by)[0]
     own = answer.by_option[place]
     chosen = answer._replace(text=(request.options or ())[place], logprobs=own, num_output=len(own))
-    return _row(request, chosen)._replace(option_logprobs=sums, option_scores=chosen_by)
+    return _make_row(request, chosen)._replace(option_logprobs=sums, option_scores=chosen_by)
 
 
-def _row(request: Request, answer: ServedAnswer) -> AnsweredRow:
+def _make_row(request: Request, answer: ServedAnswer) -> AnsweredRow:
     return AnsweredRow(
         row_id=request.row_id,
         completion=answer.text,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self
 
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.json_types import JsonView
 from curation.teachers.completions import OfTokens
 
@@ -87,7 +87,7 @@ def read_json(content: bytes) -> JsonView:
     except (ValueError, RecursionError):
         raise UnreadableError(f"no JSON, but {content[:80]!r}") from None
     if not isinstance(found, dict):
-        raise UnreadableError(f"no JSON object, but {shown(found)}")
+        raise UnreadableError(f"no JSON object, but {shorten_value(found)}")
     return found
 
 
@@ -101,10 +101,10 @@ def check_error(found: JsonView) -> None:
         fields = error if isinstance(error, dict) else {"message": error}
         code = fields.get("code")
         status = code if type(code) is int and 400 <= code < 600 else None
-        raise ServerError(f"an error, {shown(fields.get('message'))}", status, code)
+        raise ServerError(f"an error, {shorten_value(fields.get('message'))}", status, code)
 
 
-def billed(found: JsonView, most: Usage) -> tuple[Usage, bool]:
+def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
     """Return the tokens that an answer is billed for, and whether any are estimated.
 
     Numbers that cannot be (negative ones, none of a question or a text) count as not said. A missing one is what is
@@ -116,7 +116,7 @@ def billed(found: JsonView, most: Usage) -> tuple[Usage, bool]:
         _count(usage.get(name)) if isinstance(usage, Mapping) else None
         for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     )
-    num_bytes, is_whole = _written(found)
+    num_bytes, is_whole = _count_text_bytes(found)
     prompt, output = prompt or None, None if output == 0 and num_bytes else output
     guess = min(num_bytes, most.output) if num_bytes and is_whole else most.output
     asked, written = prompt, output
@@ -133,7 +133,7 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value <= MAX_COUNT else None
 
 
-def _written(found: JsonView) -> tuple[int, bool]:
+def _count_text_bytes(found: JsonView) -> tuple[int, bool]:
     """Return the bytes of all texts of an answer, and whether none was cut off."""
     number, is_whole = 0, True
     for choice in choices if isinstance(choices := found.get("choices"), list) else ():
@@ -167,21 +167,23 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
     if reason == "error":
         raise UnreadableError("the server ended the answer by an error (finish_reason: error)")
     if reason == "content_filter" or (text is None and reason != "length"):
-        words = f"endpoint_refused: the server gave no text ({shown(reason)})"
+        words = f"endpoint_refused: the server gave no text ({shorten_value(reason)})"
         return ServedAnswer(num_prompt=used.prompt, error=words)
     if not isinstance(text, str | None):
-        raise UnreadableError(f"the text is {shown(text)}")
+        raise UnreadableError(f"the text is {shorten_value(text)}")
     try:
-        tokens = (_chat_tokens if is_chat else _tokens)(choice.get("logprobs"))
+        tokens = (_parse_chat_tokens if is_chat else _parse_tokens)(choice.get("logprobs"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        words = f"endpoint_answer: the log-probabilities cannot be read ({type(error).__name__}: {quoted(str(error))})"
+        words = (
+            f"endpoint_answer: the log-probabilities cannot be read ({type(error).__name__}: {quote_text(str(error))})"
+        )
         return ServedAnswer(num_prompt=used.prompt, error=words)
     is_cut, content = reason == "length", text or ""
     try:
-        text, own = _own(content, tokens, reason, field)
+        text, own = _find_answer(content, tokens, reason, field)
         text.encode()
     except UnicodeEncodeError:
-        words = f"endpoint_answer: the text has half of a surrogate pair, which is no character: {quoted(content)}"
+        words = f"endpoint_answer: the text has half of a surrogate pair, which is no character: {quote_text(content)}"
         return ServedAnswer(num_prompt=used.prompt, error=words)
     if tokens is None:
         return ServedAnswer(text=text, num_prompt=used.prompt, num_output=used.output, truncated=is_cut)
@@ -193,12 +195,12 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
         truncated=is_cut,
         logprobs=[token.logprob for token in own],
         margins=OfTokens.of([top[0] - top[1] for top in tops]) if all(len(top) > 1 for top in tops) else None,
-        negentropies=OfTokens.of([negentropy(token.top) for token in own]) if all(tops) else None,
-        of_text=_letters(content.encode()) in _letters(b"".join(token.text for token in tokens)),
+        negentropies=OfTokens.of([compute_negentropy(token.top) for token in own]) if all(tops) else None,
+        of_text=_keep_letters(content.encode()) in _keep_letters(b"".join(token.text for token in tokens)),
     )
 
 
-def _letters(text: bytes) -> bytes:
+def _keep_letters(text: bytes) -> bytes:
     """Return the ASCII letters and digits, which tokens and text share however a server writes spaces and bytes."""
     return re.sub(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]", b"", text)
 
@@ -225,14 +227,14 @@ def read_scores(found: JsonView, tokens: Sequence[Sequence[int]]) -> list[list[f
             places = range(len(ids) - len(own), len(ids))
             if ids[places.start :] != [*own]:
                 raise ValueError("they are of other tokens than were sent")
-            scores.append([_number(given[place][str(ids[place])]["logprob"]) for place in places])
+            scores.append([_parse_logprob(given[place][str(ids[place])]["logprob"]) for place in places])
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        words = quoted(str(error), 200)
+        words = quote_text(str(error), 200)
         raise UnreadableError(f"lacks log-probabilities of a prompt ({type(error).__name__}: {words})") from None
     return scores
 
 
-def negentropy(top: Sequence[float]) -> float:
+def compute_negentropy(top: Sequence[float]) -> float:
     """Return minus the entropy, in nats, of tokens with these log-probabilities and of one more with the rest."""
     shares = [math.exp(logprob) for logprob in top]
     rest = 1.0 - math.fsum(shares)
@@ -240,56 +242,60 @@ def negentropy(top: Sequence[float]) -> float:
     return known + (rest * math.log(rest) if rest > 1e-9 else 0.0)
 
 
-def _chat_tokens(logprobs: object) -> list[Token] | None:
+def _parse_chat_tokens(logprobs: object) -> list[Token] | None:
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if content is None:
         return None
     return [
         Token(
-            bytes([*item["bytes"]]) if item.get("bytes") is not None else _encoded(item["token"]),
-            _number(item["logprob"]),
-            [_number(other["logprob"]) for other in item.get("top_logprobs") or ()],
+            bytes([*item["bytes"]]) if item.get("bytes") is not None else _encode_text(item["token"]),
+            _parse_logprob(item["logprob"]),
+            [_parse_logprob(other["logprob"]) for other in item.get("top_logprobs") or ()],
         )
         for item in content
     ]
 
 
-def _tokens(logprobs: object) -> list[Token] | None:
+def _parse_tokens(logprobs: object) -> list[Token] | None:
     if not isinstance(logprobs, Mapping) or logprobs.get("token_logprobs") is None:
         return None
     tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
     return [
-        Token(_encoded(text), _number(logprob), [_number(other) for other in (top or {}).values()])
+        Token(_encode_text(text), _parse_logprob(logprob), [_parse_logprob(other) for other in (top or {}).values()])
         for text, logprob, top in zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
     ]
 
 
-def shown(value: object) -> str:
+def shorten_value(value: object) -> str:
     """Return a value of a server in a few characters that every table and terminal takes."""
     try:
-        return quoted(value if isinstance(value, str) else json.dumps(value))
+        return quote_text(value if isinstance(value, str) else json.dumps(value))
     except RecursionError:
         return f"a {type(value).__name__}"
 
 
-def _encoded(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode(errors="surrogatepass")  # a token may hold half a character
 
 
-def _number(value: Any) -> float:
+def _parse_logprob(value: Any) -> float:
     if type(value) not in (int, float) or not value <= 1e-3:
-        raise ValueError(f"{shown(value)} is no log-probability")
+        raise ValueError(f"{shorten_value(value)} is no log-probability")
     return float(min(max(value, LEAST_LOGPROB), 0.0))
 
 
-def _own(text: str, tokens: list[Token] | None, reason: object, field: str | None) -> tuple[str, Sequence[Token]]:
+def _find_answer(
+    text: str, tokens: list[Token] | None, reason: object, field: str | None
+) -> tuple[str, Sequence[Token]]:
     """Return the answer within the text, and the tokens that hold it, without what a stop token or string took."""
     if field is None:
-        return text, [] if tokens is None else _holding(text, tokens, reason)
+        return text, [] if tokens is None else _cut_stop_tokens(text, tokens, reason)
     try:
         answer = json.loads(text)[field]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return text, [] if tokens is None else _holding(text, tokens, reason)  # as it is: no label can be read of it
+        return text, [] if tokens is None else _cut_stop_tokens(
+            text, tokens, reason
+        )  # as it is: no label can be read of it
     if not isinstance(answer, str):
         return text, []
     begin = text.encode().rfind(json.dumps(answer, ensure_ascii=False)[1:-1].encode())
@@ -301,7 +307,7 @@ def _own(text: str, tokens: list[Token] | None, reason: object, field: str | Non
     return answer, own
 
 
-def _holding(text: str, tokens: list[Token], reason: object) -> list[Token]:
+def _cut_stop_tokens(text: str, tokens: list[Token], reason: object) -> list[Token]:
     target, seen = text.encode(), b""
     for number, token in enumerate(tokens):
         if seen.startswith(target):
@@ -352,7 +358,7 @@ class TryError(Exception):
         self.status, self.code, self.retry_after, self.kind = status, code, retry_after, kind
 
 
-def error_of(content: bytes) -> tuple[str, object]:
+def parse_error(content: bytes) -> tuple[str, object]:
     """Return the words of an error's body, and the error's name where it has one."""
     try:
         found = json.loads(content)
@@ -362,7 +368,7 @@ def error_of(content: bytes) -> tuple[str, object]:
         return content.decode(errors="replace"), None
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return seconds that a server asks to wait; ``None`` if it does not say (RFC 9110, section 10.2.3)."""
     text = headers.get("retry-after-ms")
     try:

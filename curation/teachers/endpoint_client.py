@@ -25,7 +25,7 @@ import httpx2
 
 from curation.config.endpoint import MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
-from curation.escaping import escaped
+from curation.escaping import escape_text
 from curation.json_types import JsonView
 from curation.teachers.endpoint_answers import (
     OF_ALL,
@@ -38,13 +38,13 @@ from curation.teachers.endpoint_answers import (
     TryError,
     UnreadableError,
     Usage,
-    billed,
     check_error,
-    error_of,
     is_other,
+    parse_billed_usage,
+    parse_error,
+    parse_retry_after,
     read_json,
-    retry_after,
-    shown,
+    shorten_value,
 )
 from curation.teachers.endpoint_paid import Odd, Paid
 
@@ -111,7 +111,7 @@ class Client:
 
     def __init__(self, config: EndpointConfig, num_actors: int) -> None:
         self.config, self.paid = config, Paid(config.paid)
-        self._secret = _secret(config.key_env)
+        self._secret = _read_secret(config.key_env)
         self._paces = [
             (None if rate is None else EvenPace(rate / num_actors))
             for rate in (config.requests_per_minute, config.tokens_per_minute)
@@ -173,7 +173,7 @@ class Client:
             guess = await self._wait_for_turn(question.most)
             number = await self._afford(question)
             try:
-                return await self._once(question, number, guess)
+                return await self._try_once(question, number, guess)
             except TryError as error:
                 if tries >= self.config.retries:
                     await self._give_up(error, others_answered=self._answered > answered_before)
@@ -188,7 +188,7 @@ class Client:
                     self._settled.notify_all()
             await asyncio.sleep(seconds)
 
-    async def _once(self, question: ServerQuestion[Made], number: int, guess: float) -> Billed[Made]:
+    async def _try_once(self, question: ServerQuestion[Made], number: int, guess: float) -> Billed[Made]:
         """Return the answer of one try.
 
         Raises:
@@ -196,8 +196,8 @@ class Client:
         """
         used = question.most
         try:
-            found = read_json(await self._content(question, number))
-            used, is_estimated = billed(found, question.most)
+            found = read_json(await self._fetch_content(question, number))
+            used, is_estimated = parse_billed_usage(found, question.most)
             if self._paces[1] is not None:
                 self._paces[1].correct(min(sum(used), sum(question.most)) - guess)
             check_error(found)
@@ -208,14 +208,14 @@ class Client:
             raise TryError(str(error), status=status, code=code, kind="endpoint_answer") from None
         self._answered, self._failed = self._answered + 1, 0
         self._mean_output = used.output if self._mean_output is None else 0.9 * self._mean_output + 0.1 * used.output
-        odd = {"estimated": shown(found.get("usage"))} if is_estimated else {}
+        odd = {"estimated": shorten_value(found.get("usage"))} if is_estimated else {}
         if sum(used) > sum(question.most):
             odd["dear"] = f"{used.prompt:,} and {used.output:,}"
         if is_other(self.config.model, other := found.get("model")):
-            odd["other_model"] = shown(other)
+            odd["other_model"] = shorten_value(other)
         return Billed(answer, number, used, odd)
 
-    async def _content(self, question: ServerQuestion[Made], number: int) -> bytes:
+    async def _fetch_content(self, question: ServerQuestion[Made], number: int) -> bytes:
         """Return the body that the server sends.
 
         Raises:
@@ -248,8 +248,8 @@ class Client:
             return content
         if response.status_code in UNBILLED or response.is_redirect:
             self.paid.freed(number)
-        words, code = error_of(response.headers.get("location", "").encode() or content)
-        waits = retry_after(response.headers)
+        words, code = parse_error(response.headers.get("location", "").encode() or content)
+        waits = parse_retry_after(response.headers)
         raise TryError(words, status=response.status_code, code=code, retry_after=waits)
 
     async def _wait_for_turn(self, most: Usage) -> float:
@@ -295,11 +295,11 @@ class Client:
         Raises:
             RefusedError, ConfigError: there is none.
         """
-        status, words = error.status, self._words(error)
+        status, words = error.status, self._describe_error(error)
         if status in OF_ROWS:
             raise RefusedError(f"endpoint_refused: {words}") from None  # the error itself may hold the key
         if status in OF_ALL or status in REDIRECTS or error.code == "insufficient_quota":
-            url, mend = self.config.url, self._mend(status)
+            url, mend = self.config.url, self._describe_mend(status)
             raise ConfigError(f"teacher.endpoint: {url} refuses every question: {words}{mend}") from None
         self._paused_until = max(self._paused_until, time.monotonic() + (error.retry_after or 0.0))
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
@@ -311,7 +311,7 @@ class Client:
             RefusedError, RunFailedError, ConfigError: always.
         """
         self._judge(error, 0)
-        words, tries = self._words(error), self.config.retries + 1
+        words, tries = self._describe_error(error), self.config.retries + 1
         self._failed += 1
         if others_answered or (self._failed < GONE and await self._is_there()):
             raise RefusedError(f"{error.kind}: {words}, {tries} times") from None
@@ -331,7 +331,7 @@ class Client:
         except (TimeoutError, httpx2.HTTPError, OSError, ValueError):
             return False
 
-    def _mend(self, status: int | None) -> str:
+    def _describe_mend(self, status: int | None) -> str:
         if status in (401, 403):
             found = "endpoint.key_env is not set" if self.config.key_env is None else f"see {self.config.key_env}"
             return f"; the key is missing or wrong ({found}), on the nodes that ask"
@@ -343,13 +343,13 @@ class Client:
             return "; questions and key go to no other address than teacher.endpoint.url: set that to where the API is"
         return "; look at the account there"
 
-    def _words(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         """Return the error in one line, without the key."""
         text = str(error).replace(self._secret, "***") if self._secret else str(error)
-        return escaped(" ".join(text.split())[:300])
+        return escape_text(" ".join(text.split())[:300])
 
 
-def _secret(name: str | None) -> str | None:
+def _read_secret(name: str | None) -> str | None:
     if name is None:
         return None
     found = os.environ.get(name, "").strip()

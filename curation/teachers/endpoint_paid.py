@@ -25,7 +25,7 @@ from typing import NamedTuple
 from curation.config.endpoint import TokenPrice
 from curation.json_types import Json, JsonView
 from curation.storage.files import append_lines, open_file, sync_file
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, to_place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
 Odd = Mapping[str, str]
@@ -45,7 +45,7 @@ ALIVE_SECONDS = 3.0
 SUFFIX = ".jsonl"
 
 
-def key_of(question: Mapping[str, object]) -> str:
+def hash_request(question: Mapping[str, object]) -> str:
     """Return a hash of a request."""
     text = json.dumps(question, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -98,7 +98,7 @@ class Paid:
     """Questions and answers of one process, and those of others in the same folder; None: nothing is kept."""
 
     def __init__(self, folder: str | None) -> None:
-        self._folder: Place | None = None if folder is None else place(folder)
+        self._folder: Place | None = None if folder is None else to_place(folder)
         self.spending = Spending()
         self._kept: dict[str, ServedAnswer | _At] = {}
         self._elsewhere: dict[str, tuple[str, str]] = {}  # questions of others: the file, and what is open in it
@@ -115,7 +115,7 @@ class Paid:
         found = self._kept.get(key)
         if isinstance(found, _At):
             assert self._folder is not None, "only files have places"
-            line = _part(self._folder / found.file, found.start, found.stop)
+            line = _read_bytes(self._folder / found.file, found.start, found.stop)
             return ServedAnswer.from_json(json.loads(line)["answer"])
         return found
 
@@ -161,9 +161,9 @@ class Paid:
 
     def _read_others(self) -> None:
         assert self._folder is not None, "something is kept"
-        for name, size in _files(self._folder):
+        for name, size in _iter_records(self._folder):
             if not name.startswith(self._name) and size > (start := self._read.get(name, 0)):
-                content = _part(self._folder / name, start, size)
+                content = _read_bytes(self._folder / name, start, size)
                 self._read[name] = start + self._take(name, content, start)
 
     def flush(self) -> None:
@@ -233,13 +233,13 @@ class Paid:
                 self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
 
 
-def spending_in(folder: str) -> Spending | None:
+def read_spending(folder: str) -> Spending | None:
     """Return spending of all processes that kept their records in a folder; ``None`` where there are none."""
-    at = place(folder)
-    return Paid(folder).spending if at.is_dir() and any(True for _ in _files(at)) else None
+    at = to_place(folder)
+    return Paid(folder).spending if at.is_dir() and any(True for _ in _iter_records(at)) else None
 
 
-def _files(folder: Place) -> Iterator[tuple[str, int]]:
+def _iter_records(folder: Place) -> Iterator[tuple[str, int]]:
     """Yield names and sizes of the records, sorted."""
     if isinstance(folder, Remote):
         found = [(entry.path, entry.size) for entry in folder.entries()]
@@ -248,7 +248,7 @@ def _files(folder: Place) -> Iterator[tuple[str, int]]:
     yield from sorted((name, size) for name, size in found if name.endswith(SUFFIX))
 
 
-def _part(path: Place, start: int, stop: int) -> bytes:
+def _read_bytes(path: Place, start: int, stop: int) -> bytes:
     if isinstance(path, Remote):
         return path.read_range(start, stop)
     with open_file(path) as file:

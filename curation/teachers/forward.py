@@ -36,7 +36,7 @@ class Prefix:
     length_B: torch.Tensor
     """Tokens of each row, padding on the left not counted: the position of the next one."""
     layers: tuple[int, ...]
-    """Whose states each pass gives, side by side (``curation.config.states.layers_of``)."""
+    """Whose states each pass gives, side by side (``curation.config.states.find_layers``)."""
 
     @property
     def width(self) -> int:
@@ -108,7 +108,7 @@ class Forward:
             layers=layers,
         )
         position_BT = torch.arange(width, device=self.device)[None] - self.tensor(padding)[:, None]
-        return prefix, self._pass(prefix, ids_BT, position_BT.clamp(min=0), keep=1)
+        return prefix, self._run_pass(prefix, ids_BT, position_BT.clamp(min=0), keep=1)
 
     def extend(self, prefix: Prefix, ids_BT: torch.Tensor, *, logits: bool = True) -> ForwardPass:
         """Feed further tokens, which ``prefix`` then holds; the pass is that of all of them.
@@ -123,7 +123,7 @@ class Forward:
         if prefix.mask_BT is not None:
             prefix.mask_BT = torch.cat([prefix.mask_BT, torch.ones_like(ids_BT)], dim=1)
         prefix.length_B = prefix.length_B + width
-        return self._pass(prefix, ids_BT, position_BT, keep=width, logits=logits)
+        return self._run_pass(prefix, ids_BT, position_BT, keep=width, logits=logits)
 
     def branch(
         self,
@@ -149,7 +149,7 @@ class Forward:
         mask_B1TK = torch.zeros((num_rows, 1, num_new, width), dtype=dtype, device=self.device)
         mask_B1TK.masked_fill_(~sees_BTK[:, None], torch.finfo(dtype).min)
         position_BT = prefix.length_B[:, None] + depth_BT
-        return self._pass(prefix, ids_BT, position_BT, keep=num_new, mask=mask_B1TK, logits=logits)
+        return self._run_pass(prefix, ids_BT, position_BT, keep=num_new, mask=mask_B1TK, logits=logits)
 
     def logprobs(self, read_KD: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
         """Return log-probabilities, float32 [C], of tokens after those of which the head reads the states at ``k_C``.
@@ -226,7 +226,7 @@ class Forward:
         """Return integers on the model's device."""
         return torch.tensor(values, device=self.device)
 
-    def _pass(
+    def _run_pass(
         self,
         prefix: Prefix,
         ids_BT: torch.Tensor,
@@ -257,11 +257,11 @@ class Forward:
             hook.remove()
         assert read, "the language-model head was not called"
         last_BTD = read[-1]
-        kept = [last_BTD if layer == LAST else self._layer(output, layer) for layer in prefix.layers]
+        kept = [last_BTD if layer == LAST else self._get_layer(output, layer) for layer in prefix.layers]
         hidden_BTD = kept[0] if len(kept) == 1 else torch.cat([layer_BTD[:, -keep:] for layer_BTD in kept], dim=-1)
         return ForwardPass(output.logits[:, -keep:].float(), hidden_BTD[:, -keep:])
 
-    def _layer(self, output: Any, layer: int) -> torch.Tensor:
+    def _get_layer(self, output: Any, layer: int) -> torch.Tensor:
         given: tuple[torch.Tensor, ...] = output.hidden_states or ()
         if len(given) != self.num_layers + 1:
             raise ModelError(
@@ -271,7 +271,7 @@ class Forward:
         return given[layer]
 
 
-def batches(items: Sequence[T], num_tokens: Callable[[T], int], batch_tokens: int) -> Iterator[list[T]]:
+def iter_padded_batches(items: Sequence[T], num_tokens: Callable[[T], int], batch_tokens: int) -> Iterator[list[T]]:
     """Yield the items, longest first, in batches that fit ``batch_tokens`` when padded; at least one each."""
     ordered = sorted(items, key=num_tokens, reverse=True)
     start = 0

@@ -27,7 +27,7 @@ def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None
         yield
 
 
-def shared_gpus(num_gpus: float) -> list[str]:
+def list_shared_gpus(num_gpus: float) -> list[str]:
     """Return the ids of the GPUs that this process shares with others; none where it has whole ones."""
     if not 0 < num_gpus < 1:
         return []

@@ -2,7 +2,7 @@
 
 The answer is one yes or no after the other. Where the questions are taken to be independent, each set of answers is an
 option whose score is the sum of its parts: the likeliest set is the one that is chosen, the next one differs in the
-least sure question, and all that is said of a choice among options (``completions.of_pairs``) follows from the pairs.
+least sure question, and all that is said of a choice among options (``completions.compute_pair_sureness``) follows from the pairs.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from curation.teachers import Request
-from curation.teachers.completions import AnsweredRow, above, gaps_of
+from curation.teachers.completions import AnsweredRow, compute_pair_gaps, subtract_baselines
 
 
 class PairedChoice(NamedTuple):
@@ -23,20 +23,20 @@ class PairedChoice(NamedTuple):
     """The natural-log probability of each chosen option among the two of its pair, as the model says."""
 
 
-def chosen(scores: Sequence[float], baselines: Sequence[float] | None = None) -> PairedChoice:
+def choose_in_pairs(scores: Sequence[float], baselines: Sequence[float] | None = None) -> PairedChoice:
     """Return the likelier option of each pair, less its baseline where there are any; of equal ones the second, no."""
-    is_no_L = gaps_of(above(scores, baselines)) <= 0
-    gap_L = gaps_of(scores)
+    is_no_L = compute_pair_gaps(subtract_baselines(scores, baselines)) <= 0
+    gap_L = compute_pair_gaps(scores)
     places_L = 2 * np.arange(len(gap_L)) + is_no_L
     return PairedChoice(places_L.tolist(), (-np.logaddexp(0.0, np.where(is_no_L, gap_L, -gap_L))).tolist())
 
 
-def tokens_of(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
+def join_chosen_tokens(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
     """Return the tokens of all chosen options, given those of each option."""
-    return [token for place in chosen(scores, request.baselines).places for token in options[place]]
+    return [token for place in choose_in_pairs(scores, request.baselines).places for token in options[place]]
 
 
-def answered(
+def make_answered_row(
     request: Request, scores: Sequence[float], *, num_prompt_tokens: int, lengths: Sequence[int]
 ) -> AnsweredRow:
     """Return a row with its answer.
@@ -49,7 +49,7 @@ def answered(
         num_prompt_tokens: of its prompt.
         lengths: the tokens of each option.
     """
-    choice, options = chosen(scores, request.baselines), request.options or ()
+    choice, options = choose_in_pairs(scores, request.baselines), request.options or ()
     return AnsweredRow(
         row_id=request.row_id,
         completion="".join(options[place] for place in choice.places),
@@ -59,6 +59,6 @@ def answered(
         mean_logprob=float(np.mean(choice.logprobs)),
         token_logprobs=choice.logprobs,
         option_logprobs=scores,
-        option_scores=above(scores, request.baselines),
+        option_scores=subtract_baselines(scores, request.baselines),
         in_pairs=True,
     )

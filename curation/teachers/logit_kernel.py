@@ -9,19 +9,19 @@ import triton.language as tl
 BLOCK = 4096
 
 
-def numbers_by_kernel(logits_BV: torch.Tensor, token_B: torch.Tensor) -> torch.Tensor:
+def compute_numbers_by_kernel(logits_BV: torch.Tensor, token_B: torch.Tensor) -> torch.Tensor:
     """Return ``logsumexp``, log-probability of the token, margin and negative entropy, float32 [B, 4]."""
     logits_BV = logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous()
     number_B4 = torch.empty((len(logits_BV), 4), dtype=torch.float32, device=logits_BV.device)
     if len(logits_BV):
-        _pass[(len(logits_BV),)](
+        _reduce_logits[(len(logits_BV),)](
             logits_BV, token_B.contiguous(), number_B4, logits_BV.stride(0), logits_BV.shape[1], BLOCK=BLOCK
         )
     return number_B4
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _pass(logits: Any, tokens: Any, numbers: Any, stride: Any, size: Any, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _reduce_logits(logits: Any, tokens: Any, numbers: Any, stride: Any, size: Any, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     # The lowest finite number stands for the maximum of nothing: differences to -inf would not be numbers.

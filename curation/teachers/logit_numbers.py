@@ -7,7 +7,7 @@ The pass keeps running values over the vocabulary ("Online normalizer calculatio
 import torch
 
 
-def margin_and_negentropy(logits_BV: torch.Tensor, whole_B: torch.Tensor) -> torch.Tensor:
+def compute_sureness(logits_BV: torch.Tensor, whole_B: torch.Tensor) -> torch.Tensor:
     """Return gap between the two largest log-probabilities, and minus the entropy, of each row, float32 [B, 2].
 
     ``whole_B`` are the rows' ``logsumexp``, and the logits float32. A logit of -inf has no part in the entropy.
@@ -21,7 +21,9 @@ TILE = 2**20
 """Logits taken at once on CPUs (4 MiB in float32)."""
 
 
-def numbers_of(logits_BV: torch.Tensor, token_B: torch.Tensor, *, sure: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_token_numbers(
+    logits_BV: torch.Tensor, token_B: torch.Tensor, *, sure: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ``logsumexp`` of each row and the numbers of its token, float32 [B] and [B, 3], in nats.
 
     The numbers are the token's log-probability, the gap between the two largest log-probabilities, and minus the
@@ -29,14 +31,14 @@ def numbers_of(logits_BV: torch.Tensor, token_B: torch.Tensor, *, sure: bool) ->
     device.
     """
     if logits_BV.is_cuda:
-        from curation.teachers.logit_kernel import numbers_by_kernel  # Triton is there with CUDA alone
+        from curation.teachers.logit_kernel import compute_numbers_by_kernel  # Triton is there with CUDA alone
 
-        number_B4 = numbers_by_kernel(logits_BV, token_B)
+        number_B4 = compute_numbers_by_kernel(logits_BV, token_B)
         return number_B4[:, 0], number_B4[:, 1:]
     rows = max(1, TILE // logits_BV.shape[1])
     pieces = torch.split(logits_BV, rows)
     if sure:
-        whole_B, sure_B2 = map(torch.cat, zip(*map(_running, pieces), strict=True))
+        whole_B, sure_B2 = map(torch.cat, zip(*map(_compute_by_tiles, pieces), strict=True))
     else:
         whole_B = torch.cat([part_BV.float().logsumexp(dim=1) for part_BV in pieces])
         sure_B2 = whole_B.new_zeros((len(whole_B), 2))
@@ -44,7 +46,7 @@ def numbers_of(logits_BV: torch.Tensor, token_B: torch.Tensor, *, sure: bool) ->
     return whole_B, torch.cat([logprob_B[:, None], sure_B2], dim=1)
 
 
-def _running(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_by_tiles(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ``logsumexp`` of rows, and their margins and negative entropies, [B] and [B, 2]."""
     lowest = torch.finfo(torch.float32).min  # as the maximum of nothing: differences to -inf would not be numbers
     top_B = logits_BV.new_full((len(logits_BV),), lowest, dtype=torch.float32)

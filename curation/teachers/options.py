@@ -19,11 +19,18 @@ import pyarrow as pa
 import torch
 
 from curation.config import AskConfig
-from curation.config.states import LAST, layers_of, parse
+from curation.config.states import LAST, find_layers, parse
 from curation.teachers import in_pairs
-from curation.teachers.completions import AnsweredRow, OfTokens, above, by_name, completion_batch, ranked
-from curation.teachers.forward import Forward, ForwardPass, Prefix, batches
-from curation.teachers.logit_numbers import margin_and_negentropy
+from curation.teachers.completions import (
+    AnsweredRow,
+    OfTokens,
+    completion_batch,
+    rank_options,
+    select_by_name,
+    subtract_baselines,
+)
+from curation.teachers.forward import Forward, ForwardPass, Prefix, iter_padded_batches
+from curation.teachers.logit_numbers import compute_sureness
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
 
@@ -50,7 +57,7 @@ class _Option(NamedTuple):
 def score_options(
     forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig, *, normalise: bool
 ) -> pa.RecordBatch:
-    """Return a batch of ``schemas.completions`` of requests with options.
+    """Return a batch of ``schemas.make_completions_schema`` of requests with options.
 
     Args:
         forward: the model.
@@ -58,12 +65,12 @@ def score_options(
         config: the states to keep, and ``batch_tokens``, which bounds the copies of prompts with an option each, too.
         normalise: choose by the mean of an option's log-probabilities, not by their sum.
     """
-    prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], layers_of(config.states))
+    prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], find_layers(config.states))
     tries = [row.trie for row in rows]
     logprobs = [[0.0] * len(trie.tokens) for trie in tries]  # of each node's token after its parent
-    _take(logprobs, tries, partial(_of_logits, logits_B1V[:, 0]), [(place, 0) for place in range(len(rows))])
+    _take(logprobs, tries, partial(_compute_logprobs, logits_B1V[:, 0]), [(place, 0) for place in range(len(rows))])
     if width := max(len(trie.inner) for trie in tries):
-        feed = _branches if prefix.has_room(width) and forward.takes_branches else _paths
+        feed = _iter_branches if prefix.has_room(width) and forward.takes_branches else _iter_paths
         for scorer, nodes in feed(forward, prefix, tries, config.batch_tokens):
             _take(logprobs, tries, scorer, nodes)
 
@@ -71,8 +78,8 @@ def score_options(
     scores = [[sum(values) for values in options] for options in by_token]
     means = [[sum(values) / len(values) for values in options] for options in by_token]
     plain = means if normalise else scores
-    chosen_by = [above(values, row.request.baselines) for values, row in zip(plain, rows, strict=True)]
-    orders = [ranked(options, row.choice) for options, row in zip(chosen_by, rows, strict=True)]
+    chosen_by = [subtract_baselines(values, row.request.baselines) for values, row in zip(plain, rows, strict=True)]
+    orders = [rank_options(options, row.choice) for options, row in zip(chosen_by, rows, strict=True)]
     fed = [[(row.options or [])[place] for place in order] for row, order in zip(rows, orders, strict=True)]
     answers = []
     for at, (row, order) in enumerate(zip(rows, orders, strict=True)):
@@ -80,9 +87,9 @@ def score_options(
         if row.request.in_pairs:
             lengths = [len(tokens) for tokens in row.options or []]
             answers.append(
-                in_pairs.answered(row.request, scores[at], num_prompt_tokens=len(row.prompt), lengths=lengths)
+                in_pairs.make_answered_row(row.request, scores[at], num_prompt_tokens=len(row.prompt), lengths=lengths)
             )
-            fed[at] = [in_pairs.tokens_of(row.request, row.options or [], scores[at])]
+            fed[at] = [in_pairs.join_chosen_tokens(row.request, row.options or [], scores[at])]
             continue
         answers.append(
             AnsweredRow(
@@ -100,13 +107,13 @@ def score_options(
         )
     return completion_batch(
         answers,
-        states=by_name(_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config.states),
+        states=select_by_name(_compute_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config.states),
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
     )
 
 
-def _of_logits(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
+def _compute_logprobs(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
     """Return log-probabilities [C] of tokens by the logits at ``k_C``."""
     return logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
 
@@ -123,7 +130,7 @@ def _take(logprobs: list[list[float]], tries: Sequence[Trie], scorer: Scorer, no
         logprobs[place][child] = logprob
 
 
-def _branches(
+def _iter_branches(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
 ) -> Iterator[tuple[Scorer, Nodes]]:
     """Yield scorers after all inner nodes, which are fed as branches of one pass."""
@@ -150,10 +157,10 @@ def _branches(
         seen = sees[:, part, : begin + piece]
         passed = forward.branch(grown, ids[:, part], depth[:, part], seen, logits=not linear)
         fed = [(b, t, node) for b, place in enumerate(places) for t, node in enumerate(tries[place].inner[part])]
-        yield _scorer(forward, passed, [[b, t] for b, t, _ in fed]), [(places[b], node) for b, _, node in fed]
+        yield _make_scorer(forward, passed, [[b, t] for b, t, _ in fed]), [(places[b], node) for b, _, node in fed]
 
 
-def _paths(
+def _iter_paths(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
 ) -> Iterator[tuple[Scorer, Nodes]]:
     """Yield scorers after all inner nodes, by paths after copies of the prompts that together hold each node."""
@@ -165,7 +172,7 @@ def _paths(
                 path = trie.path(node)
                 to_feed.append((place, path, sum(above in given for above in path)))
                 given.update(path)
-    for some in batches(to_feed, lambda path: prefix.width + len(path[1]), batch_tokens):
+    for some in iter_padded_batches(to_feed, lambda path: prefix.width + len(path[1]), batch_tokens):
         width = max(len(path) for _, path, _ in some)
         ids_BT = [[tries[place].tokens[node] for node in path] for place, path, _ in some]
         ids = forward.tensor([row + [forward.pad] * (width - len(row)) for row in ids_BT])
@@ -181,18 +188,18 @@ def _paths(
                 for t in range(max(begin, num_given), min(begin + piece, len(path)))
             ]
             if fed:
-                yield _scorer(forward, passed, [[b, t] for b, t, _ in fed]), [node for _, _, node in fed]
+                yield _make_scorer(forward, passed, [[b, t] for b, t, _ in fed]), [node for _, _, node in fed]
 
 
-def _scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) -> Scorer:
+def _make_scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) -> Scorer:
     """Return a scorer of tokens after K tokens of a pass, given the row and place [K, 2] of each."""
     b_K, t_K = forward.tensor(taken).T
     if forward.head_is_linear:
         return partial(forward.logprobs, passed.hidden_BTD[b_K, t_K])
-    return partial(_of_logits, passed.logits_BTV[b_K, t_K])
+    return partial(_compute_logprobs, passed.logits_BTV[b_K, t_K])
 
 
-def _states(
+def _compute_states(
     forward: Forward,
     prefix: Prefix,
     answers: Sequence[Sequence[list[int]]],
@@ -211,7 +218,7 @@ def _states(
         for rank in sorted({rank for _, rank in found})
         if rank <= len(options)
     ]
-    for part in batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
+    for part in iter_padded_batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
         part.sort()
         fed = _feed(forward, prefix, part)
         for (position, rank), kept_BD in found.items():
@@ -231,10 +238,10 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[
     places = [option.place for option in options]
     all_rows = places == list(range(len(prefix.length_B)))
     prefix = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
-    return states_of(forward.extend(prefix, ids_BT, logits=False).hidden_BTD, length_B1)
+    return compute_position_states(forward.extend(prefix, ids_BT, logits=False).hidden_BTD, length_B1)
 
 
-def states_of(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
+def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the states of answers by position, float32 [B, D], of those at their tokens, padded on the right."""
     hidden_BTD = hidden_BTD.float()
     is_own_BT = torch.arange(hidden_BTD.shape[1], device=length_B1.device) < length_B1
@@ -248,7 +255,7 @@ def states_of(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, to
 
 @torch.inference_mode()
 def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> pa.RecordBatch:
-    """Return a batch of ``schemas.completions`` for requests with an ``answer``; prompts and answers fit one batch.
+    """Return a batch of ``schemas.make_completions_schema`` for requests with an ``answer``; prompts and answers fit one batch.
 
     The answers came with the rows, and are fed once after their prompts, teacher-forced. They get what an answer of the
     model's own gets: log-probabilities, margins and entropies of their tokens, by the distribution before each, and
@@ -256,7 +263,7 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
     """
     answers = [row.answer or [] for row in rows]
     lengths, width = [len(answer) for answer in answers], max(map(len, answers))
-    prefix, prompts = forward.start([row.prompt for row in rows], layers_of(config.states))
+    prefix, prompts = forward.start([row.prompt for row in rows], find_layers(config.states))
     ids_BT = forward.tensor([answer + [forward.pad] * (width - len(answer)) for answer in answers])
     numbers_BT3 = torch.zeros((len(rows), width, 3), device=ids_BT.device)
     before_B1V, hidden = prompts.logits_BTV, []
@@ -265,13 +272,16 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         end = min(begin + piece, width)
         fed = forward.extend(prefix, ids_BT[:, begin:end])
         logits_BTV = torch.cat([before_B1V, fed.logits_BTV[:, :-1]], dim=1)
-        numbers_BT3[:, begin:end] = _numbers(logits_BTV, ids_BT[:, begin:end])
+        numbers_BT3[:, begin:end] = _compute_numbers(logits_BTV, ids_BT[:, begin:end])
         before_B1V = fed.logits_BTV[:, -1:]
         hidden.append(fed.hidden_BTD)
     by_token = [of_row[:length] for of_row, length in zip(numbers_BT3.tolist(), lengths, strict=True)]
     logprobs, margins, negentropies = ([[token[at] for token in of_row] for of_row in by_token] for at in range(3))
     prompt_BD = prompts.hidden_BTD[:, 0].float()
-    found = {"prompt_last": prompt_BD, **states_of(torch.cat(hidden, dim=1), forward.tensor([[n] for n in lengths]))}
+    found = {
+        "prompt_last": prompt_BD,
+        **compute_position_states(torch.cat(hidden, dim=1), forward.tensor([[n] for n in lengths])),
+    }
     none_BD = np.zeros(prompt_BD.shape, dtype=np.float32)  # there are no other options
     states = {
         (state.position, state.rank): none_BD if state.rank > 1 else found[state.position].cpu().numpy()
@@ -293,16 +303,16 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
     ]
     return completion_batch(
         answered,
-        states=by_name(states, config.states),
+        states=select_by_name(states, config.states),
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
     )
 
 
-def _numbers(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
+def _compute_numbers(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
     """Log-probability of each token, and margin and negative entropy of the distribution before it, [B, T, 3]."""
     logits_NV = logits_BTV.flatten(0, 1)
     whole_N = logits_NV.logsumexp(dim=-1)
     logprob_N = logits_NV.gather(1, ids_BT.reshape(-1, 1))[:, 0] - whole_N
-    numbers_N3 = torch.cat([logprob_N[:, None], margin_and_negentropy(logits_NV, whole_N)], dim=1)
+    numbers_N3 = torch.cat([logprob_N[:, None], compute_sureness(logits_NV, whole_N)], dim=1)
     return numbers_N3.reshape(*ids_BT.shape, 3)

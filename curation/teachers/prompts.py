@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from curation.models import as_user_turns, text_ids
+from curation.models import as_user_turns, encode_prefixes
 from curation.teachers import Request
-from curation.teachers.completions import bad_options
+from curation.teachers.completions import find_options_problem
 from curation.teachers.trie import Trie
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TokenisedRequest:
         """
         if self.options is not None:
             lengths = [len(tokens) for tokens in self.options]
-            if (bad := bad_options(self.request.options or (), lengths)) is not None:
+            if (bad := find_options_problem(self.request.options or (), lengths)) is not None:
                 return bad
         if self.answer is not None and not self.answer:
             return "no_completion: no answer with tokens came with the row"
@@ -91,10 +91,12 @@ class OptionTokens:
             for option in row[2]
             if (end, option) not in self._known
         }
-        texts = text_ids(tokenizer, [prompt + option for (_, option), (prompt, *_) in new.items()], special=special)
+        texts = encode_prefixes(
+            tokenizer, [prompt + option for (_, option), (prompt, *_) in new.items()], special=special
+        )
         for (end, option), (_, tokens, _), joined in zip(new, new.values(), texts, strict=True):
             follows = joined[: len(tokens)] == tokens
-            own = joined[len(tokens) :] if follows else text_ids(tokenizer, [option], special=False)[0]
+            own = joined[len(tokens) :] if follows else encode_prefixes(tokenizer, [option], special=False)[0]
             self._known[end, option] = own
         return [[self._known[end, option] for option in row[2]] for end, row in zip(ends, rows, strict=True)]
 
@@ -118,9 +120,9 @@ def tokenise(
     if chat_template:
         prompts = as_user_turns(tokenizer, prompts)
     special = not chat_template
-    prompt_tokens = text_ids(tokenizer, prompts, special=special)
+    prompt_tokens = encode_prefixes(tokenizer, prompts, special=special)
     given = zip(prompts, prompt_tokens, requests, strict=True)
-    choices = [_choice(request) if reads_given else None for request in requests]
+    choices = [_find_choice(request) if reads_given else None for request in requests]
     read = [reads_given and choice is None for choice in choices]  # its answer is no option
     rows = [
         (prompt, tokens, (request.given or "",) if is_text else request.options or ())
@@ -138,7 +140,7 @@ def tokenise(
     ]
 
 
-def _choice(request: Request) -> int | None:
+def _find_choice(request: Request) -> int | None:
     """Return the place of the completion that came with the row among its options; ``None`` if it is none of them."""
     if request.options is None or request.stepwise or request.given not in request.options:
         return None

@@ -13,7 +13,7 @@ import numpy as np
 from curation.arrays import Float32s
 from curation.errors import ModelError
 from curation.heavy import torch, transformers
-from curation.models import here, load_tokenizer, token_ids
+from curation.models import encode_texts, fetch_model, load_tokenizer
 from curation.models.loading import load_weights
 from curation.models.own_code import check_head
 from curation.refs import ModelRef
@@ -34,7 +34,7 @@ class RewardModel:
 
     def __init__(self, ref: ModelRef, *, device: str = "cpu", dtype: str = "float32", batch_tokens: int = 8192) -> None:
         self._device, self._batch_tokens = device, batch_tokens
-        ref = here(ref)
+        ref = fetch_model(ref)
         self._model = _load(ref, dtype).to(device).eval()
         self._tokenizer = load_tokenizer(ref)
         shape = self._model.config.get_text_config()
@@ -48,9 +48,9 @@ class RewardModel:
             ModelError: the model gives more than one number a row.
         """
         reward_N = np.full(len(pairs), np.nan, dtype=np.float32)
-        texts = [self._text(prompt, completion) for prompt, completion in pairs]
+        texts = [self._format_text(prompt, completion) for prompt, completion in pairs]
         special = self._tokenizer.chat_template is None  # a template writes special tokens itself
-        tokens = token_ids(self._tokenizer, texts, special=special) if texts else []
+        tokens = encode_texts(self._tokenizer, texts, special=special) if texts else []
         fits = [place for place, ids in enumerate(tokens) if 0 < len(ids) <= (self._max_positions or len(ids))]
         fits.sort(key=lambda place: len(tokens[place]), reverse=True)
         while fits:
@@ -74,7 +74,7 @@ class RewardModel:
             reward_N[batch] = reward_B.reshape(-1)
         return reward_N
 
-    def _text(self, prompt: str, completion: str) -> str:
+    def _format_text(self, prompt: str, completion: str) -> str:
         """Return one user and one assistant turn where the tokenizer has a chat template, else plain concatenation."""
         if self._tokenizer.chat_template is None:
             return prompt + completion

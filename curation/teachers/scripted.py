@@ -24,13 +24,13 @@ from curation.teachers.completions import (
     AnsweredRow,
     Array,
     OfTokens,
-    above,
-    bad_options,
     completion_batch,
-    dropped_batch,
     error_batch,
+    find_options_problem,
+    make_dropped_batch,
     prompt_batch,
-    ranked,
+    rank_options,
+    subtract_baselines,
 )
 
 _BATCH_ROWS = 256
@@ -78,22 +78,24 @@ class ScriptedTeacher(BaseTeacher):
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches of up to 256 scripted completions (see ``Teacher.label``)."""
         config = self._config if states else self._config.model_copy(update=AskConfig.BARE)
-        stream = iter(requests) if self._script.slots is None else self._side_by_side(list(requests))
+        stream = iter(requests) if self._script.slots is None else self._iter_ended(list(requests))
         is_slow = self._script.seconds_per_row or self._script.seconds_per_answer
         num_rows = _SLOW_BATCH_ROWS if is_slow else _BATCH_ROWS
         while batch := list(islice(stream, num_rows)):
             for request in batch:
                 self._crash(request.row_id)
             chosen = [(request.row_id, request.options) for request in batch if request.options is not None]
-            found = ((row_id, bad_options(of, [len(option.split()) for option in of])) for row_id, of in chosen)
+            found = (
+                (row_id, find_options_problem(of, [len(option.split()) for option in of])) for row_id, of in chosen
+            )
             bad = {row_id: problem for row_id, problem in found if problem is not None}
             healthy = [request for request in batch if request.row_id not in bad]
             if gate is not None:
-                passes_N = gate(self._prompts(healthy, gate.states, seed))
+                passes_N = gate(self._make_prompt_batch(healthy, gate.states, seed))
                 stopped = [request for request, passes in zip(healthy, passes_N, strict=True) if not passes]
                 healthy = [request for request, passes in zip(healthy, passes_N, strict=True) if passes]
                 num_tokens = {request.row_id: len(request.prompt.split()) for request in stopped}
-                yield dropped_batch(num_tokens, config, self.state_size)
+                yield make_dropped_batch(num_tokens, config, self.state_size)
             completed = self._complete(healthy, config, seed, normalise=decoding.normalise_options)
             self._work(len(batch), completed)
             self._note(batch)
@@ -106,7 +108,7 @@ class ScriptedTeacher(BaseTeacher):
         """Rows that are answered side by side."""
         return self._script.slots
 
-    def _side_by_side(self, requests: list[Request]) -> Iterator[Request]:
+    def _iter_ended(self, requests: list[Request]) -> Iterator[Request]:
         """Yield each request when its answer ends; all calls share the places."""
         ends = []
         with self._lock:
@@ -126,7 +128,7 @@ class ScriptedTeacher(BaseTeacher):
         if seconds:
             time.sleep(seconds)
 
-    def _prompts(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
+    def _make_prompt_batch(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
         """Return the batch for a gate: the states that :meth:`_complete` gives."""
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
@@ -145,21 +147,21 @@ class ScriptedTeacher(BaseTeacher):
             states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
         drawn = zip(batch, hash64(ids_N, seed).tolist(), np.log(unit_N + 1e-6).tolist(), strict=True)
         return completion_batch(
-            [self._answered(*of_row, normalise=normalise) for of_row in drawn],
+            [self._make_answered_row(*of_row, normalise=normalise) for of_row in drawn],
             states=states,
             state_dtype=config.state_dtype,
             num_token_logprobs=config.token_logprobs,
         )
 
-    def _answered(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
+    def _make_answered_row(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
         """Return the row with the text that ``number`` draws, each of whose words has the log-probability ``mean``."""
         if request.in_pairs:
-            return self._in_pairs(request, number, mean)
+            return self._make_paired_row(request, number, mean)
         texts = self._script.completions if request.options is None else request.options
-        choice = _above(request, number % len(texts))
+        choice = _choose_option(request, number % len(texts))
         num_words = len(texts[choice].split())
-        margin, negentropy = _sureness(mean)
-        sums, chosen_by = _scores(request, choice, mean, num_words, normalise=normalise)
+        margin, negentropy = _compute_sureness(mean)
+        sums, chosen_by = _compute_scores(request, choice, mean, num_words, normalise=normalise)
         return AnsweredRow(
             row_id=request.row_id,
             completion=texts[choice],
@@ -175,12 +177,12 @@ class ScriptedTeacher(BaseTeacher):
             error="scripted: asked for" if request.row_id in self._failing else None,
         )
 
-    def _in_pairs(self, request: Request, number: int, mean: float) -> AnsweredRow:
+    def _make_paired_row(self, request: Request, number: int, mean: float) -> AnsweredRow:
         """Return the row whose answers ``number`` draws, a bit a question, each likelier by 1 to 2 than the other."""
         options, gap = request.options or (), 1 + math.exp(mean)
         yes = [(number >> question % 64) & 1 for question in range(len(options) // 2)]
         scores = [mean - gap * (place % 2 == yes[place // 2]) for place in range(len(options))]
-        return in_pairs.answered(
+        return in_pairs.make_answered_row(
             request,
             scores,
             num_prompt_tokens=len(request.prompt.split()),
@@ -208,14 +210,16 @@ class ScriptedTeacher(BaseTeacher):
             os.close(descriptor)
 
 
-def _above(request: Request, choice: int) -> int:
+def _choose_option(request: Request, choice: int) -> int:
     """Return the option chosen if that at ``choice`` is likelier by 1 than each other one, less the baselines."""
     if request.baselines is None or request.is_drawn:
         return choice
-    return ranked(above([float(place == choice) for place in range(len(request.baselines))], request.baselines))[0]
+    return rank_options(
+        subtract_baselines([float(place == choice) for place in range(len(request.baselines))], request.baselines)
+    )[0]
 
 
-def _scores(
+def _compute_scores(
     request: Request, choice: int, mean: float, num_words: int, *, normalise: bool
 ) -> tuple[list[float] | None, list[float] | None]:
     """Return log-probabilities of a request's options, and the scores by which that at ``choice`` is chosen."""
@@ -229,7 +233,7 @@ def _scores(
     return [mean * len(option.split()) for mean, option in zip(means, request.options, strict=True)], means
 
 
-def _sureness(logprob: float) -> tuple[float, float]:
+def _compute_sureness(logprob: float) -> tuple[float, float]:
     """Margin and negative entropy where a word has this log-probability and ``OTHER_WORDS`` others share the rest."""
     rest = max(-math.expm1(logprob), 1e-6)
     other = math.log(rest / OTHER_WORDS)

@@ -17,7 +17,7 @@ from curation.refs import ModelRef
 from curation.teachers import BaseTeacher, Gate, Request
 from curation.teachers.completions import error_batch
 from curation.teachers.decoding import Decoder
-from curation.teachers.forward import Forward, batches
+from curation.teachers.forward import Forward, iter_padded_batches
 from curation.teachers.options import read_answers, score_options
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 
@@ -86,11 +86,15 @@ class TransformersTeacher(BaseTeacher):
                 (to_decode if row.request.is_drawn else to_score).append(row)
         if errors:
             yield error_batch(errors, config, self.state_size)
-        for batch in batches(
+        for batch in iter_padded_batches(
             to_decode, lambda row: len(row.prompt) + row.room(decoding.max_tokens), config.batch_tokens
         ):
             yield from self._decoder.complete(batch, config, decoding, seed=seed, gate=gate)
-        for batch in batches(to_read, lambda row: len(row.prompt) + len(row.answer or ()), config.batch_tokens):
+        for batch in iter_padded_batches(
+            to_read, lambda row: len(row.prompt) + len(row.answer or ()), config.batch_tokens
+        ):
             yield read_answers(self._forward, batch, config)
-        for batch in batches(to_score, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens):
+        for batch in iter_padded_batches(
+            to_score, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens
+        ):
             yield score_options(self._forward, batch, config, normalise=decoding.normalise_options)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from curation.heavy import torch
-from curation.teachers.device_copy import sent
+from curation.teachers.device_copy import send_arrays
 
 
 class Trie:
@@ -82,7 +82,7 @@ def bar_others(logits_BV: "torch.Tensor", allowed: Mapping[int, Sequence[int]]) 
     """Make all other tokens than those in ``allowed``, which has some rows, impossible, in place."""
     pairs = [(place, token) for place, tokens in allowed.items() for token in tokens]
     places, tokens = zip(*pairs, strict=True)
-    row_H, place_P, token_P = sent([list(allowed), places, tokens], logits_BV.device)
+    row_H, place_P, token_P = send_arrays([list(allowed), places, tokens], logits_BV.device)
     kept_P = logits_BV[place_P, token_P]
     logits_BV.index_fill_(0, row_H, -torch.inf)
     logits_BV[place_P, token_P] = kept_P

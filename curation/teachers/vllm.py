@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import positions_of, ranks_of
+from curation.config.states import find_positions, find_ranks
 from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.json_types import Json
-from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer, text_of
+from curation.models import as_user_turns, check_layers, decode_tokens, load_configuration, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import BaseTeacher, Gate, Request, in_pairs
-from curation.teachers.completions import Array, error_batch, ranked
-from curation.teachers.decoding import num_tokens_of
+from curation.teachers.completions import Array, error_batch, rank_options
+from curation.teachers.decoding import count_text_tokens
 from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 from curation.teachers.trie import Walk
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
@@ -35,10 +35,10 @@ from curation.teachers.vllm_rows import (
     RowBatches,
     Scoring,
     answer_params,
-    fed_params,
-    letter_params,
-    passing,
-    ring_of,
+    compute_ring,
+    find_passing,
+    make_fed_params,
+    make_letter_params,
 )
 from curation.teachers.vllm_tap import Collected
 
@@ -58,13 +58,13 @@ class VllmTeacher(BaseTeacher):
         if model is None:
             raise ModelError("the vllm backend needs a model; set teacher.model.path or teacher.model.init")
         self.tokenizer = load_tokenizer(model)
-        text_config = configuration_of(model).get_text_config()
+        text_config = load_configuration(model).get_text_config()
         self._ref, self._text_config, self._tapped = model, text_config, config.states
         self._ask(config)
         self.state_size = int(text_config.hidden_size)
         self.stop_ids = stop_ids_of(self.tokenizer.eos_token_id, model, text_config)
         longest = getattr(text_config, "max_position_embeddings", None)
-        self.engine = Engine(config, model, max_positions=longest, ring=ring_of(config))
+        self.engine = Engine(config, model, max_positions=longest, ring=compute_ring(config))
         self.decode_lock = threading.Lock()
         self.known = OptionTokens()
 
@@ -77,7 +77,7 @@ class VllmTeacher(BaseTeacher):
             "num_gpus": config.actors.num_gpus,
             "states": sorted(config.states),
             "token_logprobs": config.token_logprobs,
-            "ring": ring_of(config),
+            "ring": compute_ring(config),
         }
 
     def _ask(self, config: AskConfig) -> None:
@@ -129,7 +129,7 @@ class _Stream:
         self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, config: AskConfig, gate: Gate | None
     ) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
-        self._states, self._positions = config.states, positions_of(config.states)
+        self._states, self._positions = config.states, find_positions(config.states)
         self._gate = gate
         self._config, self._batches = config, RowBatches(config, teacher.state_size, decoding.normalise_options)
         self._inbox: Inbox = deque()
@@ -140,7 +140,7 @@ class _Stream:
 
     def run(self, requests: Iterable[Request]) -> Iterator[pa.RecordBatch]:
         """Yield all rows."""
-        waiting = self._tokenised(requests)
+        waiting = self._iter_tokenised(requests)
         more = True
         while more or self._num_sent or self._ended:
             while more and self._engine.num_unfinished < self._engine.limit:
@@ -169,7 +169,7 @@ class _Stream:
         if self._held:
             self._engine.drop(list(self._held))
 
-    def _tokenised(self, requests: Iterable[Request]) -> Iterator[TokenisedRequest | pa.RecordBatch]:
+    def _iter_tokenised(self, requests: Iterable[Request]) -> Iterator[TokenisedRequest | pa.RecordBatch]:
         """Yield requests to send, and batches of those that the model cannot take."""
         teacher, config = self._teacher, self._teacher.config
         stream = iter(requests)
@@ -200,17 +200,19 @@ class _Stream:
         elif options is None or given.request.is_drawn:
             row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, is_prompt=self._gate is not None)
             if row.is_prompt:
-                self._send(row, row.parts[0], given.prompt, fed_params())
+                self._send(row, row.parts[0], given.prompt, make_fed_params())
             else:
                 self._send_answer(row)
         elif _is_drawn_at_once(given):
             row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, letters=[])
-            self._send(row, row.parts[0], given.prompt, letter_params([tokens[0] for tokens in options], given.choice))
+            self._send(
+                row, row.parts[0], given.prompt, make_letter_params([tokens[0] for tokens in options], given.choice)
+            )
         else:
             scoring = Scoring(given.trie)
             row = EngineRow(given=given, parts=[], left=len(scoring.parts), scoring=scoring)
             for part in scoring.parts:
-                self._send(row, part, given.prompt + part.tokens, fed_params(letters=scoring.asks(part)))
+                self._send(row, part, given.prompt + part.tokens, make_fed_params(letters=scoring.asks(part)))
 
     def _send_answer(self, row: EngineRow) -> None:
         seed = None
@@ -222,7 +224,7 @@ class _Stream:
 
     def _score(self, row: EngineRow, part: EngineRequest) -> None:
         """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
-        params = fed_params(
+        params = make_fed_params(
             score_from=len(row.given.prompt),
             sureness=row.given.request.is_drawn,
             skip_reading_prefix_cache=part.tries > 0,
@@ -261,11 +263,11 @@ class _Stream:
         cuts = [place for stop in self._decoding.stop if (place := row.text.find(stop)) >= 0]
         if cuts:
             row.text, row.truncated = row.text[: min(cuts)], False
-            kept = kept[: num_tokens_of(row.text, kept, self._decode)]
+            kept = kept[: count_text_tokens(row.text, kept, self._decode)]
         part.tokens = kept
 
     def _decode(self, tokens: list[int]) -> str:
-        return text_of(self._teacher.tokenizer, tokens)
+        return decode_tokens(self._teacher.tokenizer, tokens)
 
     def _collect(self) -> None:
         """Take what the tap kept of the parts that ended; ask again for what it could not keep."""
@@ -301,7 +303,7 @@ class _Stream:
                 part.states = states
                 if fate == "short" and self._states:
                     part.short = True
-                    self._send(row, part, row.given.prompt + part.tokens, fed_params())
+                    self._send(row, part, row.given.prompt + part.tokens, make_fed_params())
                     continue
             row.left -= 1
             if row.left == 0:
@@ -313,7 +315,7 @@ class _Stream:
             return
         wide_ND = np.stack([found.states["prompt_last"][place] for place, _ in asked])
         rows = [row for _, row in asked]
-        passed = passing(self._gate, rows, wide_ND, self._states, self._teacher.config.state_dtype)
+        passed = find_passing(self._gate, rows, wide_ND, self._states, self._teacher.config.state_dtype)
         for row, passes in zip(rows, passed, strict=True):
             row.is_prompt = False
             if passes:
@@ -326,14 +328,14 @@ class _Stream:
         """Feed the chosen option, or the chosen ones of all pairs, and others whose states are asked for."""
         if row.given.request.in_pairs:
             scores = scoring.scores(normalise=False)
-            tokens = in_pairs.tokens_of(row.given.request, row.given.options or [], scores)
+            tokens = in_pairs.join_chosen_tokens(row.given.request, row.given.options or [], scores)
             row.by_rank[1] = EngineRequest(tokens=tokens)
             row.parts.append(row.by_rank[1])
             self._feed(row)
             return
         order, by_token = scoring.order(row.given, normalise=self._decoding.normalise_options), scoring.by_token
         row.choice = order[0]
-        for rank in (1, *ranks_of(self._states)):
+        for rank in (1, *find_ranks(self._states)):
             if rank <= len(order):
                 place = order[rank - 1]
                 part = row.by_rank[rank] = EngineRequest(
@@ -354,8 +356,8 @@ class _Stream:
 
     def _feed_others(self, row: EngineRow, letters: list[float]) -> None:
         """Feed the options of one token whose states are asked for beside that of the drawn one."""
-        order = [row.choice, *(place for place in ranked(letters) if place != row.choice)]
-        for rank in ranks_of(self._states):
+        order = [row.choice, *(place for place in rank_options(letters) if place != row.choice)]
+        for rank in find_ranks(self._states):
             if rank <= len(order):
                 part = row.by_rank[rank] = EngineRequest(tokens=(row.given.options or [])[order[rank - 1]])
                 row.parts.append(part)

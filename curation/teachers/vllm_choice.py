@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from curation.config import AskConfig
-from curation.config.states import others_of
+from curation.config.states import find_other_layers
 from curation.errors import ConfigError
 from curation.models.loading import is_installed
 from curation.refs import ModelRef
@@ -39,7 +39,7 @@ def choose_backend(config: AskConfig, model: ModelRef | None) -> BackendChoice:
     if not is_installed():
         return BackendChoice("transformers", "vLLM is not installed")
     assert model is not None, "only the scripted backend has no model"
-    gpus, layers = bool(config.actors.num_gpus), bool(others_of(config.states))
+    gpus, layers = bool(config.actors.num_gpus), bool(find_other_layers(config.states))
     found = probe(config.vllm.engine, model, gpus=gpus, layers=layers)
     if "refused" in found:
         raise ConfigError(found["refused"])

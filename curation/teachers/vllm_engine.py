@@ -26,10 +26,10 @@ import torch
 from curation.config import AskConfig
 from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.heavy import transformers
-from curation.models.loading import engine_arguments, from_pretrained, set_environment
+from curation.models.loading import from_pretrained, make_engine_arguments, set_environment
 from curation.models.merged import merged
 from curation.refs import ModelRef
-from curation.teachers.gpu_turns import shared_gpus, start_turn
+from curation.teachers.gpu_turns import list_shared_gpus, start_turn
 from curation.teachers.vllm_tap import Collected
 from curation.teachers.vllm_versions import CONFIG, TESTED
 
@@ -130,19 +130,19 @@ class Engine:
         """The step that is under way, or the last one."""
         is_refused = False
         try:
-            turn = start_turn(shared_gpus(config.actors.num_gpus))
+            turn = start_turn(list_shared_gpus(config.actors.num_gpus))
             loaded = contextlib.nullcontext(model) if model.adapter is None else merged(model, dtype=config.dtype)
             with _log_to(self._log.fileno()), loaded as weights, turn:
                 is_refused = True  # by what comes before the device, as everywhere
-                settings = self._in_thread(_settings, config, weights, max_positions, ring)
+                settings = self._run_in_thread(_make_settings, config, weights, max_positions, ring)
                 is_refused = False
-                self._engine = self._in_thread(_started, settings)
-                lacks_layers, lacks = self._rpc("tap_lacks")[0]
+                self._engine = self._run_in_thread(_start_engine, settings)
+                lacks_layers, lacks = self._call_workers("tap_lacks")[0]
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             if isinstance(error, CurationError):
                 raise
             raise (ModelError if is_refused and not isinstance(error, RuntimeError) else StartError)(
-                f"model {model.base!r}: vLLM's engine did not start: {_first_line(error)}; "
+                f"model {model.base!r}: vLLM's engine did not start: {_format_first_line(error)}; "
                 f"it logged last:\n{self.tail()}"
             ) from error
         _check_tap(model, lacks_layers, lacks)
@@ -208,7 +208,7 @@ class Engine:
         try:
             outputs = self._engine.step()
         except (EngineDeadError, RuntimeError, ValueError, AssertionError, OSError) as error:
-            raise self._lost(f"a step of vLLM's engine failed: {_first_line(error)}") from error
+            raise self._make_lost_error(f"a step of vLLM's engine failed: {_format_first_line(error)}") from error
         finally:
             self._step_began = None
         for output in outputs:
@@ -219,12 +219,12 @@ class Engine:
     def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
         """Return the tap's data of finished requests, by name and number of answer tokens; it forgets them."""
         asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
-        collected: Collected = self._rpc("tap_collect", asked)[0]
+        collected: Collected = self._call_workers("tap_collect", asked)[0]
         return collected
 
     def drop(self, names: Sequence[str]) -> None:
         """End requests, finished or not, and forget what the tap kept of them."""
-        self._in_thread(self._drop, names)
+        self._run_in_thread(self._drop, names)
 
     def _drop(self, names: Sequence[str]) -> None:
         self._engine.abort_request([name for name in names if self._inboxes.pop(name, None) is not None])
@@ -232,7 +232,7 @@ class Engine:
 
     def num_held(self) -> int:
         """Return requests that the tap holds."""
-        held: int = self._rpc("tap_rows")[0]
+        held: int = self._call_workers("tap_rows")[0]
         return held
 
     def tail(self) -> str:
@@ -243,19 +243,19 @@ class Engine:
 
     def close(self) -> None:
         """Stop the engine and its workers; other engines of this process, which share vLLM's groups, end with it."""
-        self._in_thread(self._engine.engine_core.shutdown)
+        self._run_in_thread(self._engine.engine_core.shutdown)
         self._thread.shutdown()
         self._log.close()
 
-    def _rpc(self, method: str, *args: object) -> list[Any]:
-        results: list[Any] = self._in_thread(lambda: self._engine.collective_rpc(method, args=args))
+    def _call_workers(self, method: str, *args: object) -> list[Any]:
+        results: list[Any] = self._run_in_thread(lambda: self._engine.collective_rpc(method, args=args))
         return results
 
-    def _in_thread(self, work: Callable[..., Any], *args: object) -> Any:
+    def _run_in_thread(self, work: Callable[..., Any], *args: object) -> Any:
         """Wait for what ``work`` returns in the engine's thread."""
         return self._thread.submit(work, *args).result()
 
-    def _lost(self, reason: str) -> EngineLostError:
+    def _make_lost_error(self, reason: str) -> EngineLostError:
         reason = f"{reason}; it logged last:\n{self.tail()}"
         ray = sys.modules.get("ray")
         if ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
@@ -287,13 +287,13 @@ def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) 
     return frozenset(ids)
 
 
-def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None, ring: int) -> Any:
+def _make_settings(config: AskConfig, weights: ModelRef, max_positions: int | None, ring: int) -> Any:
     """Return the configuration that vLLM makes of the arguments."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
 
-    given = engine_arguments(weights) | config.vllm.engine
+    given = make_engine_arguments(weights) | config.vllm.engine
     if current_platform.is_cpu():
         given.setdefault("kv_cache_memory_bytes", 1 << 30)
     elif 0 < config.actors.num_gpus < 1:
@@ -315,7 +315,7 @@ def _settings(config: AskConfig, weights: ModelRef, max_positions: int | None, r
     return settings
 
 
-def _started(settings: object) -> Any:
+def _start_engine(settings: object) -> Any:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -345,6 +345,6 @@ def _end_process(reason: str) -> None:
     os._exit(1)
 
 
-def _first_line(error: BaseException) -> str:
+def _format_first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"

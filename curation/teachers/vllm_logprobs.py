@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from curation.teachers.completions import OfTokens
-from curation.teachers.device_copy import sent
+from curation.teachers.device_copy import send_arrays
 
 Ints = npt.NDArray[np.int64]
 
@@ -49,7 +49,7 @@ class Positions:
         ring_K = np.flatnonzero(newest[slot_K] - position_K < ring)
         chosen = [np.flatnonzero(position_K - num_prompt_K + 1 < num_first), ring_K, newest_K]
         chosen += [np.flatnonzero(position_K - num_prompt_K == more) for more in ahead]
-        self.index_5K, *found = sent([entry_5K, *chosen], device)
+        self.index_5K, *found = send_arrays([entry_5K, *chosen], device)
         self.first_W, self.late_W, self.newest_W, *self.ahead = found
 
 
@@ -67,9 +67,12 @@ class Logprobs:
 
     def grow(self, num_slots: int) -> None:
         """Make room for so many slots."""
-        self._sum_S3, self._least_S3 = grown(self._sum_S3, num_slots), grown(self._least_S3, num_slots)
-        self._first_SK3 = grown(self._first_SK3, num_slots)
-        self._recent_SR3, self._least_SR3 = grown(self._recent_SR3, num_slots), grown(self._least_SR3, num_slots)
+        self._sum_S3, self._least_S3 = grow_slots(self._sum_S3, num_slots), grow_slots(self._least_S3, num_slots)
+        self._first_SK3 = grow_slots(self._first_SK3, num_slots)
+        self._recent_SR3, self._least_SR3 = (
+            grow_slots(self._recent_SR3, num_slots),
+            grow_slots(self._least_SR3, num_slots),
+        )
 
     def clear(self, slot_F: torch.Tensor) -> None:
         """Begin new answers."""
@@ -107,10 +110,10 @@ class Logprobs:
         before_N = (last_N - 1) % self._ring
         ends_N6 = torch.cat([self._least_SR3[slot_N, before_N], self._recent_SR3[slot_N, before_N]], dim=1)
         found = zip(sum_N3.tolist(), self._first_SK3[slot_N].tolist(), ends_N6.tolist(), lengths, strict=True)
-        return [_summary(*of_answer) for of_answer in found]
+        return [_make_summary(*of_answer) for of_answer in found]
 
 
-def _summary(sums: list[float], first_K3: list[list[float]], ends: list[float], length: int) -> Summary:
+def _make_summary(sums: list[float], first_K3: list[list[float]], ends: list[float], length: int) -> Summary:
     if not length:
         return Summary(sums[0], [], None, None)
     least, last = ends[:3], ends[3:]
@@ -121,7 +124,7 @@ def _summary(sums: list[float], first_K3: list[list[float]], ends: list[float], 
     return Summary(sums[0], logprobs, margins, negentropies)
 
 
-def grown(old: torch.Tensor, num_slots: int) -> torch.Tensor:
+def grow_slots(old: torch.Tensor, num_slots: int) -> torch.Tensor:
     """Return the same with more slots, the new ones zero."""
     new = old.new_zeros((num_slots, *old.shape[1:]))
     new[: len(old)] = old

@@ -12,11 +12,11 @@ from vllm.platforms import current_platform
 from vllm.v1.worker.gpu_worker import Worker
 
 from curation.errors import ConfigError, ModelError
-from curation.models import configuration_of, here
-from curation.models.loading import engine_arguments, set_environment
+from curation.models import fetch_model, load_configuration
+from curation.models.loading import make_engine_arguments, set_environment
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments
-from curation.teachers.vllm_versions import TESTED, gives_layers, missing_fields
+from curation.teachers.vllm_versions import TESTED, can_give_layers, find_missing_fields
 
 
 def answer() -> None:
@@ -25,7 +25,7 @@ def answer() -> None:
     model = None if question["model"] is None else ModelRef.from_json(question["model"])
     found = _examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])
     if question["starts"] and model is not None and "runs" in found:
-        found = _started(model, found["runs"])
+        found = _try_small_engine(model, found["runs"])
     sys.stdout.flush()
     print(json.dumps(found), flush=True)
     os._exit(0)  # the engine's end would log after the finding
@@ -48,28 +48,28 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
     except (RuntimeError, AssertionError) as error:
         return {"lacks": f"no {device} device computes: {str(error).splitlines()[0]}"}
     methods = ("load_model", "execute_model", "sample_tokens")
-    if lacks := [f"Worker.{name}" for name in methods if not hasattr(Worker, name)] + missing_fields():
+    if lacks := [f"Worker.{name}" for name in methods if not hasattr(Worker, name)] + find_missing_fields():
         return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
     if model is None:
         return {"runs": f"vLLM {vllm.__version__} runs on {device}"}
     try:
-        names = configuration_of(model).architectures or ["(unnamed)"]
+        names = load_configuration(model).architectures or ["(unnamed)"]
     except ModelError as error:
         return {"refused": str(error)}
     known = [name for name in names if name in ModelRegistry.get_supported_archs()]
     if not known:
         return {"lacks": f"it has no model of its own called {' or '.join(names)}"}
-    if layers and not gives_layers(ModelRegistry.models[known[0]].load_model_cls()):
+    if layers and not can_give_layers(ModelRegistry.models[known[0]].load_model_cls()):
         return {"lacks": f"its {known[0]} gives no states of other layers than the last"}
     return {"runs": f"vLLM {vllm.__version__} runs {known[0]} on {device}"}
 
 
-def _started(model: ModelRef, runs: str) -> dict[str, str]:
+def _try_small_engine(model: ModelRef, runs: str) -> dict[str, str]:
     """Return the finding after a small engine gave a token: one layer of the model, with random weights."""
     from vllm import LLM, SamplingParams
 
     set_environment()
-    arguments = engine_arguments(here(model)) | {"load_format": "dummy", "hf_overrides": _one_layer}
+    arguments = make_engine_arguments(fetch_model(model)) | {"load_format": "dummy", "hf_overrides": _cut_to_one_layer}
     if torch.cuda.is_available():  # of what is free: others may share the GPU
         free, total = torch.cuda.mem_get_info()
         arguments["gpu_memory_utilization"] = 0.8 * free / total
@@ -86,7 +86,7 @@ def _started(model: ModelRef, runs: str) -> dict[str, str]:
     return {"runs": f"{runs}, where a small engine started"}
 
 
-def _one_layer(config: Any) -> Any:
+def _cut_to_one_layer(config: Any) -> Any:
     """Cut a configuration down to one layer."""
     text = config.get_text_config()
     text.num_hidden_layers = 1

@@ -8,21 +8,21 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import parse, positions_of
+from curation.config.states import find_positions, parse
 from curation.json_types import Json
 from curation.teachers import Gate, in_pairs
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
     OfTokens,
-    above,
-    by_name,
     completion_batch,
-    dropped_batch,
     error_batch,
+    make_dropped_batch,
     prompt_batch,
     prompt_states,
-    ranked,
+    rank_options,
+    select_by_name,
+    subtract_baselines,
 )
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
@@ -85,11 +85,11 @@ class Scoring:
 
     def chosen_by(self, given: TokenisedRequest, *, normalise: bool) -> list[float]:
         """Return the scores of a request's options, less their baselines where it has any."""
-        return above(self.scores(normalise=normalise), given.request.baselines)
+        return subtract_baselines(self.scores(normalise=normalise), given.request.baselines)
 
     def order(self, given: TokenisedRequest, *, normalise: bool) -> list[int]:
         """Return the options' places, from the likeliest on; before them that of an option which came with the row."""
-        return ranked(self.chosen_by(given, normalise=normalise), given.choice)
+        return rank_options(self.chosen_by(given, normalise=normalise), given.choice)
 
 
 @dataclass(kw_only=True)
@@ -115,12 +115,14 @@ class EngineRow:
     dropped: bool = False
 
 
-def ring_of(config: AskConfig) -> int:
+def compute_ring(config: AskConfig) -> int:
     """Return how many last tokens of an answer the tap keeps states of, until it knows which a stop string cuts."""
     return 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
 
 
-def passing(gate: Gate, rows: Sequence[EngineRow], wide_ND: Array, kept: Sequence[str], state_dtype: str) -> list[bool]:
+def find_passing(
+    gate: Gate, rows: Sequence[EngineRow], wide_ND: Array, kept: Sequence[str], state_dtype: str
+) -> list[bool]:
     """Return whether ``gate`` lets each row pass, by the states at its last prompt token, layers side by side."""
     row_ids = [row.given.request.row_id for row in rows]
     num_tokens = [len(row.given.prompt) for row in rows]
@@ -134,7 +136,7 @@ def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: I
     """Return how an answer is drawn, freely or along its options' trie, by its row's own ``seed`` unless greedily."""
     options = given.options
     stop = list(decoding.stop) if options is None else []
-    return sampling_params(
+    return make_sampling_params(
         max_tokens=given.room(decoding.max_tokens) + 1,  # so that the state of the last one is fed
         temperature=decoding.temperature,
         top_p=decoding.top_p,
@@ -149,12 +151,12 @@ def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: I
     )
 
 
-def letter_params(tokens: list[int], given: int | None = None) -> Any:
+def make_letter_params(tokens: list[int], given: int | None = None) -> Any:
     """Return how one of these tokens is drawn, and then fed for its state; their log-probabilities are kept.
 
     ``given`` is the place of the one that came with the row, which no other can take the place of.
     """
-    return sampling_params(
+    return make_sampling_params(
         max_tokens=2,
         min_tokens=2,
         ignore_eos=True,
@@ -165,7 +167,7 @@ def letter_params(tokens: list[int], given: int | None = None) -> Any:
     )
 
 
-def fed_params(
+def make_fed_params(
     *, letters: Sequence[int] = (), score_from: int | None = None, sureness: bool = False, **values: object
 ) -> Any:
     """Return how a prompt is fed, without an answer.
@@ -176,10 +178,10 @@ def fed_params(
     asked: Json = {LETTERS: list(letters)} if letters else {}
     asked |= {} if score_from is None else {SCORE_FROM: score_from}
     asked |= {SURENESS: True} if sureness else {}
-    return sampling_params(max_tokens=1, temperature=0.0, detokenize=False, extra_args=asked or None, **values)
+    return make_sampling_params(max_tokens=1, temperature=0.0, detokenize=False, extra_args=asked or None, **values)
 
 
-def sampling_params(**values: object) -> Any:
+def make_sampling_params(**values: object) -> Any:
     """Return VLLM's own, with one output a request."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -204,15 +206,15 @@ class RowBatches:
             yield error_batch(bad, self.config, self.state_size)
         if dropped := [row.given for row in rows if row.dropped]:
             num_tokens = {given.request.row_id: len(given.prompt) for given in dropped}
-            yield dropped_batch(num_tokens, self.config, self.state_size)
+            yield make_dropped_batch(num_tokens, self.config, self.state_size)
         if answered := [row for row in rows if row.error is None and not row.dropped]:
-            yield self._answers(answered)
+            yield self._make_batch(answered)
 
-    def _answers(self, rows: Sequence[EngineRow]) -> pa.RecordBatch:
-        answers = [self._answered(row) for row in rows]
+    def _make_batch(self, rows: Sequence[EngineRow]) -> pa.RecordBatch:
+        answers = [self._make_answered_row(row) for row in rows]
         chosen = [row.by_rank[1] for row in rows]
         names = self.config.states
-        positions = positions_of(names)
+        positions = find_positions(names)
         states: dict[tuple[str, int], Array] = {}
         for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, names)):
             place = positions.index(position)
@@ -221,18 +223,18 @@ class RowBatches:
             states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
         return completion_batch(
             answers,
-            states=by_name(states, names),
+            states=select_by_name(states, names),
             state_dtype=self.config.state_dtype,
             num_token_logprobs=self.config.token_logprobs,
         )
 
-    def _answered(self, row: EngineRow) -> AnsweredRow:
+    def _make_answered_row(self, row: EngineRow) -> AnsweredRow:
         """Return a row that has ended, with its answer, which is its part of rank 1."""
         options, scoring = row.given.request.options, row.scoring
         if scoring is not None and row.given.request.in_pairs:
             lengths = [len(tokens) for tokens in row.given.options or []]
             scores, num_tokens = scoring.scores(normalise=False), len(row.given.prompt)
-            return in_pairs.answered(row.given.request, scores, num_prompt_tokens=num_tokens, lengths=lengths)
+            return in_pairs.make_answered_row(row.given.request, scores, num_prompt_tokens=num_tokens, lengths=lengths)
         if scoring is None:
             row.by_rank[1] = row.parts[0]
         if options is not None and not row.given.request.is_drawn:

@@ -7,7 +7,7 @@ positions, the first log-probabilities, and running sums on the device; ``collec
 requests off the device at once, and frees them. Margin and entropy, which read all logits once more, are
 computed for the requests alone that ask for them (``SURENESS``). Layers other than the last come from the interface
 that vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
-(``curation.config.states.layers_of``).
+(``curation.config.states.find_layers``).
 
 Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never
 fed, so that its state does not exist: an answer that ends by a stop token needs none, one that ends by the length cap
@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from curation.config.states import LAST, layers_of, positions_of
-from curation.teachers.device_copy import sent
-from curation.teachers.logit_numbers import numbers_of
+from curation.config.states import LAST, find_layers, find_positions
+from curation.teachers.device_copy import send_arrays
+from curation.teachers.logit_numbers import compute_token_numbers
 from curation.teachers.vllm_held import HeldWalks
-from curation.teachers.vllm_logprobs import Logprobs, Positions, Summary, grown
+from curation.teachers.vllm_logprobs import Logprobs, Positions, Summary, grow_slots
 
 MAX_LOGITS = 2**27
 """Logits taken at once (0.5 GiB in float32)."""
@@ -105,7 +105,7 @@ class Tap:
         """Hook ``sampler``; ``head`` computes logits of states, or None on workers that have none of them."""
         self.rows: dict[str, _TappedRequest] = {}
         self._head, self._ring, self._num_logprobs = head, ring, num_logprobs
-        self._positions, self._layers = positions_of(names), layers_of(names)
+        self._positions, self._layers = find_positions(names), find_layers(names)
         self._held = HeldWalks()
         self._free: list[int] = []
         self._fresh: list[int] = []
@@ -113,14 +113,14 @@ class Tap:
         self._slots = np.zeros(0, _BY_SLOT)
         self._num_scheduled: Mapping[str, int] = {}
         self._step: _Step | None = None
-        sampler.register_forward_pre_hook(self._before_draw, with_kwargs=True)
-        sampler.register_forward_hook(self._after_draw, with_kwargs=True)
+        sampler.register_forward_pre_hook(self._prepare_draw, with_kwargs=True)
+        sampler.register_forward_hook(self._finish_draw, with_kwargs=True)
 
     def follow(self, scheduled: Any) -> None:
         """Note what vLLM's scheduler gives the next step, its ``SchedulerOutput``."""
         self._num_scheduled = scheduled.num_scheduled_tokens
         for new in scheduled.scheduled_new_reqs:
-            row = self.rows[new.req_id] = self._new_row(new.prompt_token_ids, new.sampling_params)
+            row = self.rows[new.req_id] = self._add_row(new.prompt_token_ids, new.sampling_params)
             self._slots["num_fed"][row.slot] = new.num_computed_tokens
             self._held.begin(new.req_id, new.sampling_params)
         old = scheduled.scheduled_cached_reqs
@@ -157,7 +157,7 @@ class Tap:
             self._generators.update(self._idle_generators)
             self._step = None
 
-    def _before_draw(self, _: object, __: object, given: Mapping[str, Any]) -> None:
+    def _prepare_draw(self, _: object, __: object, given: Mapping[str, Any]) -> None:
         step, logits_BV = self._step, given["logits"]
         if step is None:
             return  # vLLM tries its sampler before it serves
@@ -171,7 +171,7 @@ class Tap:
         self._logits_BV = logits_BV.clone() if self._walks or logits_BV.dtype == torch.float32 else logits_BV
         self._held.bar(self._walks, logits_BV)
 
-    def _after_draw(self, _: object, __: object, ___: object, output: Any) -> None:
+    def _finish_draw(self, _: object, __: object, ___: object, output: Any) -> None:
         if self._step is not None:
             self._held.go(self._walks, output.sampled_token_ids)
             self._take(self._step, self._logits_BV, output.sampled_token_ids[:, 0].long())
@@ -183,11 +183,11 @@ class Tap:
         self._make_room(step.hidden_TD)
         tapped_B = step.slot_B >= 0
         scores_B = tapped_B & self._slots["scored"][step.slot_B]
-        spots = zip(*_at(scores_B, step.slot_B, step.begin_B, step.end_B, step.offset_B), strict=True)
+        spots = zip(*_select_at(scores_B, step.slot_B, step.begin_B, step.end_B, step.offset_B), strict=True)
         scored = [self._to_score(self.rows[step.ids[place]], *spot) for *spot, place in spots]
         draws_B = tapped_B & ~scores_B & ~step.is_partial_B
         if draws_B.any():
-            slot_K, end_K, offset_K, place_K = _at(draws_B, step.slot_B, step.end_B, step.offset_B)
+            slot_K, end_K, offset_K, place_K = _select_at(draws_B, step.slot_B, step.end_B, step.offset_B)
             self._slots["unbroken"][slot_K] &= end_K - 1 == self._slots["next"][slot_K]
             self._slots["next"][slot_K] = end_K
             entry_K5 = np.stack(
@@ -196,11 +196,11 @@ class Tap:
             self._take_drawn(step, logits_BV, token_B, entry_K5)
         if any(len(part) for part in scored):
             entry_K5 = np.concatenate(scored)
-            positions = self._placed(entry_K5, logits_BV.device)
+            positions = self._make_positions(entry_K5, logits_BV.device)
             index_5K = positions.index_5K
             sure_K = self._slots["sure"][entry_K5[:, 1]]
             number_K3 = self._score(step.hidden_TD[index_5K[0]], index_5K[4], sure_K, logits_BV.shape[1])
-            self._keep(positions, self._side_by_side(step, index_5K[0]), number_K3)
+            self._keep(positions, self._join_layers(step, index_5K[0]), number_K3)
 
     def _to_score(self, row: _TappedRequest, slot: int, begin: int, end: int, offset: int) -> npt.NDArray[np.int64]:
         """Return the entries of a row whose prompt holds the answer, of which a step feeds ``begin`` to ``end``."""
@@ -219,27 +219,29 @@ class Tap:
         self, step: _Step, logits_BV: torch.Tensor, token_B: torch.Tensor, entry_K5: npt.NDArray[np.int64]
     ) -> None:
         """Keep the numbers and states of rows whose tokens a step drew."""
-        positions = self._placed(entry_K5, logits_BV.device)
+        positions = self._make_positions(entry_K5, logits_BV.device)
         _, slot_K, position_K, num_prompt_K, place_K = entry_K5.T
         sure_K = self._slots["sure"][slot_K]
-        whole_B, number_B3 = numbers_of(logits_BV, token_B, sure=bool(sure_K.any()))
+        whole_B, number_B3 = compute_token_numbers(logits_BV, token_B, sure=bool(sure_K.any()))
         asking = self._slots["asks"][slot_K] & (position_K == num_prompt_K - 1)
         if asking.any():
             asked = [(self.rows[step.ids[place]], place) for place in place_K[asking]]
             places = np.repeat(place_K[asking], [len(row.asks) for row, _ in asked])
-            place_L, token_L = sent([places, [token for row, _ in asked for token in row.asks]], logits_BV.device)
+            place_L, token_L = send_arrays(
+                [places, [token for row, _ in asked for token in row.asks]], logits_BV.device
+            )
             letter_L = logits_BV[place_L, token_L].float() - whole_B[place_L]
             pieces = torch.split(letter_L, [len(row.asks) for row, _ in asked])
             for (row, _), letters in zip(asked, pieces, strict=True):
                 row.letters = letters
         number_K3 = number_B3 if len(entry_K5) == len(number_B3) else number_B3[positions.index_5K[4]]
-        self._keep(positions, self._side_by_side(step, positions.index_5K[0]), _only(number_K3, sure_K))
+        self._keep(positions, self._join_layers(step, positions.index_5K[0]), _zero_unwanted(number_K3, sure_K))
 
-    def _placed(self, entry_K5: npt.NDArray[np.int64], device: torch.device) -> Positions:
+    def _make_positions(self, entry_K5: npt.NDArray[np.int64], device: torch.device) -> Positions:
         ahead = [int(at == "output_first") - 1 for at in self._kept]
         return Positions(entry_K5, self._ring, self._logprobs.num_first, ahead, device)
 
-    def _side_by_side(self, step: _Step, token_K: torch.Tensor) -> torch.Tensor:
+    def _join_layers(self, step: _Step, token_K: torch.Tensor) -> torch.Tensor:
         """Return the layers to keep at K tokens of a step."""
         if self._layers == (LAST,):
             return step.hidden_TD[token_K]
@@ -260,9 +262,9 @@ class Tap:
             logits_KV = self._head(hidden_KD[part])
             if logits_KV is None:
                 continue
-            _, found_K3 = numbers_of(logits_KV, token_K[part].clamp(min=0), sure=bool(sure_K[part].any()))
+            _, found_K3 = compute_token_numbers(logits_KV, token_K[part].clamp(min=0), sure=bool(sure_K[part].any()))
             number_K3[part] = found_K3.where((token_K[part] >= 0)[:, None], 0.0)
-        return _only(number_K3, sure_K)
+        return _zero_unwanted(number_K3, sure_K)
 
     def _keep(self, positions: Positions, hidden_KD: torch.Tensor, number_K3: torch.Tensor) -> None:
         """Add K positions to their rows."""
@@ -280,7 +282,7 @@ class Tap:
             hidden_KD = hidden_KD[positions.newest_W]
         self._recent_SRD[slot_K, position_K % self._ring] = hidden_KD
 
-    def _new_row(self, prompt: Sequence[int], params: Any) -> _TappedRequest:
+    def _add_row(self, prompt: Sequence[int], params: Any) -> _TappedRequest:
         extra, length = params.extra_args or {}, len(prompt)
         num_prompt = extra.get(SCORE_FROM, length)
         if not self._free:
@@ -304,13 +306,13 @@ class Tap:
             positions = [position for position in self._positions if position in ("prompt_last", "output_first")]
             self._kept = {position: like_BD.new_empty((0, size)) for position in positions}
         if len(self._recent_SRD) < self._num_slots:
-            self._recent_SRD = grown(self._recent_SRD, self._num_slots)
+            self._recent_SRD = grow_slots(self._recent_SRD, self._num_slots)
             self._logprobs.grow(self._num_slots)
             if "output_mean" in self._positions:
-                self._hidden_sum_SD = grown(self._hidden_sum_SD, self._num_slots)
-            self._kept = {at: grown(kept_SD, self._num_slots) for at, kept_SD in self._kept.items()}
+                self._hidden_sum_SD = grow_slots(self._hidden_sum_SD, self._num_slots)
+            self._kept = {at: grow_slots(kept_SD, self._num_slots) for at, kept_SD in self._kept.items()}
         if self._fresh:
-            [fresh_F] = sent([self._fresh], like_BD.device)
+            [fresh_F] = send_arrays([self._fresh], like_BD.device)
             self._logprobs.clear(fresh_F)
             if "output_mean" in self._positions:
                 self._hidden_sum_SD.index_fill_(0, fresh_F, 0.0)
@@ -326,9 +328,9 @@ class Tap:
         lengths = [length for _, length in requests]
         states_of = [self._slots[row.slot] for row in rows]
         lasts = [int(of["num_prompt"]) + length - 1 for of, length in zip(states_of, lengths, strict=True)]
-        fates = [self._fate(of, last) for of, last in zip(states_of, lasts, strict=True)]
+        fates = [self._find_fate(of, last) for of, last in zip(states_of, lasts, strict=True)]
         newest = [int(of["next"]) - 1 for of in states_of]
-        [index_4N] = sent([[[row.slot for row in rows], newest, lasts, lengths]], self._recent_SRD.device)
+        [index_4N] = send_arrays([[[row.slot for row in rows], newest, lasts, lengths]], self._recent_SRD.device)
         slot_N, newest_N, last_N, length_N = index_4N
         # What the columns of the ring hold: the newest position, and so many before it.
         column_R = torch.arange(self._ring, device=slot_N.device)
@@ -360,7 +362,7 @@ class Tap:
             letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
         )
 
-    def _fate(self, state: Any, last: int) -> str:
+    def _find_fate(self, state: Any, last: int) -> str:
         ahead = int(state["next"])
         oldest = ahead - self._ring + 1  # the position before the last one's is read, too
         if not state["unbroken"] or not oldest <= last <= ahead:
@@ -376,16 +378,16 @@ class Tap:
                 self._free.append(row.slot)
 
 
-def _at(chosen_B: npt.NDArray[np.bool_], *arrays: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+def _select_at(chosen_B: npt.NDArray[np.bool_], *arrays: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
     """Return the arrays at the chosen places, and the places."""
     places = np.flatnonzero(chosen_B)
     return [*(array[places] for array in arrays), places]
 
 
-def _only(number_K3: torch.Tensor, sure_K: npt.NDArray[np.bool_]) -> torch.Tensor:
+def _zero_unwanted(number_K3: torch.Tensor, sure_K: npt.NDArray[np.bool_]) -> torch.Tensor:
     """Return the numbers with margin and negative entropy 0 where they are not wanted."""
     if sure_K.all():
         return number_K3
-    [sure_tensor_K] = sent([sure_K], number_K3.device)
+    [sure_tensor_K] = send_arrays([sure_K], number_K3.device)
     wanted_K3 = torch.cat([torch.ones_like(number_K3[:, :1]), sure_tensor_K[:, None].expand(-1, 2)], dim=1)
     return number_K3.where(wanted_K3 > 0, 0.0)

@@ -12,14 +12,14 @@ STEP = ("hidden_states", "aux_hidden_states")
 """Fields of its state between forward pass and draw."""
 
 
-def gives_layers(model: type) -> bool:
+def can_give_layers(model: type) -> bool:
     """Return whether a model of vLLM can give the states of other layers than the last."""
     from vllm.model_executor.models.interfaces import supports_eagle3
 
     return bool(supports_eagle3(model))
 
 
-def missing_attributes(runner: object) -> list[str]:
+def find_missing_attributes(runner: object) -> list[str]:
     """Return the private attributes that the teacher reads and this model runner lacks."""
     missing = []
     for path in RUNNER:
@@ -29,10 +29,10 @@ def missing_attributes(runner: object) -> list[str]:
                 missing.append(path)
                 break
             found = getattr(found, name)
-    return missing + missing_fields()
+    return missing + find_missing_fields()
 
 
-def missing_fields() -> list[str]:
+def find_missing_fields() -> list[str]:
     """Return the fields that the state between forward pass and draw lacks."""
     from vllm.v1.worker import gpu_model_runner
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from vllm.platforms import current_platform
 
-from curation.config.states import others_of
+from curation.config.states import find_other_layers
 from curation.teachers.vllm_tap import Collected, Tap
-from curation.teachers.vllm_versions import CONFIG, gives_layers, missing_attributes
+from curation.teachers.vllm_versions import CONFIG, can_give_layers, find_missing_attributes
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
@@ -29,9 +29,9 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
         super().load_model(load_dummy_weights=load_dummy_weights)
         names, ring, num_logprobs = self.vllm_config.additional_config[CONFIG]
         runner, model = self.model_runner, self.get_model()
-        others = others_of(names)
-        self._lacks_layers = type(model).__name__ if others and not gives_layers(type(model)) else None
-        self._lacks = missing_attributes(runner)
+        others = find_other_layers(names)
+        self._lacks_layers = type(model).__name__ if others and not can_give_layers(type(model)) else None
+        self._lacks = find_missing_attributes(runner)
         if self._lacks or self._lacks_layers:
             return
         if others:

@@ -87,7 +87,7 @@ _Asked = tuple[tuple[str, ...], tuple[str, ...], bool]
 """Content-free prompts and options, and whether these stand in pairs."""
 
 
-def baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
+def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
     """Return the logarithm of each option's mean probability among the options, over some prompts.
 
     Args:
@@ -112,7 +112,7 @@ class ContentFree(Wrapped):
 
     def baselines_of(self, request: Request) -> tuple[float, ...] | None:
         """Return scores that were subtracted from those of an answered request's options; ``None`` where none were."""
-        return self._known.get(_asked_of(request))
+        return self._known.get(_make_asked(request))
 
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
         """Yield the teacher's answers (see ``Teacher.label``).
@@ -121,21 +121,21 @@ class ContentFree(Wrapped):
             ConfigError: the teacher cannot answer a content-free prompt.
         """
         rows = list(requests)
-        for asked in dict.fromkeys(_asked_of(row) for row in rows if row.content_free):
+        for asked in dict.fromkeys(_make_asked(row) for row in rows if row.content_free):
             if asked not in self._known:
-                self._known[asked] = self._asked(*asked, decoding, how["seed"])
-        rows = [replace(row, baselines=self._known[_asked_of(row)]) if row.content_free else row for row in rows]
+                self._known[asked] = self._ask(*asked, decoding, how["seed"])
+        rows = [replace(row, baselines=self._known[_make_asked(row)]) if row.content_free else row for row in rows]
         yield from super().label(rows, decoding, **how)
 
-    def _asked(
+    def _ask(
         self, prompts: tuple[str, ...], options: tuple[str, ...], in_pairs: bool, decoding: DecodingConfig, seed: int
     ) -> tuple[float, ...]:
         plain = [Request(row_id=-1 - place, prompt=prompt, options=options) for place, prompt in enumerate(prompts)]
         answers = pa.Table.from_batches(list(self.teacher.label(plain, decoding, seed=seed, states=False)))
         if problems := answers["error"].drop_null().to_pylist():
             raise ConfigError(f"domain.calibrate: a prompt without a text cannot be answered: {problems[0]}")
-        return baselines(answers["option_logprobs"].to_pylist(), in_pairs=in_pairs)
+        return compute_baselines(answers["option_logprobs"].to_pylist(), in_pairs=in_pairs)
 
 
-def _asked_of(row: Request) -> _Asked:
+def _make_asked(row: Request) -> _Asked:
     return row.content_free, row.options or (), row.in_pairs

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from curation.escaping import escaped
-from curation.redaction import redacted
+from curation.escaping import escape_text
+from curation.redaction import redact_text
 from curation.telemetry.standing import Pace, Standing, Update
 
 LINE_SECONDS = 10.0
@@ -30,7 +30,7 @@ _said = time.monotonic()
 def say(text: str) -> None:
     """Print a line with the time, above the lines of the stages."""
     global _said
-    line = escaped(f"{time.strftime('%H:%M:%S')} {redacted(text)}", page=True)
+    line = escape_text(f"{time.strftime('%H:%M:%S')} {redact_text(text)}", page=True)
     with _lock:
         _said = time.monotonic()
         if _bars:
@@ -42,7 +42,7 @@ def say(text: str) -> None:
             sys.stderr.flush()
 
 
-def too_quiet(begun: float, patience: float = 1.2) -> bool:
+def is_too_quiet(begun: float, patience: float = 1.2) -> bool:
     """Return whether nothing was said for longer than work that began at that time (monotonic) is to be silent.
 
     ``patience``, in intervals between two lines of a stage, leaves room for who has more to say: progress comes first.
@@ -50,10 +50,10 @@ def too_quiet(begun: float, patience: float = 1.2) -> bool:
     """
     now = time.monotonic()
     patience = patience if _said > begun else 0.7
-    return not _bars and now - max(_said, begun) > patience * _interval(now - begun)
+    return not _bars and now - max(_said, begun) > patience * _compute_interval(now - begun)
 
 
-def _interval(seconds: float) -> float:
+def _compute_interval(seconds: float) -> float:
     """Return the interval between two lines of work that has taken so long."""
     return min(MAX_LINE_SECONDS, max(LINE_SECONDS, seconds / 60))
 
@@ -65,7 +65,7 @@ def progress(name: str) -> Iterator[Update]:
         yield update
 
 
-def _words(standing: Standing, pace: Pace) -> str:
+def _describe_standing(standing: Standing, pace: Pace) -> str:
     work = "" if standing.work is None else f"; {standing.work.brief()}"
     return f"{standing.words(pace.rows_per_second, standing.left(pace))}{work}"
 
@@ -79,10 +79,10 @@ def _lines(name: str) -> Iterator[Update]:
         nonlocal last
         now = time.monotonic()
         pace.add(now, standing.reached)
-        if now - last < _interval(now - begun):
+        if now - last < _compute_interval(now - begun):
             return
         last = now
-        say(f"{name}: {_words(standing, pace)}")
+        say(f"{name}: {_describe_standing(standing, pace)}")
 
     yield update
 
@@ -100,14 +100,14 @@ def _bar(name: str) -> Iterator[Update]:
             pace.add(time.monotonic(), standing.reached)
             if shown is None:
                 place = next(free for free in range(len(_bars) + 1) if free not in _bars)
-                _bars[place] = escaped(name)
+                _bars[place] = escape_text(name)
                 # tqdm places the line and cuts it at the terminal's width; the speed is ours: rows come in bursts
                 shown = tqdm(bar_format="{desc}", position=place, leave=False, dynamic_ncols=True, file=sys.stderr)
             width = max(map(len, _bars.values()))
             full = BAR_CELLS * standing.reached // max(standing.total, 1)
             drawn = "█" * full + "░" * (BAR_CELLS - full)
             shown.set_description_str(
-                f"{_bars[place]:<{width}} {drawn} {escaped(_words(standing, pace))}", refresh=True
+                f"{_bars[place]:<{width}} {drawn} {escape_text(_describe_standing(standing, pace))}", refresh=True
             )
 
     try:

@@ -112,14 +112,14 @@ class Telemetry:
     def add(self, meter: Meter, number: float, **tags: str) -> None:
         """Increase a counter."""
         if number > 0:  # Ray refuses 0
-            _emit(meter, "inc", number, self._tags(tags))
+            _emit(meter, "inc", number, self._make_tags(tags))
 
     def set(self, meter: Meter, value: float, **tags: str) -> None:
         """Set a gauge, which keeps its value until it is set again or forgotten."""
         with _lock:
-            _gauges[meter, tuple(sorted(self._tags(tags).items()))] = value
-        _emit(meter, "set", value, self._tags(tags))
-        _refreshing()
+            _gauges[meter, tuple(sorted(self._make_tags(tags).items()))] = value
+        _emit(meter, "set", value, self._make_tags(tags))
+        _start_refreshing()
 
     def tell_shift(self, shift: JsonView) -> None:
         """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON); none if it is untested."""
@@ -138,19 +138,19 @@ class Telemetry:
 
     def observe(self, meter: Meter, value: float) -> None:
         """Add an observation to a histogram."""
-        _emit(meter, "observe", value, self._tags({}))
+        _emit(meter, "observe", value, self._make_tags({}))
 
-    def _tags(self, further: Mapping[str, str]) -> dict[str, str]:
+    def _make_tags(self, further: Mapping[str, str]) -> dict[str, str]:
         return {"run": self.run, "stage": self.stage, **further}
 
 
 def _emit(meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
     if "ray" in sys.modules and ray.is_initialized():  # a finished run, started again, does not import it
-        getattr(_rays(meter), verb)(value, tags=dict(tags))
+        getattr(_make_ray_metric(meter), verb)(value, tags=dict(tags))
 
 
 @cache
-def _refreshing() -> threading.Thread:
+def _start_refreshing() -> threading.Thread:
     """Return the thread that sets the gauges of this process again, as long as it lives."""
 
     def refresh() -> None:
@@ -167,7 +167,7 @@ def _refreshing() -> threading.Thread:
 
 
 @cache
-def _rays(meter: Meter) -> Any:
+def _make_ray_metric(meter: Meter) -> Any:
     """Return Ray's metric, one per process."""
     from ray.util import metrics
 

@@ -129,9 +129,9 @@ class Standing:
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is not None:
-            text += f", {speed(rows_per_second)} {self.unit}/s"
+            text += f", {format_speed(rows_per_second)} {self.unit}/s"
         if left is not None:
-            least, most = map(_duration, left)
+            least, most = map(_format_duration, left)
             text += f", about {most} left" if left[1] <= CLOSE * left[0] else f", {least} to {most} left"
         return f"{text}; {self.note}" if self.note else text
 
@@ -142,12 +142,12 @@ class Standing:
         return (self.total - self.reached) / max(rates), (self.total - self.reached) / min(rates)
 
 
-def speed(rows_per_second: float) -> str:
+def format_speed(rows_per_second: float) -> str:
     """Return a speed in words: below 10 rows/s with two digits, since a slow model is not one of 0 rows/s."""
     return f"{rows_per_second:,.0f}" if rows_per_second >= 9.95 else f"{rows_per_second:.2g}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

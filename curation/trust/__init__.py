@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from curation.arms import TRUST, Column, Draw, Signal
 from curation.refs import TrustRef
-from curation.registry import code
+from curation.registry import load_code
 
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
@@ -57,7 +57,7 @@ def load_fitted(ref: TrustRef) -> "StateTrust":
 
     def make(weights: Mapping[str, Any], description: Mapping[str, Any]) -> "StateTrust":
         try:
-            loaded = code(description["made_by"]).loaded
+            loaded = load_code(description["made_by"]).loaded
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{description['made_by']}: {error}") from error
         return cast("StateTrust", loaded(weights, description))

@@ -21,7 +21,7 @@ from curation.arrays import Bools, Float64s, Floats, Int64s
 from curation.config import TrustConfig
 from curation.json_types import Json, JsonView
 from curation.trust import Scores
-from curation.trust.states import SCORE_ROWS, StateTrust, class_weights
+from curation.trust.states import SCORE_ROWS, StateTrust, compute_class_weights
 
 BINS = 255
 """Bins of each number; scikit-learn's most."""
@@ -96,9 +96,9 @@ class BoostedTrees(StateTrust):
         """
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        weights = class_weights(correct_N, config.class_weight, "boosted trees")
+        weights = compute_class_weights(correct_N, config.class_weight, "boosted trees")
         weight_N = None if weights[0] == weights[1] else np.where(correct_N, weights[1], weights[0])
-        bins_ND, edges = _binned(hidden_ND.astype(np.float64), weight_N)
+        bins_ND, edges = _bin_values(hidden_ND.astype(np.float64), weight_N)
         model = HistGradientBoostingClassifier(
             max_iter=num_trees,
             learning_rate=learning_rate,
@@ -109,7 +109,7 @@ class BoostedTrees(StateTrust):
             random_state=0,  # draws rows to find the bins' edges on, which are there already
         ).fit(bins_ND, correct_N.astype(np.int64), sample_weight=weight_N)
         record = {"num_fit": len(correct_N), "share_right_fit": float(correct_N.mean())}
-        return cls(_nodes(model, edges), hidden_ND.shape[1], config.inputs, {**origin, **record})
+        return cls(_collect_nodes(model, edges), hidden_ND.shape[1], config.inputs, {**origin, **record})
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -181,7 +181,7 @@ class _Nodes(NamedTuple):
         return self.value_I.take(at_BT)
 
 
-def _binned(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, list[Float64s]]:
+def _bin_values(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, list[Float64s]]:
     """Return the number of each value's bin, and the upper edges of each column's bins but the last, ascending.
 
     Bins hold about the same weight; where there are few values, one each, and the edges lie between them.
@@ -199,7 +199,7 @@ def _binned(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, lis
     return bins_ND, edges
 
 
-def _nodes(model: Any, edges: Sequence[Float64s]) -> dict[str, Tensor]:
+def _collect_nodes(model: Any, edges: Sequence[Float64s]) -> dict[str, Tensor]:
     """Return the nodes of a ``HistGradientBoostingClassifier``, which keeps them in private attributes.
 
     It was fitted on numbers of bins, and its thresholds lie between these; ours are the bins' edges.

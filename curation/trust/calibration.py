@@ -60,11 +60,11 @@ def fit_calibration(raw_N: Scores, correct_N: Bools, method: Method = "platt") -
             "calibrate trust (trust.validation_fraction), both right and wrong ones are needed; give more source rows "
             "or a larger share of them, or set trust.calibration: none"
         )
-    fit = _isotonic if method == "isotonic" else _platt
+    fit = _fit_isotonic if method == "isotonic" else _fit_platt
     return fit(raw_N.astype(np.float64), correct_N)
 
 
-def _isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
+def _fit_isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
     """Return the least squares among all functions that never fall."""
     from sklearn.isotonic import IsotonicRegression
 
@@ -73,7 +73,7 @@ def _isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
     return Calibration(num_rows=len(correct_N), knots=tuple(knots))
 
 
-def _platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
+def _fit_platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
     """Return the likeliest slope (at least 0) and intercept, for Platt's targets."""
     from sklearn.linear_model import LogisticRegression
 

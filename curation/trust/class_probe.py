@@ -77,7 +77,7 @@ def log_odds(logit_NC: Float64s, class_N: Float64s) -> Float64s:
     return found_N
 
 
-def places(values: pa.Array, classes: Sequence[str]) -> Float64s:
+def find_value_places(values: pa.Array, classes: Sequence[str]) -> Float64s:
     """Return the place of each value among the classes, float64 [N]; NaN for a null or a value that is none of them."""
     found = pc.index_in(values.cast(pa.string()), value_set=pa.array(classes, pa.string()))
     return np.asarray(found.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from curation.arms import Unit
 from curation.errors import SourceError
 from curation.hashing import hash_unit
-from curation.tables.schemas import raw_column, trust_column
+from curation.tables.schemas import get_raw_column, trust_column
 from curation.trust import Scores
 
 UNREAD = np.finfo(np.float32).min
@@ -35,7 +35,7 @@ class ColumnTrust:
     @classmethod
     def fitted(cls, name: str) -> Self:
         """Return a fitted trust function over the labels that it has scored."""
-        return cls(name=name, column=raw_column(name), trust=None)
+        return cls(name=name, column=get_raw_column(name), trust=None)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class ColumnTrust:
         Raises:
             SourceError: the column is missing.
         """
-        values_N = _values(labels, self.column, self.name)
+        values_N = _read_values(labels, self.column, self.name)
         return np.where(np.isnan(values_N), UNREAD, values_N) if self.unread_last else values_N
 
     def score(self, labels: pa.RecordBatch) -> Scores:
@@ -58,29 +58,29 @@ class ColumnTrust:
             SourceError: a column is missing.
         """
         if self.trust is None:
-            return _values(labels, trust_column(self.name), self.name)
+            return _read_values(labels, trust_column(self.name), self.name)
         return TO_UNIT[self.trust](self.raw_score(labels))
 
 
-def _values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
+def _read_values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
     if column not in labels.schema.names:
         raise SourceError(f"labels: column {column} is missing; label with the arm {arm} selected")
     values_N: Scores = labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
     return values_N
 
 
-def of_share(raw_N: Scores) -> Scores:
+def convert_share(raw_N: Scores) -> Scores:
     """Return shares as they are, as trust; values that rounding put outside [0, 1] are clipped."""
     return np.clip(raw_N, np.float32(0), np.float32(1))
 
 
-def of_logprob(raw_N: Scores) -> Scores:
+def convert_logprob(raw_N: Scores) -> Scores:
     """Return the (geometric mean) probability; clips log-probabilities that rounding put above 0."""
     trust_N: Scores = np.exp(np.minimum(raw_N, np.float32(0)))
     return trust_N
 
 
-def of_logit(raw_N: Scores) -> Scores:
+def convert_logit(raw_N: Scores) -> Scores:
     """Return the sigmoid."""
     with np.errstate(over="ignore"):
         trust_N: Scores = np.reciprocal(1 + np.exp(-raw_N))
@@ -88,10 +88,10 @@ def of_logit(raw_N: Scores) -> Scores:
 
 
 TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {
-    "share": of_share,
-    "logprob": of_logprob,
-    "logit": of_logit,
-    "negentropy": of_logprob,  # one over the number of equally likely words or options that would be as unsure
+    "share": convert_share,
+    "logprob": convert_logprob,
+    "logit": convert_logit,
+    "negentropy": convert_logprob,  # one over the number of equally likely words or options that would be as unsure
 }
 """From a column that ranks to trust, by the column's scale."""
 

@@ -40,7 +40,7 @@ class PrincipalComponents(NamedTuple):
         return torch.cat([projected_NK.float(), hidden_ND[:, width:].float()], dim=1)
 
 
-def principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
+def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
     """Return the first ``size`` principal components of all rows, in one pass over batches [B, D].
 
     Raises:

@@ -41,14 +41,14 @@ class DeepEnsemble(StateTrust):
     @torch.inference_mode()
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of the mean probability of each row, float32 [N]."""
-        return _logit_of_mean(torch.stack([net(hidden_ND) for net in self.nets]))
+        return _compute_logit_of_mean(torch.stack([net(hidden_ND) for net in self.nets]))
 
     @torch.inference_mode()
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """Return the logits of :meth:`logits`, by the folded networks."""
         if self._folded is None:
             self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
-        return _logit_of_mean(self._folded(columns))
+        return _compute_logit_of_mean(self._folded(columns))
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -73,7 +73,7 @@ class DeepEnsemble(StateTrust):
         return cls(nets, description["inputs"], description["fit"])
 
 
-def _logit_of_mean(logit_MN: Tensor) -> Scores:
+def _compute_logit_of_mean(logit_MN: Tensor) -> Scores:
     """Return the logit of the mean of the probabilities of M logits, float32 [N]."""
     wide_MN = logit_MN.double()
     # The logit of mean(p) is log(sum p) - log(sum (1 - p)), here without a p that rounds to 0 or 1.

@@ -41,16 +41,16 @@ class FoldedInput:
         return sum_BW
 
 
-def folded_input(nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> FoldedInput:
+def fold_input(nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> FoldedInput:
     """Projection, standardisation and input layers of several ``NeuralTrustNet`` as one map of what is stored."""
     weights, biases = [], []
     first = nets[0]
-    centre_D = _exact(first.mean_D) if first.standardise else torch.zeros(first.input_size, dtype=torch.float64)
+    centre_D = _to_double(first.mean_D) if first.standardise else torch.zeros(first.input_size, dtype=torch.float64)
     for net in nets:
-        weight_WD, bias_W = _exact(net.input.weight), _exact(net.input.bias)
+        weight_WD, bias_W = _to_double(net.input.weight), _to_double(net.input.bias)
         if net.standardise:
-            weight_WD = weight_WD / _exact(net.scale_D)
-            bias_W = bias_W + weight_WD @ (centre_D - _exact(net.mean_D))
+            weight_WD = weight_WD / _to_double(net.scale_D)
+            bias_W = bias_W + weight_WD @ (centre_D - _to_double(net.mean_D))
         weights.append(weight_WD)
         biases.append(bias_W)
     weight_WD, bias_W = torch.cat(weights), torch.cat(biases)
@@ -68,21 +68,21 @@ class FoldedNets:
     """Networks (``NeuralTrustNet``) of one architecture for scoring the same rows, on the CPU."""
 
     def __init__(self, nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> None:
-        self._input, self._dtype, self._eps = folded_input(nets, pca, dtype), dtype, float(nets[0].norm.eps)
+        self._input, self._dtype, self._eps = fold_input(nets, pca, dtype), dtype, float(nets[0].norm.eps)
         self._stacks = [_FoldedStack(net, dtype) for net in nets]
 
     @torch.inference_mode()
     def __call__(self, columns: Sequence[Tensor]) -> Tensor:
         """Return the logit of each row by each of M networks, float32 [M, B], of rows column by column."""
         parts = self._input(columns).chunk(len(self._stacks), dim=1)
-        return torch.stack([self._logits(stack, x_BW) for stack, x_BW in zip(self._stacks, parts, strict=True)])
+        return torch.stack([self._compute_logits(stack, x_BW) for stack, x_BW in zip(self._stacks, parts, strict=True)])
 
-    def _logits(self, stack: "_FoldedStack", x_BW: Tensor) -> Tensor:
+    def _compute_logits(self, stack: "_FoldedStack", x_BW: Tensor) -> Tensor:
         for both, down in stack.blocks:
-            inner_BW = (x_BW * inverse_rms(x_BW, self._eps)).to(self._dtype)
+            inner_BW = (x_BW * compute_inverse_rms(x_BW, self._eps)).to(self._dtype)
             gate_BU, value_BU = linear(inner_BW, both).chunk(2, dim=-1)
             x_BW = x_BW + linear(silu(gate_BU).mul_(value_BU), down)
-        logit_B: Tensor = (x_BW @ stack.head_W) * inverse_rms(x_BW, self._eps)[:, 0] + stack.head_bias
+        logit_B: Tensor = (x_BW @ stack.head_W) * compute_inverse_rms(x_BW, self._eps)[:, 0] + stack.head_bias
         return logit_B
 
 
@@ -92,17 +92,17 @@ class _FoldedStack:
     def __init__(self, net: Any, dtype: torch.dtype) -> None:
         self.blocks = []
         for block in net.blocks:
-            both = torch.cat([_exact(block.w1.weight), _exact(block.w3.weight)]) * _exact(block.norm.weight)
-            self.blocks.append((both.to(dtype), _exact(block.w2.weight).to(dtype)))
-        self.head_W = (_exact(net.head.weight)[0] * _exact(net.norm.weight)).float()
-        self.head_bias = _exact(net.head.bias).float()
+            both = torch.cat([_to_double(block.w1.weight), _to_double(block.w3.weight)]) * _to_double(block.norm.weight)
+            self.blocks.append((both.to(dtype), _to_double(block.w2.weight).to(dtype)))
+        self.head_W = (_to_double(net.head.weight)[0] * _to_double(net.norm.weight)).float()
+        self.head_bias = _to_double(net.head.bias).float()
 
 
-def _exact(weight: Tensor) -> Tensor:
+def _to_double(weight: Tensor) -> Tensor:
     return weight.detach().double().cpu()
 
 
-def inverse_rms(x_BW: Tensor, eps: float) -> Tensor:
+def compute_inverse_rms(x_BW: Tensor, eps: float) -> Tensor:
     """Return one over the root mean square of each row, [B, 1], as ``RMSNorm`` takes it."""
     norm_B1: Tensor = torch.linalg.vector_norm(x_BW, dim=-1, keepdim=True)
     return norm_B1.square_().div_(x_BW.shape[-1]).add_(eps).rsqrt_()

@@ -11,7 +11,7 @@ from curation.arrays import Bools, Floats
 from curation.config import TrustConfig
 from curation.json_types import JsonView
 from curation.trust import Scores
-from curation.trust.states import StateTrust, class_weights
+from curation.trust.states import StateTrust, compute_class_weights
 
 MAX_ITERATIONS = 1000
 
@@ -82,7 +82,7 @@ class LinearProbe(StateTrust):
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import StandardScaler
 
-        weights = class_weights(correct_N, config.class_weight, "linear probe")
+        weights = compute_class_weights(correct_N, config.class_weight, "linear probe")
         scaler = StandardScaler()
         scaled_ND = scaler.fit_transform(hidden_ND.astype(np.float32))
         model = LogisticRegression(class_weight=weights, max_iter=MAX_ITERATIONS)

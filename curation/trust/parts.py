@@ -12,7 +12,7 @@ import numpy.typing as npt
 from curation.arms import Fitted
 from curation.arrays import Bools, Int64s
 from curation.config import TrustConfig
-from curation.config.trust import keys_read
+from curation.config.trust import find_read_keys
 from curation.hashing import derive, hash_unit
 
 FIT, VALIDATION, UNUSED, REPEAT = 0, 1, -1, -2
@@ -25,22 +25,22 @@ def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
     own = {key: value for key, value in trust.options.items() if key == function}
     unread = {*trust.RESOURCES, "kind", "search"}
     if fitted.reads is not None:
-        unread = type(trust).model_fields.keys() - keys_read(fitted) | {"preset"}
+        unread = type(trust).model_fields.keys() - find_read_keys(fitted) | {"preset"}
     return trust.without(unread).model_copy(update={"options": own})
 
 
-def candidates(config: TrustConfig) -> str:
+def make_candidates_filter(config: TrustConfig) -> str:
     """Return a filter for the rows of a labels table that a trust function may use."""
     return "error IS NULL" if config.fit_on == "all" else "error IS NULL AND label IS NOT NULL"
 
 
-def used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
+def find_used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
     """Return whether ``source_share`` takes each row, bool [N], by a seeded hash of its question, not its part's."""
     unit_N = hash_unit(question_N, derive(seed, "source share"))
     return unit_N < config.source_share
 
 
-def part_of(
+def assign_parts(
     question_N: Int64s, config: TrustConfig, seed: int, *, unit_N: Int64s | None = None
 ) -> npt.NDArray[np.int8]:
     """Return the part of each row, int8 [N], by a seeded hash of its question (``Graded.question_N``, or its row id).
@@ -50,19 +50,19 @@ def part_of(
     """
     validates_N = hash_unit(question_N if unit_N is None else unit_N, seed) < config.validation_fraction
     part_N = np.where(validates_N, np.int8(VALIDATION), np.int8(FIT))
-    part_N[~used(question_N, config, seed)] = UNUSED
-    part_N[~first_of_each(question_N)] = REPEAT
+    part_N[~find_used(question_N, config, seed)] = UNUSED
+    part_N[~find_first_of_each(question_N)] = REPEAT
     return part_N
 
 
-def first_of_each(question_N: Int64s) -> Bools:
+def find_first_of_each(question_N: Int64s) -> Bools:
     """Return which rows are the first that ask their question, bool [N]."""
     first_N = np.zeros(len(question_N), dtype=np.bool_)
     first_N[np.unique(question_N, return_index=True)[1]] = True
     return first_N
 
 
-def independent(question_N: Int64s, row_ids_N: Int64s, cluster_N: Int64s | None = None) -> Bools:
+def find_independent(question_N: Int64s, row_ids_N: Int64s, cluster_N: Int64s | None = None) -> Bools:
     """Return which rows count as independent draws, bool [N]: the first of each question.
 
     With ``cluster_N`` one row of a cluster, by a hash of its id, and not of all clusters: by a hash of the cluster,
@@ -70,7 +70,7 @@ def independent(question_N: Int64s, row_ids_N: Int64s, cluster_N: Int64s | None 
     clusters, and each is a row drawn from all rows, not from a cluster that was drawn: a bound for independent rows
     holds for them, however large clusters are and whatever that has to do with what is right.
     """
-    first_N = first_of_each(question_N)
+    first_N = find_first_of_each(question_N)
     if cluster_N is None:
         return first_N
     (place_M,) = np.nonzero(first_N)

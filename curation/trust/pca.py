@@ -10,9 +10,9 @@ from torch import Tensor
 
 from curation.refs import ProjectionRef
 from curation.storage.paths import Place
-from curation.tables.schemas import state_column
+from curation.tables.schemas import get_state_column
 from curation.trust import saved
-from curation.trust.components import principal_components
+from curation.trust.components import compute_principal_components
 from curation.trust.states import SCORE_ROWS, States, read_states
 
 
@@ -33,7 +33,7 @@ class Projection:
     @property
     def features(self) -> tuple[str, ...]:
         """The columns of the states, in the order in which they form the input."""
-        return tuple(state_column(state) for state in self.states)
+        return tuple(get_state_column(state) for state in self.states)
 
     def project(self, labels: pa.RecordBatch) -> pa.FixedSizeListArray:
         """Project each row in the type of its states; null if a state is null or the type is too narrow."""
@@ -83,6 +83,6 @@ def fit_projection(
         ConfigError: ``size`` exceeds the numbers per row, or the number of rows.
     """
     complete = (torch.cat(batch.columns, dim=1)[torch.from_numpy(~batch.missing_N)] for batch in batches)
-    found = principal_components(complete, size=size, key="teacher.store_states.pca")
+    found = compute_principal_components(complete, size=size, key="teacher.store_states.pca")
     fit = {**origin, "num_rows": found.num_rows, "variance_kept": found.variance_kept}
     return Projection(found.mean_D, found.components_DK, states, fit)

@@ -9,10 +9,10 @@ from safetensors import SafetensorError
 from curation.errors import ModelError
 from curation.json_types import Json
 from curation.refs import ProjectionRef, TrustRef
-from curation.storage.cache import fetched, staged
-from curation.storage.digest import directory_digest
+from curation.storage.cache import fetch_folder, staged
+from curation.storage.digest import compute_directory_digest
 from curation.storage.json_files import read_json
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,9 +42,9 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitte
     """
     import safetensors.torch
 
-    if (found := pin(place(ref.uri), type(ref)).digest) != ref.digest:
+    if (found := pin(to_place(ref.uri), type(ref)).digest) != ref.digest:
         raise ModelError(f"{ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
-    directory = fetched(ref.uri)
+    directory = fetch_folder(ref.uri)
     try:
         weights = safetensors.torch.load_file(directory / WEIGHTS)
         return make(weights, read_json(directory / DESCRIPTION))
@@ -53,14 +53,14 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitte
         raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
 
 
-def described(ref: TrustRef | ProjectionRef) -> Json:
+def read_description(ref: TrustRef | ProjectionRef) -> Json:
     """Return the saved description of what ``ref`` names.
 
     Raises:
         ModelError: the file holds something else.
     """
     try:
-        found = read_json(place(ref.uri) / DESCRIPTION)
+        found = read_json(to_place(ref.uri) / DESCRIPTION)
     except ValueError as error:
         raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
     if not isinstance(found, dict):
@@ -77,4 +77,4 @@ def pin(directory: Place, kind: type[Ref]) -> Ref:
     for name in (WEIGHTS, DESCRIPTION):
         if not (directory / name).is_file():
             raise ModelError(f"{directory}: has no {name}; give a directory that a fit saved")
-    return kind(uri=str(directory.resolve()), digest=directory_digest(directory))
+    return kind(uri=str(directory.resolve()), digest=compute_directory_digest(directory))

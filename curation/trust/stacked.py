@@ -22,10 +22,10 @@ from torch import Tensor
 from curation.arrays import Bools, Float64s
 from curation.errors import SourceError
 from curation.json_types import Json, JsonView
-from curation.tables.schemas import is_number, mend_of
+from curation.tables.schemas import describe_mend, is_number
 from curation.trust import Scores
 from curation.trust.boosted_trees import BoostedTrees
-from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe, places
+from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe, find_value_places
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.folded import FoldedInput
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
@@ -110,11 +110,11 @@ class Combination:
 
     def logits(self, columns_NK: Float64s) -> Float64s:
         """Return the logit of each row, float64 [N]; NaN stands for a missing value."""
-        return self.bent(self.model.logits(self._filled(columns_NK)))
+        return self.bent(self.model.logits(self._fill_missing(columns_NK)))
 
     def parts(self, columns_NK: Float64s) -> Float64s:
         """Return the shift of each row's logit by each column's value, in place of its mean, float64 [N, K]."""
-        filled_NK = self._filled(columns_NK)
+        filled_NK = self._fill_missing(columns_NK)
         whole_N, parts_NK = self.logits(columns_NK), np.empty(columns_NK.shape)
         for place, mean in enumerate(self.mean_K):
             without_NK = filled_NK.copy()
@@ -122,7 +122,7 @@ class Combination:
             parts_NK[:, place] = whole_N - self.logits(without_NK)
         return parts_NK
 
-    def _filled(self, columns_NK: Float64s) -> Float64s:
+    def _fill_missing(self, columns_NK: Float64s) -> Float64s:
         return np.where(np.isnan(columns_NK), self.mean_K, columns_NK)
 
 
@@ -190,13 +190,13 @@ class StackedTrust(StateTrust):
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return each row's logit from all inputs side by side, float32 [N], as if its label were no known class."""
         states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
-        return self._logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
+        return self._compute_logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
         """Return the logit of each row of a fit, float32 [N]; ``LABEL`` among the names is the place of its class."""
         of_names = [names.index(name) for name in self.numbers]
         class_N = numbers_NK[:, names.index(LABEL)] if LABEL in names else np.full(len(numbers_NK), np.nan)
-        return self._logits([hidden_ND], numbers_NK[:, of_names], class_N)
+        return self._compute_logits([hidden_ND], numbers_NK[:, of_names], class_N)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """Return the logit of each row, float32 [N]; NaN where an input of its members is null, or all its numbers are.
@@ -206,17 +206,17 @@ class StackedTrust(StateTrust):
         """
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         missing_N, states, numbers_NK = self._read(labels)
-        class_N = self._classes(labels)
+        class_N = self._find_classes(labels)
         for start in range(0, labels.num_rows, SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
-            raw_N[rows] = self._logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
+            raw_N[rows] = self._compute_logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
         raw_N[missing_N] = np.nan
         return raw_N
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
         """Return the shift of each row's logit from where its mean leaves it by each input, float64 [N] by name."""
         _, states, numbers_NK = self._read(labels)
-        parts_NK = self.combination.parts(self._columns(states, numbers_NK, self._classes(labels)))
+        parts_NK = self.combination.parts(self._join_columns(states, numbers_NK, self._find_classes(labels)))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
     def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s]:
@@ -236,7 +236,7 @@ class StackedTrust(StateTrust):
             )
         return missing_N | states.missing_N, states.columns, numbers_NK
 
-    def _classes(self, labels: pa.RecordBatch) -> Float64s:
+    def _find_classes(self, labels: pa.RecordBatch) -> Float64s:
         """Return the place of each row's class, float64 [N]; NaN where it is none, or is not compared."""
         if self.class_probe is None:
             return np.full(labels.num_rows, np.nan)
@@ -244,13 +244,13 @@ class StackedTrust(StateTrust):
             raise SourceError(
                 f"labels: column {LABEL} is missing, whose class the trust function compares; label again"
             )
-        return places(labels.column(LABEL), self.class_probe.classes)
+        return find_value_places(labels.column(LABEL), self.class_probe.classes)
 
-    def _logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:
-        logit_N: Scores = self.combination.logits(self._columns(states, numbers_NK, class_N)).astype(np.float32)
+    def _compute_logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:
+        logit_N: Scores = self.combination.logits(self._join_columns(states, numbers_NK, class_N)).astype(np.float32)
         return logit_N
 
-    def _columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
+    def _join_columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
         """Return columns that the combination reads, float64 [N, K]."""
         columns = [numbers_NK]
         if self.probes is not None:
@@ -293,11 +293,11 @@ class StackedTrust(StateTrust):
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """Return the stack on the CPU."""
-        found, columns = _under(weights, "combination."), tuple(description["columns"])
+        found, columns = _select_under(weights, "combination."), tuple(description["columns"])
         bent = weights["bent"] if "bent" in weights else weights["bent_4"]  # of fits with one bend, which stay finished
         model: Logistic | Trees
         if "weight_K" not in found:
-            model = Trees(BoostedTrees(_under(found, "trees."), len(columns), columns, {}))
+            model = Trees(BoostedTrees(_select_under(found, "trees."), len(columns), columns, {}))
         else:
             model = Logistic(found["weight_K"].numpy(), float(found["bias"]))
         probes, networks, class_probe = description["probes"], description["networks"], description.get("class_probe")
@@ -305,13 +305,15 @@ class StackedTrust(StateTrust):
             Combination(columns, weights["mean_K"].numpy(), model, Bent.made(bent)),
             description["fit"],
             states=description["read_by_members"],
-            probes=None if probes is None else Probes(probes, **_under(weights, "probes.")),
-            networks=None if networks is None else DeepEnsemble.loaded(_under(weights, f"{NETWORKS}."), networks),
-            class_probe=class_probe and ClassProbe.made(_under(weights, "class_probe."), class_probe),
+            probes=None if probes is None else Probes(probes, **_select_under(weights, "probes.")),
+            networks=None
+            if networks is None
+            else DeepEnsemble.loaded(_select_under(weights, f"{NETWORKS}."), networks),
+            class_probe=class_probe and ClassProbe.made(_select_under(weights, "class_probe."), class_probe),
         )
 
 
-def _under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _select_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): of for name, of in weights.items() if name.startswith(prefix)}
 
 
@@ -324,7 +326,7 @@ def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
     numbers_NK = np.empty((labels.num_rows, len(names)))
     for place, name in enumerate(names):
         if name not in labels.schema.names:
-            raise SourceError(f"labels: column {name} is missing; {mend_of(name)}")
+            raise SourceError(f"labels: column {name} is missing; {describe_mend(name)}")
         column = labels.column(name)
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
@@ -333,6 +335,6 @@ def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
     return numbers_NK
 
 
-def stored_numbers(schema: pa.Schema) -> tuple[str, ...]:
+def list_stored_numbers(schema: pa.Schema) -> tuple[str, ...]:
     """Return the number columns that labels of this schema have."""
     return tuple(filter(is_number, schema.names))

@@ -18,7 +18,7 @@ from curation.errors import DegenerateSourceError, SourceError
 from curation.json_types import Json, JsonView
 from curation.refs import TrustRef
 from curation.storage.paths import Place
-from curation.tables.schemas import input_column, is_number, mend_of
+from curation.tables.schemas import describe_mend, get_input_column, is_number
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
 from curation.trust.components import PrincipalComponents
@@ -67,7 +67,7 @@ class StateTrust(ABC):
     @property
     def features(self) -> tuple[str, ...]:
         """The columns of the inputs, in their order."""
-        return tuple(input_column(name) for name in self.inputs)
+        return tuple(get_input_column(name) for name in self.inputs)
 
     @property
     @abstractmethod
@@ -198,7 +198,7 @@ class StateTrust(ABC):
         return weights
 
 
-def class_weights(correct_N: Bools, strength: float, name: str) -> dict[int, float]:
+def compute_class_weights(correct_N: Bools, strength: float, name: str) -> dict[int, float]:
     """Return the weight of a row in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
 
     Raises:
@@ -250,7 +250,7 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
     views = []
     for name in columns:
         if name not in labels.schema.names:
-            raise SourceError(f"labels: column {name} is missing; {mend_of(name)}")
+            raise SourceError(f"labels: column {name} is missing; {describe_mend(name)}")
         array = labels.column(name)
         if is_number(name):
             missing_N |= array.is_null().to_numpy(zero_copy_only=False)

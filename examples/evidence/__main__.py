@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import curation
-from curation.stopping import Stopped, exit_code, stopped_by_signals
+from curation.stopping import Stopped, compute_exit_code, stopped_by_signals
 from examples.evidence import cells as plan
 from examples.evidence.cells import CHAINS, HERE, ROOT, TASKS, Cell, CellFailedError
 from examples.evidence.gates import Gate, gates, told
@@ -89,7 +89,7 @@ def check_gates(found: Sequence[Cell]) -> dict[str, list[Gate]]:
 
 def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: dict[str, float]) -> dict[str, Any]:
     """What ``results.json`` holds."""
-    from curation.cluster.versions import versions
+    from curation.cluster.versions import find_versions
     from examples.evidence.recipes import is_recipe, recipe_results
     from examples.evidence.results import gate_results, task_results
 
@@ -99,7 +99,7 @@ def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: d
     recipes = [cell for cell in finished if is_recipe(cell)]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": dict(versions()),
+        "versions": dict(find_versions()),
         "cores": os.cpu_count(),
         "gates": gate_results(checked),
         "tasks": {
@@ -175,7 +175,7 @@ def main() -> int:
             return 1
         except (KeyboardInterrupt, Stopped) as stopped:
             say("stopped; the same command goes on")
-            return exit_code(signal.SIGTERM if isinstance(stopped, Stopped) else signal.SIGINT)
+            return compute_exit_code(signal.SIGTERM if isinstance(stopped, Stopped) else signal.SIGINT)
         if given.gates:
             return 0
         say(f"results: {given.results}")

@@ -32,7 +32,7 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.transformers import TransformersTeacher
-from train.models import saved
+from train.models import read_saved
 from train.sft import fine_tune
 from train.stream import write_pairs
 from train.tokens import Pair
@@ -143,7 +143,7 @@ def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, reci
         for number in range(MOST_ROUNDS):
             trained = Path(work) / f"trained-{number}"
             record = fine_tune(model, pairs, recipe, seed=SEED + number, output=trained)
-            model = saved(model, None, trained).model
+            model = read_saved(model, None, trained).model
             logger.info("%s: %d rows, %.0f s, loss %.3f", output, record.num_rows, record.seconds, record.losses[-1])
             if made.until is None:
                 break

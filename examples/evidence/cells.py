@@ -250,10 +250,10 @@ def run(cell: Cell) -> float:
 
 def keep(cell: Cell) -> None:
     """Put aside the report of the run that is in the cell's directory, and what its models were tested by."""
-    from curation.commands.combine import member
+    from curation.commands.combine import load_member
     from curation.report.tested import read_tests
 
     shutil.copy(cell.directory / "report.json", cell.kept("report.json"))
-    tests = read_tests(member(str(cell.directory)).run.generations[-1].tests)
+    tests = read_tests(load_member(str(cell.directory)).run.generations[-1].tests)
     arrays = {name: np.stack([run.row_ids_N, run.correct_N.astype(np.int64)]) for name, (run,) in tests.items()}
     np.savez_compressed(cell.kept("tests.npz"), **arrays)

@@ -29,7 +29,7 @@ import chess
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.domains.chess import ChessMate, mating_moves
+from curation.domains.chess import ChessMate, find_mating_moves
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def play(game: int, *, seed: int, engine: Engine | None) -> Iterator[dict[str, A
     for _ in range(MOST_PLIES):
         if board.is_game_over():
             return
-        mates = mating_moves(board)
+        mates = find_mating_moves(board)
         if mates and board.turn == hunter:
             yield {
                 "fen": board.fen(en_passant="fen"),

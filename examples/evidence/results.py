@@ -6,7 +6,7 @@ from typing import Any
 from curation import metrics
 from curation.arms import ARMS
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.tested import Tests, compared, differences
+from curation.report.tested import Tests, compute_test_differences, convert_comparison
 from examples.evidence.cells import Cell
 from examples.evidence.gates import Gate
 
@@ -67,12 +67,12 @@ def pooled(tests: Sequence[Tests], first: str, second: str) -> dict[str, Any] | 
     ``low`` and ``high`` are over rows: they take the rows of different seeds as independent. ``seeds`` holds the
     t interval of the seeds, which also holds what deals and trainings vary.
     """
-    strata = [rows for of_seed in tests if (rows := differences(of_seed, first, second)) is not None]
+    strata = [rows for of_seed in tests if (rows := compute_test_differences(of_seed, first, second)) is not None]
     if not strata:
         return None
-    found = compared(metrics.compare_rows(metrics.pooled_rows(strata)))
+    found = convert_comparison(metrics.compare_rows(metrics.pool_strata(strata)))
     each = [float(rows.steps_N.sum()) / rows.per_unit / len(rows) for rows in strata]
-    over = metrics.over_seeds(each) if len(each) > 1 else None
+    over = metrics.average_over_seeds(each) if len(each) > 1 else None
     return None if found is None else {**found, "each": each, "seeds": None if over is None else over.to_json()}
 
 
@@ -113,7 +113,7 @@ def _accuracy(tests: Sequence[Tests], name: str) -> dict[str, Any] | None:
     graded = [run.correct_N for of_seed in tests if name in of_seed for run in of_seed[name]]
     if not graded:
         return None
-    found = metrics.proportion(sum(int(of_run.sum()) for of_run in graded), sum(map(len, graded)))
+    found = metrics.compute_proportion(sum(int(of_run.sum()) for of_run in graded), sum(map(len, graded)))
     return {"accuracy": {**found.to_json(), "each": [float(of_run.mean()) for of_run in graded]}}
 
 

@@ -564,4 +564,4 @@ def test_a_run_whose_record_names_a_table_elsewhere_is_refused_before_it_writes(
     table = io.write(pa.table({"row_id": [0]}), str(tmp_path / "original" / "labels.lance"))
     open_run(settings, save=True).manifest.record("gen-0/label", {}, {"labels": table.to_json()}, rows=1, seconds=0.0)
     assert f"names the table {table.uri}, which lies outside" in mistake("run", config)
-    assert io.latest(table.uri) == table
+    assert io.find_latest(table.uri) == table

@@ -12,7 +12,7 @@ import curation
 from curation.cli import main
 from curation.domains import attempt
 from curation.errors import RowError
-from curation.escaping import echo, escaped, logger_of, message, quoted
+from curation.escaping import echo, escape_text, format_error, get_logger, quote_text
 from curation.rundir.manifest import Manifest
 from curation.telemetry import console
 
@@ -21,19 +21,21 @@ HARMLESS = "é 北京 \u200d👩\u200d🔬 \\ ' \" ~ <script>"
 
 
 def test_what_acts_is_escaped_and_the_rest_stays():
-    assert escaped(HARMLESS) == HARMLESS
-    assert escaped("\x1b[0m\x7f\x9b\u202e\ud800\U000e0041") == r"\u001b[0m\u007f\u009b\u202e\ud800\U000e0041"
-    assert all(sign not in escaped(f"a{sign}b") for sign in ACTING)
-    assert escaped("a\tb\nc") == "a\\u0009b\\u000ac" and escaped("a\tb\nc", page=True) == "a\tb\nc"
-    assert json.loads(escaped(json.dumps({"a": "\x7f"}))) == {"a": "\x7f"}
-    assert quoted("x" * 100) == f"'{'x' * 60}...'"
-    assert message(ValueError("x" * 10**6)).endswith("x...") and len(message(ValueError("x" * 10**6))) == 1_000
+    assert escape_text(HARMLESS) == HARMLESS
+    assert escape_text("\x1b[0m\x7f\x9b\u202e\ud800\U000e0041") == r"\u001b[0m\u007f\u009b\u202e\ud800\U000e0041"
+    assert all(sign not in escape_text(f"a{sign}b") for sign in ACTING)
+    assert escape_text("a\tb\nc") == "a\\u0009b\\u000ac" and escape_text("a\tb\nc", page=True) == "a\tb\nc"
+    assert json.loads(escape_text(json.dumps({"a": "\x7f"}))) == {"a": "\x7f"}
+    assert quote_text("x" * 100) == f"'{'x' * 60}...'"
+    assert (
+        format_error(ValueError("x" * 10**6)).endswith("x...") and len(format_error(ValueError("x" * 10**6))) == 1_000
+    )
 
 
 def test_every_way_out_escapes(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, tmp_path: Path):
     echo(f"column {ACTING}")
     console.say(f"stage {ACTING}")
-    logger_of("curation.test_escaping").warning("%s: %s", "path\x1b[2J", ValueError("\u202e"))
+    get_logger("curation.test_escaping").warning("%s: %s", "path\x1b[2J", ValueError("\u202e"))
     Manifest.load(tmp_path).event("started", stage=ACTING)
     out, err = capsys.readouterr()
     events = (tmp_path / "events.jsonl").read_text()

@@ -54,29 +54,29 @@ def v1(group: str, limit: int, used: int) -> dict[str, str | int]:
     ],
 )
 def test_the_least_limit_above_a_process_counts(tmp_path: Path, cgroup, files, expected) -> None:
-    found = memory.usable(system(tmp_path, f"{cgroup}\n", **files))
+    found = memory.read_usable_memory(system(tmp_path, f"{cgroup}\n", **files))
     assert (found.total / GIB, found.free / GIB) == expected
 
 
 def test_without_groups_it_is_the_machine(tmp_path: Path) -> None:
     root = system(tmp_path, "")
     (root / "proc/self/cgroup").unlink()
-    assert memory.usable(root) == (64 * GIB, 48 * GIB)
+    assert memory.read_usable_memory(root) == (64 * GIB, 48 * GIB)
     (root / "proc/meminfo").write_text("MemTotal: 1 kB\n")
     with pytest.raises(OSError, match="does not say"):
-        memory.usable(root)
+        memory.read_usable_memory(root)
 
 
 def test_this_machine() -> None:
-    found = memory.usable()
+    found = memory.read_usable_memory()
     assert 0 < found.free <= found.total <= psutil.virtual_memory().total
 
 
 def test_a_ray_that_starts_here_is_told_of_a_limit_that_it_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     physical = psutil.virtual_memory().total
-    assert physical >= memory.usable().total
-    monkeypatch.setattr(memory, "usable", lambda: memory.Memory(4 * GIB, 2 * GIB))
-    told = session._memory()
+    assert physical >= memory.read_usable_memory().total
+    monkeypatch.setattr(memory, "read_usable_memory", lambda: memory.Memory(4 * GIB, 2 * GIB))
+    told = session._make_memory_settings()
     assert sum(told.values()) == 2 * GIB and 0 < told["object_store_memory"] <= 0.3 * 2 * GIB
-    monkeypatch.setattr(memory, "usable", lambda: memory.Memory(physical, GIB))
-    assert session._memory() == {}
+    monkeypatch.setattr(memory, "read_usable_memory", lambda: memory.Memory(physical, GIB))
+    assert session._make_memory_settings() == {}

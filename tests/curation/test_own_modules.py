@@ -17,7 +17,7 @@ from curation import own_modules
 from curation.cli import main
 from curation.errors import PackageError
 from curation.filter.package.code import refuse_code
-from curation.registry import code, installed
+from curation.registry import find_installed, load_code
 
 FILES = {
     "own_part.py": "import own_helper\nLATER = 'own_later:VALUE'\nVALUE = own_helper.VALUE + 1\n",
@@ -50,17 +50,17 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_named_module_is_found_with_what_it_imports_and_nothing_else_is(folder: Path) -> None:
     with pytest.raises(ImportError):
-        code("own_part:VALUE")
-    own_modules.beside(str(folder / "run.yaml"))
+        load_code("own_part:VALUE")
+    own_modules.search_beside(str(folder / "run.yaml"))
     with pytest.raises(ImportError):  # not named yet
         importlib.import_module("own_part")
-    assert code("own_part:VALUE") == 42
+    assert load_code("own_part:VALUE") == 42
     assert importlib.import_module("own_part").__file__ == str(folder / "own_part.py")
     assert importlib.import_module("own_later").VALUE == 7
     with pytest.raises(ImportError):
         importlib.import_module("own_stray")
     for name in ("json", "train"):
-        assert not str(code(f"{name}:__file__")).startswith(str(folder))
+        assert not str(load_code(f"{name}:__file__")).startswith(str(folder))
     fresh = subprocess.run(  # in a process that has imported neither
         [sys.executable, "-c", f"from curation import own_modules as o; o.beside({str(folder / 'run.yaml')!r}); "
          "o.imported('json'); o.imported('train'); o.imported('own_helper')"],
@@ -70,19 +70,19 @@ def test_a_named_module_is_found_with_what_it_imports_and_nothing_else_is(folder
 
 
 def test_what_is_beside_another_configuration_takes_the_place(folder: Path) -> None:
-    own_modules.beside(str(folder / "run.yaml"))
-    assert code("own_later:VALUE") == 7
+    own_modules.search_beside(str(folder / "run.yaml"))
+    assert load_code("own_later:VALUE") == 7
     (folder / "other").mkdir()
     (folder / "other" / "own_later.py").write_text("VALUE = 8\n")
-    own_modules.beside(str(folder / "other" / "run.yaml"))
-    assert code("own_later:VALUE") == 8
+    own_modules.search_beside(str(folder / "other" / "run.yaml"))
+    assert load_code("own_later:VALUE") == 8
 
 
 def test_faults_of_a_module_are_told_in_a_line(folder: Path) -> None:
-    own_modules.beside(str(folder / "run.yaml"))
+    own_modules.search_beside(str(folder / "run.yaml"))
     (folder / "own_broken.py").write_text("x = 1\nif x\n")
     with pytest.raises(ImportError, match=r"own_broken\.py: line 2: expected ':'"):
-        code("own_broken:X")
+        load_code("own_broken:X")
 
 
 def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(folder: Path) -> None:
@@ -90,8 +90,8 @@ def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own_evil\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[curation.domains]\nevil = own_stray:Domain\n")
-    own_modules.beside(str(folder / "run.yaml"))
-    installed.cache_clear()
+    own_modules.search_beside(str(folder / "run.yaml"))
+    find_installed.cache_clear()
     for name in ("evil", "own_stray:Domain"):
         with pytest.raises(PackageError, match="nothing of it was imported"):
             refuse_code("package", {"domain": {"name": name}}, ())
@@ -99,11 +99,11 @@ def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(
 
 
 def test_what_was_named_is_sent_to_workers_and_nothing_else(folder: Path) -> None:
-    own_modules.beside(str(folder / "run.yaml"))
-    assert own_modules.sent() == []  # nothing was named: workers start as ever
-    assert code("own_part:VALUE") == 42
+    own_modules.search_beside(str(folder / "run.yaml"))
+    assert own_modules.list_sent_files() == []  # nothing was named: workers start as ever
+    assert load_code("own_part:VALUE") == 42
     sent = {"own_part.py", "own_helper.py", "own_later.py", "own_folder"}
-    assert sorted(own_modules.sent()) == sorted(str(folder / name) for name in sent)
+    assert sorted(own_modules.list_sent_files()) == sorted(str(folder / name) for name in sent)
 
 
 PROGRAM = dedent(

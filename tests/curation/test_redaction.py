@@ -16,7 +16,7 @@ from curation.errors import ConfigError
 from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import TrackingConfig
 from curation.pipeline.opened import open_run
-from curation.redaction import redacted, redacted_in, secrets_in
+from curation.redaction import iter_secrets, redact_text, redact_value
 from curation.rundir.manifest import Manifest
 from curation.telemetry.console import say
 
@@ -40,19 +40,19 @@ URI = "postgresql://mlflow:planted@db.internal/mlflow"
     ],
 )
 def test_what_is_secret_in_a_text_is_hidden(text: str, shown: str | None) -> None:
-    assert redacted(text) == (text if shown is None else shown)
-    assert list(secrets_in({"a": [text]})) == ([] if shown is None else ["a.0"])
+    assert redact_text(text) == (text if shown is None else shown)
+    assert list(iter_secrets({"a": [text]})) == ([] if shown is None else ["a.0"])
 
 
 @given(st.text())
 def test_what_is_hidden_stays_hidden(text: str) -> None:
-    assert redacted(redacted(text)) == redacted(text)
+    assert redact_text(redact_text(text)) == redact_text(text)
 
 
 def test_keys_that_hold_secrets_by_their_name_are_found() -> None:
     value = {"engine": {"hf_token": "x", "pad_token": "x", "max_tokens": 3, "api_key": ""}, "secret": {"path": "rows"}}
-    assert list(secrets_in(value)) == ["engine.hf_token"]
-    assert redacted_in({"a": (URI, 1, None)}) == {"a": ["postgresql://***@db.internal/mlflow", 1, None]}
+    assert list(iter_secrets(value)) == ["engine.hf_token"]
+    assert redact_value({"a": (URI, 1, None)}) == {"a": ["postgresql://***@db.internal/mlflow", 1, None]}
 
 
 def test_the_password_of_a_tracker_is_nowhere_in_the_run_directory(tmp_path: Path, puzzle_file: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_password_of_a_tracker_is_nowhere_in_the_run_directory(tmp_path: Pat
     assert {file.name for file in written} >= {"config.yaml", "manifest.json", "events.jsonl"}
     assert not [file for file, text in written.items() if "planted" in text]
     kept = load_config(tmp_path / "run/config.yaml")
-    assert kept.tracking.mlflow is not None and kept.tracking.mlflow.uri == redacted(URI)
+    assert kept.tracking.mlflow is not None and kept.tracking.mlflow.uri == redact_text(URI)
     with pytest.raises(ConfigError, match=r"tracking\.mlflow\.uri: .* not kept in a run directory"):
         tracking.require(kept.tracking)
     tracking.require(TrackingConfig())

@@ -19,8 +19,8 @@ from curation.registry import (
     Budget,
     Method,
     check_options,
-    code,
-    installed,
+    find_installed,
+    load_code,
 )
 from curation.signals import SIGNALS
 
@@ -77,9 +77,9 @@ TSV = Reader("somewhere:Tsv", (".tsv",))
     points = (f"[curation.{group}]\n{line.replace('= ', '= own_parts_of_a_test:')}\n" for group, line in groups.items())
     (info / "entry_points.txt").write_text("".join(points))
     monkeypatch.syspath_prepend(tmp_path)
-    installed.cache_clear()
+    find_installed.cache_clear()
     yield
-    installed.cache_clear()
+    find_installed.cache_clear()
 
 
 @pytest.mark.usefixtures("own_package")
@@ -104,15 +104,15 @@ def test_every_line_names_code_that_is_there() -> None:
     for trust in TRUST.values():
         paths += [trust.made_by] if isinstance(trust, Signal | Fitted) else []
         paths += [trust.fit] if isinstance(trust, Fitted) and trust.fit is not None else []
-    assert all(callable(code(path)) for path in paths)
-    assert all(issubclass(code(method.config), StudentConfig) for method in METHODS.values())
+    assert all(callable(load_code(path)) for path in paths)
+    assert all(issubclass(load_code(method.config), StudentConfig) for method in METHODS.values())
     assert [name for name, trust in TRUST.items() if isinstance(trust, Draw)] == ["naive"]
 
 
 def test_settings_that_a_class_does_not_take_are_refused() -> None:
-    check_options("selection.budget.n", code(BUDGETS["n"].counted_by), n=3)
+    check_options("selection.budget.n", load_code(BUDGETS["n"].counted_by), n=3)
     with pytest.raises(ConfigError, match=r"selection\.budget\.n: Fixed cannot be made of \{'m': 3\}"):
-        check_options("selection.budget.n", code(BUDGETS["n"].counted_by), m=3)
+        check_options("selection.budget.n", load_code(BUDGETS["n"].counted_by), m=3)
 
 
 HALF = Budget("somewhere:Half", ("right", "measured"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import curation
-from curation.config.load import config_of, load_config
+from curation.config.load import as_config, load_config
 from curation.errors import ConfigError
 from curation.pipeline import running
 
@@ -45,6 +45,6 @@ def test_a_run_takes_a_mapping_a_path_or_a_configuration(tmp_path: Path, monkeyp
 
 def test_what_is_no_configuration_is_refused_with_what_to_give() -> None:
     with pytest.raises(ConfigError, match=r"a list is no configuration; give a mapping .* the path"):
-        config_of([])  # type: ignore[arg-type]
+        as_config([])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"config: .*sources"):
-        config_of({"name": "one"})
+        as_config({"name": "one"})

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from curation import stopping
-from curation.stopping import Stopped, check, checked, deferred, stopped_by, stopped_by_signals, waited_for
+from curation.stopping import Stopped, check, deferred, iter_checked, stopped_by, stopped_by_signals, wait_for_call
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_a_signal_in_a_finaliser_stops_the_next_wait():
     with pytest.raises(Stopped), stopped_by_signals() as signals:
         item = KillsOnDeletion()
         del item
-        waited_for(lambda: time.sleep(60))
+        wait_for_call(lambda: time.sleep(60))
     assert signals.first == signal.SIGTERM and time.monotonic() - begun < 10
 
 
@@ -58,12 +58,12 @@ def test_work_is_stopped_once_and_what_cleans_up_may_wait():
     event, done = threading.Event(), []
     with pytest.raises(Stopped), stopped_by(event):
         try:
-            for number in checked(range(5)):
+            for number in iter_checked(range(5)):
                 done.append(number)
                 if number == 2:
                     event.set()
         finally:
-            done.append(waited_for(lambda: 7))
+            done.append(wait_for_call(lambda: 7))
     assert done == [0, 1, 2, 7]
     with pytest.raises(Stopped), stopped_by(event):  # other work of the same thread
         check()
@@ -76,7 +76,7 @@ def test_an_event_stops_its_own_threads_alone():
     def work(name: str, event: threading.Event | None) -> None:
         try:
             with stopped_by(event) if event is not None else deferred():
-                waited_for(lambda: time.sleep(1))
+                wait_for_call(lambda: time.sleep(1))
             ended.append(name)
         except Stopped:
             ended.append(f"{name} stopped")

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from curation.tasks import off_head
+from curation.tasks import keep_off_head
 
 
 def node(name: str, cpus: float, *, head: bool = False, alive: bool = True):
@@ -17,9 +17,9 @@ def node(name: str, cpus: float, *, head: bool = False, alive: bool = True):
 
 def test_the_head_computes_only_where_nobody_else_can():
     alone = [node("h", 4, head=True)]
-    assert off_head(alone) == (4, {})
-    assert off_head([*alone, node("w", 8, alive=False), node("gpu", 0)]) == (4, {})
-    num_cpus, where = off_head([*alone, node("w", 8), node("v", 2)])
+    assert keep_off_head(alone) == (4, {})
+    assert keep_off_head([*alone, node("w", 8, alive=False), node("gpu", 0)]) == (4, {})
+    num_cpus, where = keep_off_head([*alone, node("w", 8), node("v", 2)])
     assert num_cpus == 10 and where["label_selector"] == {"ray.io/node-id": "!in(h)"}
 
 

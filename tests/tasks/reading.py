@@ -6,7 +6,7 @@ import lance
 
 from curation.config import DomainConfig, RunConfig
 from curation.domains import Domain, Example, get_domain
-from curation.sources import discover, raw_rows, read_rows
+from curation.sources import discover, read_rows, to_raw_rows
 
 
 def domain_of(config: RunConfig) -> Domain:
@@ -46,4 +46,4 @@ def right(example: Example, gold: str) -> str:
 
 def _labelled(config: RunConfig) -> list[Example]:
     source = config.sources["labelled"]
-    return [row for file in discover(source) for batch in read_rows(file) for row in raw_rows(batch)]
+    return [row for file in discover(source) for batch in read_rows(file) for row in to_raw_rows(batch)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from curation.cluster.session import local_or_cluster
 from curation.config import DomainConfig, RayConfig
-from curation.config.models import student_config
+from curation.config.models import as_student_config
 from curation.refs import ModelRef, TableRef
 from train.launch import TrainProcess, trained_in
 
@@ -48,7 +48,7 @@ def main(task: dict[str, Any]) -> None:
     """Train."""
     method = task.get("method", "sft")
     module: Any = importlib.import_module(f"train.{method}")
-    config = student_config({"method": method, **task["config"]})
+    config = as_student_config({"method": method, **task["config"]})
     read = {}
     if method == "grpo":
         read = {"domain": DomainConfig(name=task["domain"]), "examples": TableRef.from_json(task["examples"])}

@@ -27,7 +27,7 @@ from curation.refs import ModelRef, TableRef
 from train.callbacks import Checkpointing
 from train.launch import TrainProcess, trained_in
 from train.partial import SEAL, Partial
-from train.sft import completion_loss, fine_tune, train_sft
+from train.sft import compute_completion_loss, fine_tune, train_sft
 
 WORDS = tuple("abcdefgh")
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
@@ -66,9 +66,9 @@ class Case:
             counted.append(1)
             if len(counted) > calls and result is Killed:
                 raise Killed
-            return completion_loss(*args) * (result if len(counted) > calls else 1)
+            return compute_completion_loss(*args) * (result if len(counted) > calls else 1)
 
-        patch.setattr(train.sft, "completion_loss", dying)
+        patch.setattr(train.sft, "compute_completion_loss", dying)
         try:
             self.train(output)
         finally:

@@ -18,9 +18,9 @@ from curation.trust import load_fitted
 from curation.trust.class_probe import CLASS_PROBE, LABEL, log_odds
 from curation.trust.parts import FIT
 from curation.trust.stacked import StackedTrust
-from train.combining import folds_of
-from train.probes import ClosedLabels, fit_class_probe, targets, with_classes
-from train.stack import stacked_of
+from train.combining import assign_folds
+from train.probes import ClosedLabels, compute_targets, fit_class_probe, with_classes
+from train.stack import fit_stacked_on
 from train.trust_loop import LabelledRows
 
 CLASSES, STATES = ("cat", "dog", "hen"), ("output_last", "prompt_last", "layer2_prompt_last")
@@ -61,7 +61,7 @@ def batch_of(rows: LabelledRows, **changed: Any) -> pa.RecordBatch:
 
 
 def fit(rows: LabelledRows) -> StackedTrust:
-    return stacked_of(rows, CONFIG, seed=3, origin={}, network_rows=10_000)
+    return fit_stacked_on(rows, CONFIG, seed=3, origin={}, network_rows=10_000)
 
 
 def auc_of(trust: StackedTrust, rows: LabelledRows) -> float:
@@ -71,7 +71,7 @@ def auc_of(trust: StackedTrust, rows: LabelledRows) -> float:
 def test_log_odds_are_those_of_ridge_regressions_that_have_not_seen_the_row() -> None:
     rows = drawn(240)
     used_M = np.arange(240)
-    fold_M = folds_of(rows.row_ids_N, rows.correct_N, 4, 0)
+    fold_M = assign_folds(rows.row_ids_N, rows.correct_N, 4, 0)
     found = fit_class_probe(rows, used_M, fold_M, STATES)
     assert found is not None and rows.gold_N is not None
     read_ND = np.asarray(rows.hidden_ND[:, 4:], dtype=np.float64)
@@ -104,11 +104,11 @@ def test_log_odds_are_those_of_ridge_regressions_that_have_not_seen_the_row() ->
 def test_a_grade_tells_the_class_of_a_right_label_and_excludes_one_where_it_is_wrong() -> None:
     nan = np.nan
     label_M, correct_M = np.array([0, 0, 1, 2, 0, nan]), np.array([True, True, True, True, False, False])
-    found_MC = targets(label_M, correct_M, np.array([0, nan, nan, 2, nan, nan]), 3)
+    found_MC = compute_targets(label_M, correct_M, np.array([0, nan, nan, 2, nan, nan]), 3)
     np.testing.assert_array_equal(found_MC[:4], np.eye(3)[[0, 0, 1, 2]])
     np.testing.assert_allclose(found_MC[4], [0, 0.5, 0.5])  # one known row each, and one more
     np.testing.assert_allclose(found_MC[5], [3 / 7, 2 / 7, 2 / 7])
-    two_MC = targets(np.array([0.0, 1.0]), np.array([False, False]), np.array([nan, nan]), 2)
+    two_MC = compute_targets(np.array([0.0, 1.0]), np.array([False, False]), np.array([nan, nan]), 2)
     np.testing.assert_array_equal(two_MC, [[0, 1], [1, 0]])  # of two classes a grade tells the class
 
 
@@ -122,7 +122,7 @@ def test_log_odds_of_certain_classes_are_finite_and_missing_labels_have_none() -
 @pytest.mark.parametrize("knows_gold", [True, False])
 def test_a_stack_compares_the_label_with_the_class_that_the_prompt_tells(knows_gold: bool, tmp_path: Path) -> None:
     rows, fresh = drawn(300), drawn(2_000, seed=1)
-    plain = stacked_of(without_classes(rows), CONFIG, seed=3, origin={}, network_rows=10_000)
+    plain = fit_stacked_on(without_classes(rows), CONFIG, seed=3, origin={}, network_rows=10_000)
     trust = fit(rows if knows_gold else rows._replace(gold_N=np.full(300, np.nan)))
     assert plain.class_probe is None and LABEL not in plain.features
     assert trust.features[-1] == LABEL and CLASS_PROBE in trust.combination.names
@@ -147,7 +147,7 @@ def test_a_label_of_another_set_is_scored_by_the_other_inputs() -> None:
 
 def test_a_stack_without_a_state_of_the_prompt_has_no_class_probe() -> None:
     rows, config = drawn(300), TrustConfig(states=("output_first", "output_mean", "output_last"))
-    assert stacked_of(rows, config, seed=3, origin={}).class_probe is None
+    assert fit_stacked_on(rows, config, seed=3, origin={}).class_probe is None
     one = rows._replace(gold_N=np.zeros(300), numbers_NK=rows.numbers_NK * (1, 0))
     assert fit(one).class_probe is None  # only one class is known
 

@@ -17,14 +17,14 @@ from curation.config import LmStudentConfig, SftConfig
 from curation.config.dpo import DpoConfig
 from curation.config.grpo import GrpoConfig
 from curation.models import create, load_model, load_tokenizer
-from curation.models.dtypes import settled_training
+from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
 from train.dpo import Preferences
-from train.grpo import _arguments, _policy
-from train.models import load_base, saved, trainable
-from train.sft import collate, completion_loss, fine_tune
+from train.grpo import _make_arguments, _prepare_policy
+from train.models import load_base, make_trainable, read_saved
+from train.sft import collate, compute_completion_loss, fine_tune
 from train.tokens import Pair, tokenize
-from train.trainer import arguments
+from train.trainer import make_arguments
 
 HALF: dict[str, Any] = {"preset": "scratch", "compute_dtype": "bfloat16"}
 LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8}}
@@ -49,19 +49,19 @@ def dtypes(model: Any, *, trained: bool) -> set[torch.dtype]:
 def test_on_a_gpu_frozen_weights_are_stored_in_bfloat16_unless_a_key_says_otherwise(
     base: ModelRef, kind: type[LmStudentConfig]
 ) -> None:
-    recipe = settled_training(kind.model_validate({"gpus_per_worker": 1, **LORA}), base)
-    model = trainable(load_base(base, recipe), recipe.lora)
+    recipe = settle_training(kind.model_validate({"gpus_per_worker": 1, **LORA}), base)
+    model = make_trainable(load_base(base, recipe), recipe.lora)
     assert dtypes(model, trained=False) == {torch.bfloat16} and dtypes(model, trained=True) == {torch.float32}
     assert {weight.dtype for weight in load_base(base, recipe.model_copy(update={"lora": None})).parameters()} == {
         torch.float32
     }, "master weights"
-    on_cpu = settled_training(kind.model_validate(LORA), base)
+    on_cpu = settle_training(kind.model_validate(LORA), base)
     assert on_cpu.compute_dtype == "float32" and dtypes(load_base(base, on_cpu), trained=True) == {torch.float32}
 
 
 def test_references_and_the_engines_type_are_those_of_the_computation(base: ModelRef, tmp_path: Path) -> None:
     preferences, model = Preferences(DpoConfig(**HALF)), load_model(base)
-    told = arguments(DpoConfig(**HALF), accumulation=1, seed=0, work=tmp_path)
+    told = make_arguments(DpoConfig(**HALF), accumulation=1, seed=0, work=tmp_path)
     preferences.prepare(model, TrainingArguments(**told))
     reference = preferences._reference
     assert {weight.dtype for weight in reference.parameters()} == {torch.bfloat16}
@@ -70,11 +70,11 @@ def test_references_and_the_engines_type_are_those_of_the_computation(base: Mode
     assert dtypes(model, trained=True) == {torch.float32}
 
     recipe = GrpoConfig(**HALF)
-    made = _arguments(recipe, base, num_steps=1, seed=0, work=tmp_path)
+    made = _make_arguments(recipe, base, num_steps=1, seed=0, work=tmp_path)
     assert made.bf16 and made.model_init_kwargs is not None and made.model_init_kwargs["dtype"] == "bfloat16"
-    assert dtypes(_policy(base, recipe, tmp_path), trained=True) == {torch.float32}
+    assert dtypes(_prepare_policy(base, recipe, tmp_path), trained=True) == {torch.float32}
     adapter = recipe.model_copy(update={"lora": SftConfig(**LORA).lora})
-    assert dtypes(_policy(base, adapter, tmp_path), trained=True) == {torch.bfloat16}  # TRL adds the adapter
+    assert dtypes(_prepare_policy(base, adapter, tmp_path), trained=True) == {torch.bfloat16}  # TRL adds the adapter
 
 
 def rows(path: Path) -> tuple[TableRef, list[Pair]]:
@@ -108,14 +108,14 @@ def test_a_step_is_that_of_peft_on_a_base_in_bfloat16(base: ModelRef, tmp_path: 
     batch = collate([{**row, "row_id": at} for at, row in enumerate(tokens)], pad=0)
     with torch.autocast("cpu", torch.bfloat16):
         logits = theirs(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    assert loss.losses[0] == pytest.approx(completion_loss(logits, batch["labels"]).item(), abs=1e-3)
+    assert loss.losses[0] == pytest.approx(compute_completion_loss(logits, batch["labels"]).item(), abs=1e-3)
 
 
 def test_an_adapter_on_an_adapter_keeps_the_base_that_it_was_trained_on(base: ModelRef, tmp_path: Path) -> None:
     table, _ = rows(tmp_path / "rows.lance")
     recipe = SftConfig(**HALF, **SMALL, **LORA)
     fine_tune(base, table, recipe, seed=3, output=tmp_path / "first")
-    first = saved(base, recipe.lora, tmp_path / "first").model
+    first = read_saved(base, recipe.lora, tmp_path / "first").model
     fine_tune(first, table, recipe, seed=3, output=tmp_path / "second")
     beside = load_file(tmp_path / "second" / "base" / "model.safetensors")
     trained_on = load_base(first, recipe).state_dict()

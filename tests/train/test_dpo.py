@@ -16,11 +16,11 @@ from trl import DPOConfig, DPOTrainer
 
 from curation.config import LoraConfig
 from curation.config.dpo import DpoConfig
-from curation.domains.pair import continuation
+from curation.domains.pair import format_continuation
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.dpo import pair_batch, prefer, preference_losses, sequence_logprobs
-from train.models import saved, trainable
+from train.dpo import compute_preference_losses, compute_sequence_logprobs, make_pair_batch, prefer
+from train.models import make_trainable, read_saved
 from train.sft import IGNORED
 from train.stream import PreferenceSource
 
@@ -69,11 +69,14 @@ class Recording(DPOTrainer):
 def by_trl(base: ModelRef, rows: list[dict[str, str]], recipe: DpoConfig, folder: Path) -> tuple[list[float], Any]:
     """Losses and the trained model after each step on all rows at once, by TRL."""
     texts = [
-        {"prompt": row["prompt"], **{name: continuation(row["prompt"], row[name]) for name in ("chosen", "rejected")}}
+        {
+            "prompt": row["prompt"],
+            **{name: format_continuation(row["prompt"], row[name]) for name in ("chosen", "rejected")},
+        }
         for row in rows
     ]
     set_seed(5)  # of the adapter's first weights
-    model = trainable(load_model(base), recipe.lora)
+    model = make_trainable(load_model(base), recipe.lora)
     args = DPOConfig(
         output_dir=str(folder / "trl"),
         beta=BETA,
@@ -106,7 +109,7 @@ def by_trl(base: ModelRef, rows: list[dict[str, str]], recipe: DpoConfig, folder
 
 def trained(base: ModelRef, rows: list[dict[str, str]], recipe: DpoConfig, output: Path) -> tuple[list[float], Any]:
     record = prefer(base, table(output.with_suffix(".lance"), rows), recipe, seed=5, output=output)
-    return record.losses, load_model(saved(base, recipe.lora, output).model)
+    return record.losses, load_model(read_saved(base, recipe.lora, output).model)
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
@@ -135,10 +138,10 @@ def test_a_pair_is_computed_as_each_answer_by_itself(base: ModelRef, tmp_path: P
     tokenizer, model = load_tokenizer(base), load_model(base)
     rows = pairs(3)
     source = PreferenceSource(table(tmp_path / "rows.lance", rows), tokenizer, max_length=64, chat_template=False)
-    batch = pair_batch(source.take([0, 1, 2]), tokenizer.pad_token_id)
+    batch = make_pair_batch(source.take([0, 1, 2]), tokenizer.pad_token_id)
     targets, labels, row_ids = batch.pop("targets"), batch.pop("labels"), batch.pop("row_ids")
     assert row_ids == [0, 1, 2] and labels.tolist() == [[IGNORED, 1]] * 3
-    found = sequence_logprobs(model(**batch).logits, targets)
+    found = compute_sequence_logprobs(model(**batch).logits, targets)
     alone = []
     for name in ("chosen", "rejected"):
         for row in rows:
@@ -149,8 +152,8 @@ def test_a_pair_is_computed_as_each_answer_by_itself(base: ModelRef, tmp_path: P
     assert found.tolist() == pytest.approx(alone, abs=1e-4)
     reference = torch.zeros(6)
     expected = [-math.log(1 / (1 + math.exp(-BETA * (alone[i] - alone[i + 3])))) for i in range(3)]
-    assert preference_losses(found, reference, BETA).tolist() == pytest.approx(expected, abs=1e-4)
-    empty = pair_batch([], tokenizer.pad_token_id)
+    assert compute_preference_losses(found, reference, BETA).tolist() == pytest.approx(expected, abs=1e-4)
+    empty = make_pair_batch([], tokenizer.pad_token_id)
     assert empty["input_ids"].shape == (2, 1) and (empty["labels"] == IGNORED).all() and empty["row_ids"] == []
 
 

@@ -15,8 +15,8 @@ from curation.config import SftConfig
 from curation.models import load_model, load_tokenizer, resolve
 from curation.refs import ModelRef
 from tests.families import Family, pairs
-from train.models import saved
-from train.sft import IGNORED, collate, completion_loss, fine_tune
+from train.models import read_saved
+from train.sft import IGNORED, collate, compute_completion_loss, fine_tune
 from train.stream import write_pairs
 from train.tokens import Pair, TrainingRow, tokenize
 
@@ -98,10 +98,10 @@ def test_the_loss_of_a_padded_batch_equals_that_of_its_rows(family: Family, fami
             batch = batch_of(some, tokenizer.pad_token_id)
             labels_BK = batch.pop("labels")
             counts.append(int((labels_BK != IGNORED).sum()))
-            parts.append(completion_loss(model(**batch).logits, labels_BK).item() * counts[-1])
+            parts.append(compute_completion_loss(model(**batch).logits, labels_BK).item() * counts[-1])
         batch = batch_of(rows, tokenizer.pad_token_id)
         labels_BK = batch.pop("labels")
-        together = completion_loss(model(**batch).logits, labels_BK).item()
+        together = compute_completion_loss(model(**batch).logits, labels_BK).item()
     assert together == pytest.approx(sum(parts) / sum(counts), abs=1e-5)
 
 
@@ -110,7 +110,7 @@ def test_lora_adapts_every_linear_layer_and_loads_in_plain_peft(
 ) -> None:
     config = LORA.model_copy(update={"chat_template": family.template is not None})
     fine_tune(family_model, write_pairs(pairs(16), tmp_path / "16.lance"), config, seed=0, output=tmp_path / "adapter")
-    ref = saved(family_model, config.lora, tmp_path / "adapter").model
+    ref = read_saved(family_model, config.lora, tmp_path / "adapter").model
     assert ref == resolve(family_model.base, adapter=str(tmp_path / "adapter"))
     loaded = PeftModel.from_pretrained(plain(family_model.base), str(tmp_path / "adapter")).eval()
     names = {name.removeprefix("base_model.model.") for name, part in loaded.named_modules() if hasattr(part, "lora_A")}
@@ -128,7 +128,7 @@ def test_lora_adapts_every_linear_layer_and_loads_in_plain_peft(
     # The next one starts from the merged model, which is saved with its tokenizer; tied weights stay one matrix.
     again = config.model_copy(update={"epochs": 1})
     fine_tune(ref, write_pairs(pairs(8), tmp_path / "8.lance"), again, seed=0, output=tmp_path / "next")
-    chained = saved(ref, config.lora, tmp_path / "next").model
+    chained = read_saved(ref, config.lora, tmp_path / "next").model
     torch.testing.assert_close(logits(plain(chained.base), chained), ours_TV, atol=1e-5, rtol=0)
     named = AutoPeftModelForCausalLM.from_pretrained(chained.adapter).eval()  # on the base that the adapter names
     torch.testing.assert_close(logits(named, chained), logits(load_model(chained), chained), atol=1e-4, rtol=1e-4)
@@ -151,7 +151,7 @@ def test_full_weights_are_saved_whole_and_tied_ones_once(
 
     rows = write_pairs(pairs(48), tmp_path / "48.lance")
     record = fine_tune(family_model, rows, FULL, seed=0, output=tmp_path / "full", kept=Last())
-    ref = saved(family_model, FULL.lora, tmp_path / "full").model
+    ref = read_saved(family_model, FULL.lora, tmp_path / "full").model
     kept, last = load_file(tmp_path / "full" / "model.safetensors"), load_file(tmp_path / "last.safetensors")
     assert ("lm_head.weight" in kept) == (not family.tied) and set(kept) == set(last)
     assert all(torch.equal(kept[name], last[name]) for name in kept)
@@ -163,7 +163,7 @@ def test_full_weights_are_saved_whole_and_tied_ones_once(
     tokenizer = load_tokenizer(ref)
     batch = batch_of(tokenize(tokenizer, pairs(48), 160), tokenizer.pad_token_id)
     with torch.inference_mode():
-        loss = completion_loss(
+        loss = compute_completion_loss(
             model(**{k: v for k, v in batch.items() if k != "labels"}).logits, batch["labels"]
         ).item()
     print(f"\n{family.name}: loss {first_loss:.2f} to {last_loss:.2f}; of the saved model {loss:.2f}")

@@ -28,20 +28,20 @@ from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrustNet, TrustNet
-from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
+from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
 from train import course
 from train.launch import TrainProcess, trained_in
-from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, logits_at, read_rows
+from train.trust import compute_logits_at, fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
 from train.trust_loop import (
     CHECKPOINT,
     FittedNetwork,
     LabelledRows,
     Shard,
     _Batches,
-    class_weights,
+    compute_class_weights,
+    compute_moments,
+    compute_shard_loss,
     fit_arrays,
-    moments,
-    shard_loss,
 )
 
 SMALL = TrustConfig(
@@ -92,7 +92,7 @@ def logits(net: TrustNet, rows: LabelledRows) -> np.ndarray:
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
 def test_class_weights_in_closed_form(strength: float) -> None:
     correct_N = np.array([True] * 2 + [False] * 8)
-    wrong, right = class_weights(correct_N, strength)
+    wrong, right = compute_class_weights(correct_N, strength)
     assert wrong == pytest.approx((10 / 16) ** strength) and right == pytest.approx((10 / 4) ** strength)
     if strength == 1.0:
         assert 8 * wrong == pytest.approx(2 * right)
@@ -103,7 +103,9 @@ def test_loss_is_the_weighted_cross_entropy() -> None:
     logit_N, correct_N = rng.standard_normal(20), rng.random(20) < 0.3
     p_N = 1 / (1 + np.exp(-logit_N))
     expected = np.where(correct_N, -3 * np.log(p_N), -0.7 * np.log(1 - p_N)).mean()
-    loss = shard_loss(torch.tensor(logit_N), torch.tensor(correct_N).double(), (0.7, 3.0), batch_size=20, num_shards=1)
+    loss = compute_shard_loss(
+        torch.tensor(logit_N), torch.tensor(correct_N).double(), (0.7, 3.0), batch_size=20, num_shards=1
+    )
     assert loss.item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -121,7 +123,7 @@ def test_shards_give_the_gradient_of_the_whole_batch(num_rows: int) -> None:
             own = slice(rank, None, num_shards)
             correct_N = torch.from_numpy(rows.correct_N[own]).double()
             logit_N = net(torch.from_numpy(rows.hidden_ND[own]))
-            shard_loss(logit_N, correct_N, (0.6, 2.0), batch_size=num_rows, num_shards=num_shards).backward()
+            compute_shard_loss(logit_N, correct_N, (0.6, 2.0), batch_size=num_rows, num_shards=num_shards).backward()
             gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
         return torch.stack(gradients).mean(0)
 
@@ -133,7 +135,7 @@ def test_moments_are_those_of_the_fit_rows() -> None:
     rows = separable(num_rows=9000)
     rows.hidden_ND[:, 3] = 7
     fit_F = rows.places(FIT)
-    mean_D, scale_D = moments(rows.hidden_ND, fit_F)
+    mean_D, scale_D = compute_moments(rows.hidden_ND, fit_F)
     wide_ND = rows.hidden_ND[fit_F].astype(np.float64)
     np.testing.assert_allclose(mean_D, wide_ND.mean(0), rtol=1e-6)
     np.testing.assert_allclose(np.delete(scale_D, 3), np.delete(wide_ND.std(0), 3), rtol=1e-6)
@@ -261,7 +263,7 @@ def tables(
         values = [None if i <= 1 else part_ND[i] for i in order_N]
         columns[f"state_{state}"] = pa.array(values, pa.list_(pa.float16(), part_ND.shape[1]))
     lance.write_dataset(pa.table(columns), path / "labels.lance", max_rows_per_file=len(order_N) // 2 + 1)
-    return io.latest(str(path / "labels.lance")), graded(path, "grades", rows)
+    return io.find_latest(str(path / "labels.lance")), graded(path, "grades", rows)
 
 
 def graded(
@@ -340,7 +342,7 @@ def test_log_probabilities_of_tokens_are_read_beside_the_states(tmp_path: Path, 
     assert read.hidden_ND.dtype == np.float16 and read.sizes == (16, 3)
     found = fit_rows(kind, read, config, seed=3, origin={})
     held_M = read.places(VALIDATION)
-    assert roc_auc_score(read.correct_N[held_M], logits_at(found, read, held_M)) > 0.95
+    assert roc_auc_score(read.correct_N[held_M], compute_logits_at(found, read, held_M)) > 0.95
 
 
 def test_unparsed_rows_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> None:
@@ -450,7 +452,7 @@ def test_a_fit_tells_its_steps_and_the_validation_auc(one_process: TrainProcess,
     last, auc = told[-1], load_fitted(ref).fit["validation_aucs"][-1]
     assert (last.rows, last.total, last.unit) == (80, 80, "steps") and not notes.exists()
     assert last.note == f"AUC {auc:.3f} on validation rows"
-    assert course.current() is None
+    assert course.get_course() is None
 
 
 @pytest.mark.slow
@@ -548,7 +550,7 @@ def test_an_ensemble_of_one_is_refused_by_the_stage_and_on_rows_in_memory(tmp_pa
 def test_rows_that_the_share_omits_change_no_fit(tmp_path: Path) -> None:
     rows = separable(900)
     config = with_(SMALL, source_share=0.4)
-    omitted_N = part_of(np.arange(900), config, 3) == UNUSED
+    omitted_N = assign_parts(np.arange(900), config, 3) == UNUSED
     scaled_N1 = np.where(omitted_N, 3, 1).astype(np.float16)[:, None]
     turned = rows._replace(hidden_ND=rows.hidden_ND * scaled_N1, correct_N=rows.correct_N ^ omitted_N)
     fits = []
@@ -559,7 +561,9 @@ def test_rows_that_the_share_omits_change_no_fit(tmp_path: Path) -> None:
     states = torch.from_numpy(rows.hidden_ND)
     np.testing.assert_array_equal(fits[0].logits(states), fits[1].logits(states))
     assert fits[0].calibration == fits[1].calibration
-    counts = [int((~omitted_N & (part_of(np.arange(900), SMALL, 3) == part))[3:].sum()) for part in (FIT, VALIDATION)]
+    counts = [
+        int((~omitted_N & (assign_parts(np.arange(900), SMALL, 3) == part))[3:].sum()) for part in (FIT, VALIDATION)
+    ]
     assert [fits[0].fit["num_fit"], fits[0].calibration.num_rows] == counts
 
 

@@ -18,10 +18,10 @@ from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from train import grpo_trainer
-from train.grpo import Questions, _arguments, accumulation_steps, reinforce
-from train.models import TrainingRecord, saved, trainable
+from train.grpo import Questions, _make_arguments, count_accumulation_steps, reinforce
+from train.models import TrainingRecord, make_trainable, read_saved
 from train.rewards import RolloutTask, grade
-from train.rollouts import Rollout, TransformersRollouts, Wanted, seeds
+from train.rollouts import Rollout, TransformersRollouts, Wanted, make_seeds
 
 SHAPE = TINY | {"max_position_embeddings": 128}
 DIGITS = tuple("0123456789")
@@ -146,7 +146,7 @@ def test_a_step_equals_one_written_by_hand(
     played, (before, gradients) = seen.played[1], seen.steps[1]
     assert len(seen.steps) == 2 and len(played) == 16
 
-    policy, reference = trainable(load_model(base), config.lora), load_model(base)
+    policy, reference = make_trainable(load_model(base), config.lora), load_model(base)
     policy.load_state_dict(before, strict=False)
     rewards = np.array([float(rollout.text[:1] == task.label) for task, rollout in played]).reshape(4, 4)
     assert 0 < rewards.mean() < 1, "a step that teaches something"
@@ -214,19 +214,19 @@ def test_a_killed_training_goes_on_bit_by_bit(
     assert list((tmp_path / "killed.partial" / "checkpoints").glob("checkpoint-*"))
     resumed = trained(base, tmp_path / "killed", config)
     assert resumed.losses == straight.losses and resumed.curves == straight.curves
-    found, wanted = (weights(saved(base, config.lora, tmp_path / name).model) for name in ("killed", "straight"))
+    found, wanted = (weights(read_saved(base, config.lora, tmp_path / name).model) for name in ("killed", "straight"))
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_an_adapter_on_an_adapter_has_its_merged_base_as_reference(base: ModelRef, tmp_path: Path) -> None:
     config = GrpoConfig.model_validate(SMALL.model_dump() | {"lora": {"rank": 4, "alpha": 8}, "kl": 0.05})
     trained(base, tmp_path / "first", config.model_copy(update={"epochs": 6}), labels="33333333")
-    first = saved(base, config.lora, tmp_path / "first").model
+    first = read_saved(base, config.lora, tmp_path / "first").model
     for lora in (config.lora, None):
         chained = config.model_copy(update={"lora": lora})
         record = trained(first, tmp_path / f"second-{lora is None}", chained)
         assert record.curves["kl"][0] == pytest.approx(0, abs=1e-6), "at the first step it is its own reference"
-        assert saved(first, lora, tmp_path / f"second-{lora is None}").record == record
+        assert read_saved(first, lora, tmp_path / f"second-{lora is None}").record == record
     ids = torch.tensor([[3, 4, 5]])
     merged = load_model(ModelRef(base=str(tmp_path / "second-False" / "base")))(ids).logits
     assert torch.allclose(merged, load_model(first)(ids).logits, atol=1e-5)
@@ -234,9 +234,9 @@ def test_an_adapter_on_an_adapter_has_its_merged_base_as_reference(base: ModelRe
 
 def test_draws_follow_from_seed_place_and_number_alone(base: ModelRef) -> None:
     places = [0, 0, 1, 1, 2, 2]
-    whole = seeds(5, places, 2, 0)
-    assert whole == [*seeds(5, places[:2], 2, 0), *seeds(5, places[2:], 2, 2)] and len(set(whole)) == 6
-    assert whole[3:] == seeds(5, places[3:], 2, 3) and not set(whole) & set(seeds(6, places, 2, 0))
+    whole = make_seeds(5, places, 2, 0)
+    assert whole == [*make_seeds(5, places[:2], 2, 0), *make_seeds(5, places[2:], 2, 2)] and len(set(whole)) == 6
+    assert whole[3:] == make_seeds(5, places[3:], 2, 3) and not set(whole) & set(make_seeds(6, places, 2, 0))
     tokenizer, model = load_tokenizer(base), load_model(base)
     drawing = TransformersRollouts(tokenizer, RolloutsConfig(max_tokens=6), [tokenizer.eos_token_id])
     prompts = [[3], [4, 5, 6], [7, 8]] * 2
@@ -251,7 +251,7 @@ def test_draws_follow_from_seed_place_and_number_alone(base: ModelRef) -> None:
 def test_tokens_are_drawn_as_often_as_they_are_likely(base: ModelRef) -> None:
     tokenizer, model = load_tokenizer(base), load_model(base)
     drawing = TransformersRollouts(tokenizer, RolloutsConfig(max_tokens=1, temperature=0.5), [tokenizer.eos_token_id])
-    rollouts = drawing._draw(model, [Wanted([3, 4], seed) for seed in seeds(0, range(20_000), 1, 0)])
+    rollouts = drawing._draw(model, [Wanted([3, 4], seed) for seed in make_seeds(0, range(20_000), 1, 0)])
     counts_V = np.bincount([rollout.tokens[0] for rollout in rollouts], minlength=len(tokenizer)) / len(rollouts)
     with torch.no_grad():
         probs_V = (model(torch.tensor([[3, 4]])).logits[0, -1] / 0.5).softmax(-1).numpy()
@@ -271,7 +271,7 @@ def test_a_stop_string_ends_an_answer(base: ModelRef) -> None:
         (one, three, one, four, one): Rollout([one, three, one, four, one], [0.0, 1.0, 2.0, 3.0, 4.0], "13141", True),
     }
     for tokens, rollout in rows.items():
-        assert drawing._rollout(list(tokens), [0.0, 1.0, 2.0, 3.0, 4.0]) == rollout
+        assert drawing._make_rollout(list(tokens), [0.0, 1.0, 2.0, 3.0, 4.0]) == rollout
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_rewards_that_are_always_zero_end_the_training(base: ModelRef, tmp_path:
     config = SMALL.model_copy(update={"epochs": 50, "patience": 3})
     record = trained(base, tmp_path / "out", config, labels="99999999")
     assert record.stopped is not None and "always 0 in the last 3 steps" in record.stopped
-    assert len(record.losses) == 3 and load_model(saved(base, None, tmp_path / "out").model)
+    assert len(record.losses) == 3 and load_model(read_saved(base, None, tmp_path / "out").model)
 
 
 def test_rewards_that_are_always_one_end_the_training(base: ModelRef, tmp_path: Path) -> None:
@@ -359,12 +359,12 @@ def test_bad_input_is_refused(base: ModelRef, tmp_path: Path) -> None:
             seed=0, output=tmp_path / "out",
         )  # fmt: skip
     with pytest.raises(ConfigError, match="4 prompts x group_size 4 = 16 answers are not a multiple"):
-        accumulation_steps(SMALL.model_copy(update={"micro_batch_size": 3}), 1)
+        count_accumulation_steps(SMALL.model_copy(update={"micro_batch_size": 3}), 1)
     with pytest.raises(ValueError, match=r"group_size\n.*greater than or equal to 2"):
         GrpoConfig(group_size=1)
-    assert accumulation_steps(GrpoConfig(), 4) == 32
+    assert count_accumulation_steps(GrpoConfig(), 4) == 32
 
 
 def test_the_reference_is_not_spread_by_trl_but_left_to_fsdp(base: ModelRef, tmp_path: Path) -> None:
-    told = _arguments(GrpoConfig(preset="scratch"), base, num_steps=1, seed=0, work=tmp_path)
+    told = _make_arguments(GrpoConfig(preset="scratch"), base, num_steps=1, seed=0, work=tmp_path)
     assert told.model_init_kwargs is not None and told.model_init_kwargs["device_map"] is None

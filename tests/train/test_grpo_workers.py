@@ -22,7 +22,7 @@ from curation.refs import ModelRef
 from curation.tables import io
 from train import student
 from train.grpo import train_grpo
-from train.models import TrainingResult, saved
+from train.models import TrainingResult, read_saved
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
 SHAPE |= {"head_dim": 8, "intermediate_size": 32, "max_position_embeddings": 128}
@@ -145,7 +145,7 @@ def test_a_killed_driver_run_again_goes_on_bit_by_bit(one: TrainingResult, rows:
     assert [path.name for path in rows.directory.glob("driven.partial/checkpoints/checkpoint-*")] == ["checkpoint-10"]
     file.write_text(json.dumps(task))
     subprocess.run([sys.executable, program, file], timeout=300, check=True)
-    driven = saved(rows.base, None, rows.directory / "driven")
+    driven = read_saved(rows.base, None, rows.directory / "driven")
     assert driven.record.losses == one.record.losses and driven.record.curves == one.record.curves
     wanted, found = weights(one.model), weights(driven.model)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)

@@ -10,7 +10,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer
-from train.sft import check, collate, completion_loss, pack
+from train.sft import check, collate, compute_completion_loss, pack
 from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")
@@ -36,7 +36,7 @@ def test_losses_and_gradients_equal_those_of_padded_rows(tmp_path: Path, family:
         labels, weights = batch.pop("labels"), batch.pop("weights", None)
         assert batch.pop("row_ids") == [7, 8, 9]
         model.zero_grad()
-        loss = completion_loss(model(**batch, use_cache=False).logits, labels, None, weights)
+        loss = compute_completion_loss(model(**batch, use_cache=False).logits, labels, None, weights)
         loss.backward()
         losses.append(loss.item())
         grads.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))

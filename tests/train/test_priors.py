@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 from sklearn.linear_model import LogisticRegression
 
 from train import combining
-from train.combining import LEADS, STRENGTHS, Folded, folds_of, log_evidences
+from train.combining import LEADS, STRENGTHS, Folded, assign_folds, log_evidences
 
 
 def drawn(num_rows: int, weight_K: tuple[float, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +42,7 @@ def test_evidence_is_the_density_of_a_normal_distribution(seed: int) -> None:
 
 def combined(columns_MK: np.ndarray, correct_M: np.ndarray, rising: Sequence[int] = ()) -> np.ndarray:
     names = tuple(f"column {place}" for place in range(columns_MK.shape[1]))
-    folded = Folded(correct_M, folds_of(np.arange(len(correct_M)), correct_M, 5, 0))
+    folded = Folded(correct_M, assign_folds(np.arange(len(correct_M)), correct_M, 5, 0))
     of_rising = [names[place] for place in rising]
     found = folded.logistic("all", names, columns_MK, leads=names[:1], rising=of_rising, num_members=0)
     return np.asarray(found.combination.model.weights["weight_K"])

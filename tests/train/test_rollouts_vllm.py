@@ -14,7 +14,7 @@ from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.models import create, load_model
 from curation.refs import ModelRef
-from train.rollouts_vllm import uses_vllm, whole_weights
+from train.rollouts_vllm import is_vllm_backend, iter_whole_weights
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 QWEN3 = "Qwen3ForCausalLM"
@@ -53,7 +53,7 @@ def test_a_push_leaves_trained_weights_as_they_are(base: ModelRef, dtype: str) -
     model = adapted(base, dtype)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     for _ in range(5):
-        pushed = dict(whole_weights(model))
+        pushed = dict(iter_whole_weights(model))
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     wanted = dict(load_model(base, dtype=dtype).named_parameters())
     assert pushed.keys() == wanted.keys()
@@ -68,7 +68,7 @@ def test_a_push_leaves_trained_weights_as_they_are(base: ModelRef, dtype: str) -
 
 def test_all_weights_are_pushed_as_they_are(base: ModelRef) -> None:
     model = load_model(base)
-    pushed = dict(whole_weights(model))
+    pushed = dict(iter_whole_weights(model))
     assert {name: weight.data_ptr() for name, weight in pushed.items()} == {
         name: weight.data_ptr() for name, weight in model.named_parameters()
     }
@@ -79,14 +79,14 @@ def test_all_weights_are_pushed_as_they_are(base: ModelRef) -> None:
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 def test_shards_are_gathered(base: ModelRef, lora: bool) -> None:
     model = adapted(base, "float32") if lora else load_model(base)
-    wanted = {name: weight.clone() for name, weight in whole_weights(model)}
+    wanted = {name: weight.clone() for name, weight in iter_whole_weights(model)}
     mesh = init_device_mesh("cpu", (1,))
     for module in list(model.modules()):
         for name, weight in list(module.named_parameters(recurse=False)):
             sharded = torch.nn.Parameter(distribute_tensor(weight.detach(), mesh), requires_grad=weight.requires_grad)
             module.register_parameter(name, sharded)
     assert all(isinstance(weight, DTensor) for weight in model.parameters())
-    pushed = dict(whole_weights(model))
+    pushed = dict(iter_whole_weights(model))
     assert pushed.keys() == wanted.keys()
     assert all(torch.equal(weight, wanted[name]) and not isinstance(weight, DTensor) for name, weight in pushed.items())
 
@@ -94,7 +94,7 @@ def test_shards_are_gathered(base: ModelRef, lora: bool) -> None:
 def test_what_has_no_place_in_the_base_is_refused(base: ModelRef) -> None:
     model = adapted(base, "float32", modules_to_save=["lm_head"])
     with pytest.raises(ModelError, match=r"lm_head.*trained beside the adapter"):
-        dict(whole_weights(model))
+        dict(iter_whole_weights(model))
 
 
 def test_vllm_is_used_where_it_is_asked_for_or_shares_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +102,8 @@ def test_vllm_is_used_where_it_is_asked_for_or_shares_a_gpu(monkeypatch: pytest.
         return GrpoConfig(rollouts={"backend": backend}, gpus_per_worker=gpus)
 
     monkeypatch.setattr("train.rollouts_vllm.is_installed", lambda: False)
-    assert not any(uses_vllm(config(backend, gpus), QWEN3) for backend in ("auto", "transformers") for gpus in (0, 1))
+    assert not any(
+        is_vllm_backend(config(backend, gpus), QWEN3) for backend in ("auto", "transformers") for gpus in (0, 1)
+    )
     with pytest.raises(ConfigError, match="vLLM is not installed"):
-        uses_vllm(config("vllm", 1), QWEN3)
+        is_vllm_backend(config("vllm", 1), QWEN3)

@@ -48,9 +48,9 @@ def test_what_is_compared_is_the_best_tenth_and_the_auc():
     exact_M = rng.normal(size=500).astype(np.float32)
     rounded_M = exact_M + 0.3 * rng.normal(size=500).astype(np.float32)
     correct_M = rng.random(500) < 0.5
-    found = rounding.compared(exact_M, rounded_M, correct_M)
+    found = rounding.compare_scores(exact_M, rounded_M, correct_M)
     best, other = (set(sorted(range(500), key=lambda m, raw_M=raw_M: -raw_M[m])[:50]) for raw_M in (exact_M, rounded_M))
     assert found["overlap"] == len(best & other) / 50 < 1
     change = roc_auc_score(correct_M, rounded_M) - roc_auc_score(correct_M, exact_M)
     assert found["auc_change"] == pytest.approx(abs(change))
-    assert rounding.compared(exact_M, rounded_M, np.ones(500, dtype=bool))["auc_change"] == 0
+    assert rounding.compare_scores(exact_M, rounded_M, np.ones(500, dtype=bool))["auc_change"] == 0

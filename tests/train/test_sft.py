@@ -14,8 +14,8 @@ from curation.config import SftConfig
 from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.models import TrainingResult, saved
-from train.sft import IGNORED, accumulation_steps, collate, completion_loss, fine_tune, train_sft
+from train.models import TrainingResult, read_saved
+from train.sft import IGNORED, collate, compute_completion_loss, count_accumulation_steps, fine_tune, train_sft
 from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")
@@ -43,7 +43,7 @@ def table(path: Path, pairs: list[Pair]) -> TableRef:
 
 def tuned(base: ModelRef, pairs: list[Pair], config: SftConfig, *, seed: int, output: Path) -> TrainingResult:
     record = fine_tune(base, table(output.parent / "rows.lance", pairs), config, seed=seed, output=output)
-    found = saved(base, config.lora, output)
+    found = read_saved(base, config.lora, output)
     assert found.record == record
     return found
 
@@ -79,8 +79,10 @@ def test_loss_equals_the_mean_over_rows_computed_one_at_a_time(base: ModelRef) -
     batch = collate(rows_of(base, pairs), tokenizer.pad_token_id)
     labels, row_ids = batch.pop("labels"), batch.pop("row_ids")
     assert row_ids == [0, 1, 2]
-    loss = completion_loss(model(**batch).logits, labels)
-    full = completion_loss(model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits, labels)
+    loss = compute_completion_loss(model(**batch).logits, labels)
+    full = compute_completion_loss(
+        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits, labels
+    )
     terms = []
     for pair in pairs:
         prompt = tokenizer.convert_tokens_to_ids(list(pair.prompt))
@@ -89,7 +91,9 @@ def test_loss_equals_the_mean_over_rows_computed_one_at_a_time(base: ModelRef) -
         terms += [-logprobs[len(prompt) - 1 + index, token].item() for index, token in enumerate(answer)]
     assert loss.item() == pytest.approx(np.mean(terms), abs=1e-5)
     assert full.item() == pytest.approx(np.mean(terms), abs=1e-5)
-    assert completion_loss(model(**batch).logits, labels, 18).item() == pytest.approx(np.sum(terms) / 18, abs=1e-5)
+    assert compute_completion_loss(model(**batch).logits, labels, 18).item() == pytest.approx(
+        np.sum(terms) / 18, abs=1e-5
+    )
 
 
 def test_full_weights_learn_and_a_second_run_gives_the_same(base: ModelRef, tmp_path: Path) -> None:
@@ -123,10 +127,10 @@ def test_a_killed_run_goes_on_from_its_checkpoint(base: ModelRef, tmp_path: Path
         calls.append(1)
         if len(calls) > 150:
             raise Killed
-        return completion_loss(*args)
+        return compute_completion_loss(*args)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("train.sft.completion_loss", dying_loss)
+        patch.setattr("train.sft.compute_completion_loss", dying_loss)
         tuned(base, copies(200), config, seed=1, output=tmp_path / "killed")
     assert list((tmp_path / "killed.partial" / "checkpoints").glob("checkpoint-*"))
     resumed = tuned(base, copies(200), config, seed=1, output=tmp_path / "killed")
@@ -178,11 +182,11 @@ def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: Mo
 
 
 def test_batch_sizes_that_do_not_divide_are_refused() -> None:
-    assert accumulation_steps(SftConfig(), 2) == 16
+    assert count_accumulation_steps(SftConfig(), 2) == 16
     with pytest.raises(
         ConfigError, match="global_batch_size: 128 is not a multiple of micro_batch_size 128 x num_workers 2"
     ):
-        accumulation_steps(SftConfig(preset="scratch"), 2)
+        count_accumulation_steps(SftConfig(preset="scratch"), 2)
 
 
 @pytest.mark.slow

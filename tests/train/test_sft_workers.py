@@ -22,7 +22,7 @@ from worker_group import train, train_until_killed
 from curation.config import SftConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.models import saved
+from train.models import read_saved
 from train.stream import Order
 from train.tokens import Pair, tokenize
 
@@ -185,7 +185,7 @@ def test_a_killed_worker_alone_goes_on_bit_by_bit(case: Case) -> None:
     case.trained("killed")
     assert_equal(case.weights("killed"), case.weights("one"))
     assert case.record("killed")["losses"] == case.record("one")["losses"]
-    assert saved(case.base, None, case.directory / "killed").record.num_rows == NUM_ROWS
+    assert read_saved(case.base, None, case.directory / "killed").record.num_rows == NUM_ROWS
 
 
 @pytest.mark.slow

@@ -18,11 +18,11 @@ from curation.hashing import hash_unit
 from curation.metrics import auc
 from curation.stages.fit import check_settings
 from curation.trust import load_fitted
-from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
+from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
 from curation.trust.stacked import NETWORKS, Bent, Combination, Logistic, StackedTrust, Trees
 from train import rounding
-from train.combining import Candidate, calibrated, chosen, folds_of
-from train.stack import stacked_of
+from train.combining import Candidate, assign_folds, choose_candidate, fit_rising_line
+from train.stack import fit_stacked_on
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
 
@@ -71,7 +71,7 @@ def rows_of(
 ) -> LabelledRows:
     num_rows, width = hidden_ND.shape
     ids_N = 5 * np.arange(num_rows, dtype=np.int64) + 2
-    part_N = part_of(ids_N, CONFIG, 0) if part_N is None else part_N
+    part_N = assign_parts(ids_N, CONFIG, 0) if part_N is None else part_N
     return LabelledRows(hidden_ND, correct_N, part_N, (width // 2, width - width // 2), ids_N, numbers_NK, numbers)
 
 
@@ -85,7 +85,7 @@ def batch_of(rows: LabelledRows) -> pa.RecordBatch:
 
 
 def fit(rows: LabelledRows, **options: Any) -> StackedTrust:
-    return stacked_of(rows, CONFIG, seed=3, origin={"from": "a test"}, **NO_NETWORKS | options)
+    return fit_stacked_on(rows, CONFIG, seed=3, origin={"from": "a test"}, **NO_NETWORKS | options)
 
 
 def auc_of(trust: StackedTrust, fresh: LabelledRows) -> float:
@@ -165,7 +165,7 @@ def test_no_fold_stands_apart_where_the_states_say_nothing() -> None:
         trust = fit(rows)
         assert trust.held_out is not None
         raw_N, folds = trust.held_out.raw_N, trust.fit["folds"]
-        fold_N = folds_of(rows.row_ids_N, rows.correct_N, folds, 3)
+        fold_N = assign_folds(rows.row_ids_N, rows.correct_N, folds, 3)
         assert np.ptp([raw_N[fold_N == fold].mean() for fold in range(folds)]) < 1.2 * raw_N.std(), seed
 
 
@@ -175,7 +175,7 @@ def test_copies_of_a_question_are_one_row(copies: int) -> None:
     order_N = np.random.default_rng(9).permutation(np.repeat(np.arange(200), copies))
     asked_N = hash_unit(order_N, 4).view(np.int64)
     rows = rows_of(
-        one.hidden_ND[order_N], one.correct_N[order_N], one.numbers_NK[order_N], part_N=part_of(asked_N, CONFIG, 3)
+        one.hidden_ND[order_N], one.correct_N[order_N], one.numbers_NK[order_N], part_N=assign_parts(asked_N, CONFIG, 3)
     )
     trust = fit(rows)
     assert (trust.fit["num_fit"], trust.fit["num_repeats"]) == (200, 200 * (copies - 1))
@@ -193,7 +193,7 @@ def test_the_score_of_a_row_is_by_weights_that_have_not_seen_its_label() -> None
     rows = drawn(280, of_states=1.0).rows  # too few for a line
     whole = fit(rows)
     turned_N = rows.correct_N.copy()
-    fold_N = folds_of(rows.row_ids_N, rows.correct_N, 5, 3)
+    fold_N = assign_folds(rows.row_ids_N, rows.correct_N, 5, 3)
     one, other = (int(np.flatnonzero((fold_N == 2) & (rows.correct_N == right))[0]) for right in (True, False))
     turned_N[[one, other]] = turned_N[[other, one]]  # a pair of a fold, so that no class has another size
     own = fit(rows._replace(correct_N=turned_N))
@@ -270,15 +270,15 @@ def test_the_whole_stack_stays_unless_a_simpler_function_is_ahead_by_its_standar
         return Candidate(name, combination, signal * correct_M + rng.standard_normal(500))
 
     whole, weak, strong = candidate("stacked", 1.0), candidate("margin", 0.2), candidate("internal_confidence", 2.0)
-    taken, choice = chosen([weak], whole, correct_M, 1.0)
+    taken, choice = choose_candidate([weak], whole, correct_M, 1.0)
     assert taken is whole and choice["taken"] == "stacked"
     assert "the best free signal, margin, has 0." in choice["reason"]
-    taken, choice = chosen([weak, strong], whole, correct_M, 1.0)
+    taken, choice = choose_candidate([weak, strong], whole, correct_M, 1.0)
     assert taken is strong and choice["taken"] == "internal_confidence"
     ahead = next(item for item in choice["candidates"] if item["name"] == "internal_confidence")
     own = next(item for item in choice["candidates"] if item["name"] == "stacked")
     assert ahead["loses_by"] == pytest.approx(own["auc"] - ahead["auc"])
-    assert chosen([weak, strong], whole, correct_M, 100.0)[0] is whole, "it is not ahead by so much"
+    assert choose_candidate([weak, strong], whole, correct_M, 100.0)[0] is whole, "it is not ahead by so much"
 
 
 def test_few_rows_take_one_free_signal_and_say_how_many_are_needed() -> None:
@@ -402,16 +402,16 @@ def test_a_line_with_a_bend_makes_logits_those_of_a_probability() -> None:
     logit_N = 2 * rng.standard_normal(20_000)
     correct_N = rng.random(20_000) < expit(logit_N)
     shrunk_N = np.where(logit_N > 0.5, 0.2 * logit_N + 0.05, 0.3 * logit_N)
-    found = calibrated(shrunk_N, correct_N)
+    found = fit_rising_line(shrunk_N, correct_N)
     knees = np.quantile(shrunk_N, [0.5, 0.75])
     assert found.knees == pytest.approx(knees)
     for low, high in ((-4.0, -2.0), (-1.0, 1.0), (2.0, 4.0)):
         of_N = (logit_N > low) & (logit_N < high)
         assert expit(found(shrunk_N[of_N])).mean() == pytest.approx(correct_N[of_N].mean(), abs=0.02)
-    few = calibrated(shrunk_N[:200], correct_N[:200])
+    few = fit_rising_line(shrunk_N[:200], correct_N[:200])
     np.testing.assert_array_equal(few(shrunk_N), shrunk_N)  # too few rows for a line
-    assert not calibrated(shrunk_N[:400], correct_N[:400]).bends  # and too few for a bend
-    turned = calibrated(-shrunk_N, correct_N)
+    assert not fit_rising_line(shrunk_N[:400], correct_N[:400]).bends  # and too few for a bend
+    turned = fit_rising_line(-shrunk_N, correct_N)
     np.testing.assert_array_equal(turned(shrunk_N), shrunk_N)  # none that falls
 
 
@@ -437,7 +437,7 @@ def test_lines_with_other_knees_are_averaged_by_their_likelihood() -> None:
         log_likelihoods.append(-log_loss(correct_N, model.predict_proba(columns_N2)[:, 1], normalize=False))
     share = expit(log_likelihoods[1] - log_likelihoods[0])
     assert 0.01 < share < 0.99
-    found = calibrated(raw_N, correct_N)
+    found = fit_rising_line(raw_N, correct_N)
     np.testing.assert_allclose(found(raw_N), (1 - share) * logits[0] + share * logits[1], rtol=1e-4, atol=1e-4)
     assert Bent.made(found.weights) == found
 
@@ -477,19 +477,19 @@ def test_networks_score_in_the_type_that_is_asked_for_where_it_keeps_the_order(
     train, fresh = (drawn(n, seed=n, width=24, of_states=1.2).rows for n in (600, 500))
     config = CONFIG.model_copy(update={"score_dtype": "bfloat16"})
     few = {"network_rows": 100, "tree_rows": 100, "width": 16, "depth": 1, "max_steps": 40}
-    trust = stacked_of(train, config, seed=3, origin={}, **few)
+    trust = fit_stacked_on(train, config, seed=3, origin={}, **few)
     assert trust.networks is not None and trust.fit["choice"]["taken"] == "stacked"
     assert trust.fit["rounding"]["taken"] == trust.networks.score_dtype == "bfloat16"
     assert trust.fit["rounding"]["num_rows"] == 600
     again = load_fitted(trust.save(tmp_path / "rounded"))
     assert again.networks.score_dtype == "bfloat16"
     np.testing.assert_array_equal(again.raw_score(batch_of(fresh)), trust.raw_score(batch_of(fresh)))
-    exact = stacked_of(train, CONFIG, seed=3, origin={}, **few)
+    exact = fit_stacked_on(train, CONFIG, seed=3, origin={}, **few)
     assert exact.networks.score_dtype == "float32" and "rounding" not in exact.fit
     difference_N = exact.raw_score(batch_of(fresh)) - trust.raw_score(batch_of(fresh))
     assert 0 < np.abs(difference_N).max() < 0.2 * exact.raw_score(batch_of(fresh)).std()
     monkeypatch.setattr(rounding, "LEAST_OVERLAP", 1.1)
-    kept = stacked_of(train, config, seed=3, origin={}, **few)
+    kept = fit_stacked_on(train, config, seed=3, origin={}, **few)
     assert kept.networks.score_dtype == kept.fit["rounding"]["taken"] == "float32"
 
 
@@ -503,41 +503,41 @@ def test_networks_are_honest_of_their_own_rows_too() -> None:
 def test_components_stand_before_probes_and_networks(tmp_path: Path) -> None:
     rows, fresh = (drawn(n, seed=seed, of_states=1.0).rows for n, seed in ((600, 0), (4_000, 1)))
     config, options = CONFIG.model_copy(update={"pca": 6}), {"network_rows": 200, "width": 16, "max_steps": 40}
-    trust = stacked_of(rows, config, seed=3, origin={}, **options)
+    trust = fit_stacked_on(rows, config, seed=3, origin={}, **options)
     assert trust.probes is not None and trust.probes.names == ("probe of all",) and trust.networks is not None
     loaded = load_fitted(trust.save(tmp_path / "trust"))
     np.testing.assert_array_equal(loaded.raw_score(batch_of(fresh)), trust.raw_score(batch_of(fresh)))
-    whole = stacked_of(rows, CONFIG.model_copy(update={"pca": 12}), seed=3, origin={}, **NO_NETWORKS)
+    whole = fit_stacked_on(rows, CONFIG.model_copy(update={"pca": 12}), seed=3, origin={}, **NO_NETWORKS)
     assert auc_of(whole, fresh) > best_free(fresh) + 0.05, "all components are all that the states say"
 
 
 def test_folds_are_dealt_by_class_and_by_a_seeded_hash_of_the_id() -> None:
     rng = np.random.default_rng(0)
     ids_N, correct_N = rng.permutation(100_000)[:997], rng.random(997) < 0.13
-    fold_N = folds_of(ids_N, correct_N, 5, 3)
+    fold_N = assign_folds(ids_N, correct_N, 5, 3)
     for of_class_N in (correct_N, ~correct_N):
         counts = np.bincount(fold_N[of_class_N], minlength=5)
         assert counts.max() - counts.min() <= 1 and counts.sum() == of_class_N.sum()
-    np.testing.assert_array_equal(folds_of(ids_N, correct_N, 5, 3), fold_N)
+    np.testing.assert_array_equal(assign_folds(ids_N, correct_N, 5, 3), fold_N)
     order_N = rng.permutation(997)
-    np.testing.assert_array_equal(folds_of(ids_N[order_N], correct_N[order_N], 5, 3), fold_N[order_N])
-    assert (folds_of(ids_N, correct_N, 5, 4) != fold_N).mean() > 0.6
-    assert set(folds_of(ids_N[:7], np.arange(7) < 3, 3, 0).tolist()) == {0, 1, 2}
+    np.testing.assert_array_equal(assign_folds(ids_N[order_N], correct_N[order_N], 5, 3), fold_N[order_N])
+    assert (assign_folds(ids_N, correct_N, 5, 4) != fold_N).mean() > 0.6
+    assert set(assign_folds(ids_N[:7], np.arange(7) < 3, 3, 0).tolist()) == {0, 1, 2}
 
 
 def test_no_fold_divides_a_group_and_folds_are_about_as_large_and_as_right() -> None:
     rng = np.random.default_rng(1)
     ids_N, cluster_N = rng.permutation(100_000)[:1_500], rng.integers(-(2**60), 2**60, 90)[rng.integers(0, 90, 1_500)]
     correct_N = rng.random(1_500) < 0.3
-    fold_N = folds_of(ids_N, correct_N, 5, 3, cluster_M=cluster_N)
+    fold_N = assign_folds(ids_N, correct_N, 5, 3, cluster_M=cluster_N)
     assert all(len(set(fold_N[cluster_N == cluster])) == 1 for cluster in set(cluster_N.tolist()))
     assert np.abs(np.bincount(fold_N) - 300).max() < 45
     assert np.abs(np.bincount(fold_N, correct_N) / np.bincount(fold_N) - correct_N.mean()).max() < 0.05
     order_N = rng.permutation(1_500)
-    again_N = folds_of(ids_N[order_N], correct_N[order_N], 5, 3, cluster_M=cluster_N[order_N])
+    again_N = assign_folds(ids_N[order_N], correct_N[order_N], 5, 3, cluster_M=cluster_N[order_N])
     np.testing.assert_array_equal(again_N, fold_N[order_N])
     with pytest.raises(DegenerateSourceError, match=r"of 4 groups \(splits\.group\), fewer than the 5 folds"):
-        folds_of(ids_N, correct_N, 5, 3, cluster_M=np.arange(1_500) % 4)
+        assign_folds(ids_N, correct_N, 5, 3, cluster_M=np.arange(1_500) % 4)
 
 
 def test_out_of_fold_logits_of_groups_do_not_know_them() -> None:

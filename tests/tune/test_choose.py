@@ -9,15 +9,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import KFold
 
-from tune.choose import LEVEL, choose, corrected_difference
+from tune.choose import LEVEL, choose, compute_corrected_difference
 
 
 def test_without_overlap_the_interval_is_the_paired_t_test() -> None:
     ours_R, theirs_R = np.random.default_rng(0).normal(0.1, 1, (2, 12))
-    found = corrected_difference(ours_R - theirs_R, share_held_out=0.0, level=0.05)
+    found = compute_corrected_difference(ours_R - theirs_R, share_held_out=0.0, level=0.05)
     low, high = stats.ttest_rel(ours_R, theirs_R).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((low, high)) and found.num_pairs == 12
-    wider = corrected_difference(ours_R - theirs_R, share_held_out=0.2, level=0.05)
+    wider = compute_corrected_difference(ours_R - theirs_R, share_held_out=0.2, level=0.05)
     assert (wider.high - wider.value) / (found.high - found.value) == pytest.approx(math.sqrt((1 / 12 + 0.25) * 12))
 
 

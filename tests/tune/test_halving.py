@@ -6,7 +6,7 @@ import random
 import pytest
 
 from train.trust_loop import FitRecord
-from tune.halving import Bar, Halving, rungs_of
+from tune.halving import Bar, Halving, compute_rung_aucs
 
 
 def record(steps: list[int], aucs: list[float]) -> FitRecord:
@@ -16,8 +16,8 @@ def record(steps: list[int], aucs: list[float]) -> FitRecord:
 
 def test_a_rung_has_the_best_auc_until_its_first_evaluation() -> None:
     steps, aucs = [50, 100, 150, 200, 450, 900], [0.5, 0.6, 0.55, 0.7, 0.65, 0.8]
-    assert rungs_of(steps, aucs, 1000, 2) == [0.6, 0.7, 0.8]  # at 125, 250 and 500 steps
-    assert rungs_of(steps[:1], aucs[:1], 1000, 2) == []
+    assert compute_rung_aucs(steps, aucs, 1000, 2) == [0.6, 0.7, 0.8]  # at 125, 250 and 500 steps
+    assert compute_rung_aucs(steps[:1], aucs[:1], 1000, 2) == []
 
 
 def test_a_trial_ends_where_it_is_below_the_bar() -> None:

@@ -19,7 +19,7 @@ from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io, schemas
-from curation.trust.parts import FIT, UNUSED, VALIDATION, part_of
+from curation.trust.parts import FIT, UNUSED, VALIDATION, assign_parts
 from tune.objective import Objective, TrialRows, read_source, run_trial
 from tune.space import Point, Space
 
@@ -210,7 +210,7 @@ def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(so
 def test_a_share_of_the_source_is_all_that_a_search_reads(source: TrialRows) -> None:
     config = BASE.model_copy(update={"source_share": 0.3})
     part = source.share(config, 5)
-    taken_N = part_of(source.row_ids_N, config, 5) != UNUSED
+    taken_N = assign_parts(source.row_ids_N, config, 5) != UNUSED
     assert 0.2 < taken_N.mean() < 0.4
     np.testing.assert_array_equal(part.row_ids_N, source.row_ids_N[taken_N])
     np.testing.assert_array_equal(part.correct_N, source.correct_N[taken_N])

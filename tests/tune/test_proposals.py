@@ -9,7 +9,7 @@ import pytest
 from curation.config import TrustConfig, TuneConfig
 from curation.errors import ConfigError
 from curation.hashing import derive
-from tune.proposals import LEAST_RANDOM, Proposals, proposals_of
+from tune.proposals import LEAST_RANDOM, Proposals, make_proposals
 from tune.space import Space
 
 STATES = ("prompt_last", "output_last")
@@ -20,7 +20,7 @@ NUM = 40
 def made(search: str, seed: int = 3, **settings: Any) -> tuple[Proposals, int]:
     space = Space.of(SPACE if search != "grid" else {"depth": [1, 2], "width": [4, 8]}, TrustConfig(), stored=STATES)
     config = TuneConfig(search=search, trials=NUM, **settings)
-    return proposals_of(config, space, seed=seed, larger_is_better=True)
+    return make_proposals(config, space, seed=seed, larger_is_better=True)
 
 
 def worth(drawn: dict[str, Any]) -> float | None:
@@ -83,4 +83,4 @@ def test_a_grid_is_cut_at_the_number_of_trials_and_needs_lists() -> None:
     assert num == 4 and len({str(proposals.ask(number)) for number in range(num)}) == 4
     space = Space.of(SPACE, TrustConfig(), stored=STATES)
     with pytest.raises(ConfigError, match="learning_rate: a grid needs a list"):
-        proposals_of(TuneConfig(search="grid"), space, seed=0, larger_is_better=True)
+        make_proposals(TuneConfig(search="grid"), space, seed=0, larger_is_better=True)

@@ -11,10 +11,10 @@ import optuna
 import pytest
 from scipy.stats import kstest
 
-from curation.arms import fitted_of
+from curation.arms import find_fitted
 from curation.config import TrustConfig
 from curation.errors import ConfigError
-from tune.space import PRESETS, Point, Space, spelled_out
+from tune.space import PRESETS, Point, Space, expand_preset
 
 STORED = ("prompt_last", "output_last")
 BASE = TrustConfig(width=32, max_steps=100, class_weight=0.25)
@@ -155,9 +155,9 @@ def test_a_preset_tries_columns_that_all_labels_have() -> None:
 
 def test_a_spelled_out_space_is_the_space_and_names_no_preset() -> None:
     for raw in ({"preset": "paper", "depth": [3]}, {"preset": "kinds", "kind": ["linear_probe", "boosted_trees"]}):
-        told = spelled_out(raw)
+        told = expand_preset(raw)
         assert "preset" not in told and space(told) == space(raw)
-    assert spelled_out({"preset": "paper", "depth": [3]})["depth"] == [3]
+    assert expand_preset({"preset": "paper", "depth": [3]})["depth"] == [3]
 
 
 def test_principal_components_are_drawn_for_the_kinds_that_take_them() -> None:
@@ -189,4 +189,4 @@ def test_a_range_has_no_grid() -> None:
 def test_keys_of_ones_own_replace_those_of_the_preset() -> None:
     found = space({"preset": "kinds", "kind": ["linear_probe"], "class_weight": [0.5], "columns": [[]]})
     assert [point.trust.class_weight for point in found.grid()] == [0.5]
-    assert "neural" in fitted_of(["neural"]) and found.kinds == ("linear_probe",)
+    assert "neural" in find_fitted(["neural"]) and found.kinds == ("linear_probe",)

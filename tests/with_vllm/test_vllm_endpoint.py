@@ -6,7 +6,7 @@ import pytest
 from benchmarks.endpoint import NAME, serving
 from curation.config import AskConfig, DecodingConfig
 from curation.config.endpoint import EndpointConfig
-from curation.models import configuration_of
+from curation.models import load_configuration
 from curation.teachers import Request, load_teacher
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, rows_of, with_options
 
@@ -26,7 +26,7 @@ def url(model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(url, model):
     """The endpoint teacher of the server, which gives the log-probabilities of all tokens; of more its engine dies."""
-    num = configuration_of(model).vocab_size
+    num = load_configuration(model).vocab_size
     endpoint = EndpointConfig(url=url, model=NAME, kind="vllm", top_logprobs=num, concurrency=8)
     teacher = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
     yield teacher

@@ -15,7 +15,7 @@ from curation.models import create, resolve
 from curation.models.loading import ENVIRONMENT
 from curation.teachers import load_teacher, vllm_engine
 from curation.teachers.vllm_choice import choose_backend
-from curation.teachers.vllm_versions import missing_attributes
+from curation.teachers.vllm_versions import find_missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.engines import close_all
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
@@ -133,7 +133,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path_factory, adapter):
 
 def test_a_runner_without_the_private_attributes_is_told_by_name():
     runner = SimpleNamespace(input_batch=SimpleNamespace(req_ids=[]), sampler=None)
-    assert missing_attributes(runner) == ["execute_model_state", "use_aux_hidden_state_outputs"]
+    assert find_missing_attributes(runner) == ["execute_model_state", "use_aux_hidden_state_outputs"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_graphs_are_recorded_for_a_full_engine(model, monkeypatch, slots, given,
 
     asked = []
     monkeypatch.setattr(EngineArgs, "create_engine_config", create)
-    vllm_engine._settings(teacher_config(model, vllm={"engine": given}), model, None, 4)
+    vllm_engine._make_settings(teacher_config(model, vllm={"engine": given}), model, None, 4)
     assert asked == largest
 
 
@@ -197,4 +197,4 @@ def test_two_tensor_parallel_ranks(model, reference, requests, monkeypatch):
     teacher = start(model, tensor_parallel_size=2, max_num_batched_tokens=64)
     both(teacher, reference, requests, DecodingConfig(max_tokens=7))
     both(teacher, reference, with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
-    assert teacher.engine._rpc("tap_rows") == [0, 0]
+    assert teacher.engine._call_workers("tap_rows") == [0, 0]

@@ -25,7 +25,7 @@ def requests():
 @pytest.fixture(scope="module")
 def adapted(family, family_model, requests, tmp_path_factory):
     """The family's model with an adapter that gives one answer, of characters of several tokens, to some prompts."""
-    from train.models import saved
+    from train.models import read_saved
     from train.sft import fine_tune
     from train.stream import write_pairs
     from train.tokens import Pair
@@ -34,7 +34,7 @@ def adapted(family, family_model, requests, tmp_path_factory):
     config = SftConfig(**LORA, chat_template=family.template is not None)
     rows = write_pairs([Pair(request.prompt, ANSWER) for request in requests[1::2]], path.with_suffix(".lance"))
     fine_tune(family_model, rows, config, seed=0, output=path)
-    return saved(family_model, config.lora, path).model
+    return read_saved(family_model, config.lora, path).model
 
 
 def test_labels_of_each_family_equal_transformers(family, family_model, adapted, requests):

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.filter import Filter
-from curation.filter.package import CalibrationRows, Description, Made, Sample, digests_of, write
+from curation.filter.package import CalibrationRows, Description, Made, Sample, compute_digests, write
 from curation.selection.budget import GradedScores
-from curation.storage.paths import place
-from curation.tables.schemas import state_column
+from curation.storage.paths import to_place
+from curation.tables.schemas import get_state_column
 from curation.trust.linear_probe import LinearProbe
 from tests.with_vllm.conftest import SHAPE
 
@@ -30,13 +30,13 @@ def packaged(folder, model, reference, requests):
     """A probe that tells answers whose last state lies on one side of a plane."""
     decoding = DecodingConfig(max_tokens=6)
     answers = pa.Table.from_batches(reference.label(requests, decoding, seed=0))
-    hidden_ND = np.stack(answers[state_column("output_last")].to_numpy()).astype(np.float32)
+    hidden_ND = np.stack(answers[get_state_column("output_last")].to_numpy()).astype(np.float32)
     correct_N = hidden_ND @ np.random.default_rng(0).normal(size=SHAPE["hidden_size"]) > 0
     probe = LinearProbe.fitted(hidden_ND, correct_N, TrustConfig(states=("output_last",), class_weight=0.0), {})
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
     description = Description(
         teacher=model,
-        teacher_digests=digests_of(model),
+        teacher_digests=compute_digests(model),
         state_size=SHAPE["hidden_size"],
         ask=AnswersConfig(backend="transformers", states=("output_last",), state_dtype="float32"),
         decoding=decoding,
@@ -55,7 +55,7 @@ def packaged(folder, model, reference, requests):
     return write(
         folder / "package",
         description,
-        trust=probe.save(place(str(folder / "fit"))),
+        trust=probe.save(to_place(str(folder / "fit"))),
         calibration=GradedScores(raw_N, probe.to_trust(raw_N), correct_N),
         reference={"output_last": hidden_ND.astype(np.float16)},
     )

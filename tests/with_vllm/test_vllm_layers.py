@@ -113,4 +113,4 @@ def test_layers_of_two_tensor_parallel_ranks(deep, requests, monkeypatch):
     close_all()
     teacher = start(deep, states=MANY, tensor_parallel_size=2, max_num_batched_tokens=64)
     both(teacher, reference, requests[:40] + with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
-    assert teacher.engine._rpc("tap_rows") == [0, 0]
+    assert teacher.engine._call_workers("tap_rows") == [0, 0]

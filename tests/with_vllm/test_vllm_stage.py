@@ -30,7 +30,7 @@ def test_an_actor_that_dies_mid_task_leaves_every_row_once(local_ray, model, puz
     """Rows end in the engine's order; the actor is killed, or its engine hangs, among its second chunk."""
     chess = get_domain(DomainConfig(name="chess"))
     rows = [chess.read(raw) | {"row_id": 7 * k, "error": None} for k, raw in enumerate(puzzles[:200])]
-    table = pa.Table.from_pylist(rows, schema=schemas.examples(chess.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.make_examples_schema(chess.columns, gold=False))
     uri = str(tmp_path / "examples.lance")
     examples = TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
     fatal = {"fatal": rows[90]["fen"], "log": str(tmp_path), "fate": fate}

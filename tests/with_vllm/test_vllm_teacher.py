@@ -11,7 +11,7 @@ from curation.config import DecodingConfig
 from curation.tables.schemas import NUMBERS, TOKEN_LOGPROBS
 from curation.teachers import Request, load_teacher, vllm_tap
 from curation.teachers import vllm as vllm_teacher
-from curation.teachers.decoding import distribution
+from curation.teachers.decoding import compute_distribution
 from tests.with_vllm.conftest import STATES, start, teacher_config
 
 TIE = 1e-4
@@ -171,7 +171,7 @@ def test_samples_follow_the_distribution(teacher, reference, requests):
     rows = rows_of(teacher.label(same, decoding, seed=11))
     tokens = torch.tensor([reference._tokenizer(prompt)["input_ids"]])
     with torch.inference_mode():
-        probs_V = distribution(reference._model(tokens).logits[0, -1:].float(), decoding)[0].double()
+        probs_V = compute_distribution(reference._model(tokens).logits[0, -1:].float(), decoding)[0].double()
     texts = [row["completion"] for row in rows.values()]
     statistic, kinds = 0.0, 0
     for token in probs_V.nonzero()[:, 0].tolist():

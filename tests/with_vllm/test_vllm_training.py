@@ -25,9 +25,9 @@ from curation.refs import ModelRef
 from curation.tables import io
 from tests.families import FAMILIES, make_model
 from train.grpo import Questions, reinforce, train_grpo
-from train.models import TrainingRecord, saved, trainable
+from train.models import TrainingRecord, make_trainable, read_saved
 from train.rollouts import Wanted
-from train.rollouts_vllm import VllmRollouts, uses_vllm
+from train.rollouts_vllm import VllmRollouts, is_vllm_backend
 
 pytestmark = pytest.mark.whole_run
 
@@ -89,7 +89,7 @@ def test_it_learns_and_draws_from_the_weights_of_each_step(base: ModelRef, tmp_p
     assert max(gaps) < 1e-4, gaps
     assert torch.set_num_threads is threads and torch.distributed.is_initialized() == has_group
     assert ranks == {name: os.environ.get(name) for name in ranks}, "what starts from here would join a group"
-    assert load_model(saved(base, LoraConfig() if changed else None, tmp_path / "out").model)
+    assert load_model(read_saved(base, LoraConfig() if changed else None, tmp_path / "out").model)
 
 
 def test_a_killed_training_goes_on_bit_by_bit(base: ModelRef, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_changed_weights_and_adapters_reach_the_engine_and_stay(name: str, tmp_p
     random = torch.Generator().manual_seed(0)
     with closing(engine.rollouts):
         for change in ("none", "weights", "adapter"):
-            model = trainable(engine.model, LoraConfig(rank=4, alpha=8)) if change == "adapter" else engine.model
+            model = make_trainable(engine.model, LoraConfig(rank=4, alpha=8)) if change == "adapter" else engine.model
             with torch.no_grad():
                 for weight in [] if change == "none" else model.parameters():
                     weight.add_(torch.randn(weight.shape, generator=random), alpha=0.02)
@@ -184,12 +184,14 @@ def test_vllm_draws_where_it_has_the_model_itself() -> None:
     def config(backend: str, gpus: float) -> GrpoConfig:
         return GrpoConfig(rollouts={"backend": backend}, gpus_per_worker=gpus)
 
-    assert uses_vllm(config("vllm", 0), "Qwen3ForCausalLM")
+    assert is_vllm_backend(config("vllm", 0), "Qwen3ForCausalLM")
     with pytest.raises(ConfigError, match="it has no Olmo2ForCausalLM of its own"):
-        uses_vllm(config("vllm", 0), "Olmo2ForCausalLM")
+        is_vllm_backend(config("vllm", 0), "Olmo2ForCausalLM")
     with pytest.raises(ConfigError, match="built for cpu, and the training is on a GPU"):
-        uses_vllm(config("vllm", 1), "Qwen3ForCausalLM")
-    assert not uses_vllm(config("auto", 1), "Qwen3ForCausalLM") and not uses_vllm(config("auto", 0), "Qwen3ForCausalLM")
+        is_vllm_backend(config("vllm", 1), "Qwen3ForCausalLM")
+    assert not is_vllm_backend(config("auto", 1), "Qwen3ForCausalLM") and not is_vllm_backend(
+        config("auto", 0), "Qwen3ForCausalLM"
+    )
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def fail(finding: str, fix: str) -> Finding:
     return Finding("fail", finding, fix)
 
 
-def found(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P.kwargs) -> Finding:
+def run_check(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P.kwargs) -> Finding:
     """Return the finding of a check, even if the check raises: it examines things that may be broken."""
     try:
         verdict = look(*args, **kwargs)

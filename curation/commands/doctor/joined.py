@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
 from curation.commands.doctor import smoke, storage, teacher
-from curation.commands.doctor.finding import Finding, fail, found, ok, warn
+from curation.commands.doctor.finding import Finding, fail, ok, run_check, warn
 from curation.config import RayConfig, RunConfig
 from curation.heavy import ray
 from curation.storage.paths import Place, write_atomically
@@ -26,20 +26,23 @@ def examine(
     settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool, cluster: bool
 ) -> Iterator[Finding]:
     """Yield the findings of a cluster, or of Ray on this machine if no address is given."""
-    joins = capacity.address_of(settings) != capacity.LOCAL
+    joins = capacity.find_address(settings) != capacity.LOCAL
     with ExitStack() as stack:
-        joined = found("ray", _join, settings, stack)
+        joined = run_check("ray", _join, settings, stack)
         yield joined
         if joined.state == "fail":
             return
-        yield found("versions", _versions)
-        if joins or len(nodes.living()) > 1:
-            yield found("clocks", lambda: clock_verdict({nodes.name(n): _offset(n["NodeID"]) for n in nodes.living()}))
-            yield found("shared files", _shared_files, directory)
+        yield run_check("versions", _check_versions)
+        if joins or len(nodes.list_living()) > 1:
+            yield run_check(
+                "clocks",
+                lambda: judge_clocks({nodes.name(n): _measure_offset(n["NodeID"]) for n in nodes.list_living()}),
+            )
+            yield run_check("shared files", _check_shared_files, directory)
         if config is not None:
-            yield found("room", _room, config)
+            yield run_check("room", _check_room, config)
         if joins:
-            yield found("vllm", _vllm, config, vllm)
+            yield run_check("vllm", _check_vllm, config, vllm)
         if cluster:
             yield from smoke.examine(directory)
 
@@ -48,30 +51,30 @@ def _join(settings: RayConfig, stack: ExitStack) -> Finding:
     start = time.monotonic()
     stack.enter_context(local_or_cluster(settings, same_versions=False))
     seconds = time.monotonic() - start
-    living = nodes.living()
+    living = nodes.list_living()
     kinds = Counter(
         f"{has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs, {has.get('object_store_memory', 0) / 2**30:.1f} GiB "
         "object store"
         for has in (node["Resources"] for node in living)
     )
     finding = "; ".join(f"{number} with {resources}" for resources, number in kinds.most_common())
-    address = capacity.address_of(settings)
+    address = capacity.find_address(settings)
     what = "starts on this machine" if address == capacity.LOCAL else f"{address} answers"
     return ok(f"{what} in {seconds:.1f} s, {len(living)} node{'s' if len(living) > 1 else ''}: {finding}")
 
 
-def _versions() -> Finding:
-    question = nodes.installed()
+def _check_versions() -> Finding:
+    question = nodes.make_versions_question()
     answers = nodes.ask(question)
     silent = [f"{answer.node} does not answer ({answer.problem})" for answer in answers if answer.problem is not None]
-    if differing := list(nodes.others(question(), answers)):
+    if differing := list(nodes.describe_differing_nodes(question(), answers)):
         return fail("; ".join(differing + silent), "install the same on every node (constraints.txt)")
     if silent:
         return fail("; ".join(silent), "see the logs of these nodes (session_latest/logs in Ray's directory)")
     return ok(f"the same on {len(answers)} node{'s' if len(answers) > 1 else ''} as here")
 
 
-def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Finding:
+def judge_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
     """Return the verdict on each clock's offset from ours; each value is a node's (offset, its error), in seconds."""
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
@@ -83,7 +86,7 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Finding:
     return ok(f"at most {most:.3f} s from this one's (known to {error:.3f} s)")
 
 
-def _offset(node_id: str) -> tuple[float, float]:
+def _measure_offset(node_id: str) -> tuple[float, float]:
     """Measure a node's clock offset from ours, in the fastest of some rounds, and its error, half that round's time."""
 
     def now() -> float:  # within, so that it is pickled by value
@@ -91,7 +94,7 @@ def _offset(node_id: str) -> tuple[float, float]:
 
         return time.time()
 
-    asked = nodes.task(now, node_id)
+    asked = nodes.make_task(now, node_id)
     rounds = []
     for _ in range(ROUNDS):
         start = time.time()
@@ -102,12 +105,12 @@ def _offset(node_id: str) -> tuple[float, float]:
     return offset, error
 
 
-def _shared_files(directory: Place) -> Finding:
+def _check_shared_files(directory: Place) -> Finding:
     """Return whether every node reads what this process writes in the run directory, and the other way round."""
     with storage.scratch(directory) as folder:
         token = uuid.uuid4().hex
         write_atomically(folder / "here", token)
-        answers = nodes.ask(_exchange(), str(folder))
+        answers = nodes.ask(_make_exchange(), str(folder))
         wrong = []
         for answer in answers:
             path = folder / f"there-{answer.node_id}"
@@ -124,15 +127,15 @@ def _shared_files(directory: Place) -> Finding:
     return ok(f"{directory}: {len(answers)} nodes read what this machine writes, and the other way round")
 
 
-def _exchange() -> Callable[[str], str]:
+def _make_exchange() -> Callable[[str], str]:
     def exchange(folder: str) -> str:
         import ray
 
-        from curation.storage.paths import place, write_atomically
+        from curation.storage.paths import to_place, write_atomically
 
         try:
-            text = (place(folder) / "here").read_text()
-            write_atomically(place(folder) / f"there-{ray.get_runtime_context().get_node_id()}", text)
+            text = (to_place(folder) / "here").read_text()
+            write_atomically(to_place(folder) / f"there-{ray.get_runtime_context().get_node_id()}", text)
         except OSError as error:
             return f"cannot use it: {error}"
         return text
@@ -140,24 +143,26 @@ def _exchange() -> Callable[[str], str]:
     return exchange
 
 
-def _room(config: RunConfig) -> Finding:
-    waits = capacity.check_room(capacity.needs(config))
+def _check_room(config: RunConfig) -> Finding:
+    waits = capacity.check_room(capacity.list_needs(config))
     if waits is not None:
         return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
-    if idle := capacity.idle(config, [node["Resources"] for node in nodes.living()]):
+    if idle := capacity.describe_idle(config, [node["Resources"] for node in nodes.list_living()]):
         return warn("; ".join(idle), "more actors label faster and cost no more")
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 
-def _vllm(config: RunConfig | None, wanted: bool) -> Finding:
+def _check_vllm(config: RunConfig | None, wanted: bool) -> Finding:
     """Check vLLM on a node with the resources of a teacher actor."""
     actor = None if config is None else config.teacher.actors
     takes = {} if actor is None else actor.each
-    has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))
+    has = (
+        node for node in nodes.list_living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items())
+    )
     place = next(has, None)
     if place is None:
         return warn("not checked: no node has now what a teacher actor takes", "run the check again when one is up")
-    asked = nodes.task(teacher.look, place["NodeID"], takes)
-    answer = ray.get(asked.remote(teacher.vllm_question(config, wanted)), timeout=PROBE_SECONDS)
-    verdict = teacher.vllm_verdict(teacher.vllm_backend(config, wanted), answer)
+    asked = nodes.make_task(teacher.look, place["NodeID"], takes)
+    answer = ray.get(asked.remote(teacher.make_vllm_question(config, wanted)), timeout=PROBE_SECONDS)
+    verdict = teacher.judge_vllm(teacher.choose_vllm_backend(config, wanted), answer)
     return verdict._replace(finding=f"{nodes.name(place)}: {verdict.finding}")

@@ -32,7 +32,7 @@ NO_GPU = "run on a machine with GPUs, give ray.address, or set num_gpus and gpus
 INSTALL = "install with `pip install --constraint constraints.txt .`"
 
 
-def python() -> Finding:
+def check_python() -> Finding:
     """Return whether this Python's version is one that the project supports."""
     wanted = importlib.metadata.metadata(PROJECT)["Requires-Python"]
     version = platform.python_version()
@@ -41,16 +41,16 @@ def python() -> Finding:
     return ok(f"{version} (asked for: {wanted})")
 
 
-def packages() -> Finding:
+def check_packages() -> Finding:
     """Return whether the installed packages are within the ranges of pyproject.toml."""
-    wrong = wrong_packages(importlib.metadata.requires(PROJECT) or [])
+    wrong = find_wrong_packages(importlib.metadata.requires(PROJECT) or [])
     if wrong:
         return fail("; ".join(wrong), INSTALL)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in SHOWN)
     return ok(f"{PROJECT} {importlib.metadata.version(PROJECT)} and its dependencies: {versions}, ...")
 
 
-def wrong_packages(requirements: list[str]) -> list[str]:
+def find_wrong_packages(requirements: list[str]) -> list[str]:
     """Return the unmet requirements, each with the installed version; requirements of extras are skipped."""
     wrong = []
     for requirement in map(Requirement, requirements):
@@ -66,9 +66,9 @@ def wrong_packages(requirements: list[str]) -> list[str]:
     return wrong
 
 
-def cores_and_memory() -> Finding:
+def check_cores_and_memory() -> Finding:
     """Return cores that this process may use; total and free memory of the machine or container."""
-    total, free = memory.usable()
+    total, free = memory.read_usable_memory()
     finding = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
     if free < GOOD_FREE_MEMORY:
         return warn(
@@ -77,7 +77,7 @@ def cores_and_memory() -> Finding:
     return ok(finding)
 
 
-def clock() -> Finding:
+def check_clock() -> Finding:
     """Return whether the wall clock is later than this code, and does not jump during the check."""
     watched = 0.2
     wall, steady = time.time(), time.monotonic()
@@ -91,12 +91,12 @@ def clock() -> Finding:
     return ok(finding)
 
 
-def disk(path: Path) -> Finding:
+def check_disk(path: Path) -> Finding:
     """Return the free space for a run's tables."""
-    return disk_verdict(path, shutil.disk_usage(existing(path)).free)
+    return judge_disk(path, shutil.disk_usage(find_existing(path)).free)
 
 
-def disk_verdict(path: Path, free: int) -> Finding:
+def judge_disk(path: Path, free: int) -> Finding:
     """Return the verdict on ``free`` bytes."""
     finding, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
     if free < MIN_FREE_DISK:
@@ -104,14 +104,14 @@ def disk_verdict(path: Path, free: int) -> Finding:
     return warn(finding, fix) if free < GOOD_FREE_DISK else ok(finding)
 
 
-def ray_disk() -> Finding:
+def check_ray_disk() -> Finding:
     """Return the disk of Ray's temporary directory, where it logs and spills."""
     path = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
-    usage = shutil.disk_usage(existing(path))
-    return ray_disk_verdict(path, usage.free, usage.total)
+    usage = shutil.disk_usage(find_existing(path))
+    return judge_ray_disk(path, usage.free, usage.total)
 
 
-def ray_disk_verdict(path: Path, free: int, total: int) -> Finding:
+def judge_ray_disk(path: Path, free: int, total: int) -> Finding:
     """Return the verdict on a disk with ``free`` of ``total`` bytes left."""
     used = 1 - free / total
     finding = f"{path}: {free / GIB:,.1f} GiB free, {100 * used:.0f} % used"
@@ -121,12 +121,12 @@ def ray_disk_verdict(path: Path, free: int, total: int) -> Finding:
     return warn(finding, fix) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(finding)
 
 
-def shared_memory() -> Finding:
+def check_shared_memory() -> Finding:
     """Return whether /dev/shm is large enough for Ray's default object store."""
-    return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory.usable().total)
+    return judge_shared_memory(shutil.disk_usage("/dev/shm").free, memory.read_usable_memory().total)
 
 
-def shared_memory_verdict(free: int, memory: int) -> Finding:
+def judge_shared_memory(free: int, memory: int) -> Finding:
     """Return the verdict on ``free`` bytes of shared memory on a machine with ``memory`` bytes of memory."""
     wanted = min(STORE_SHARE * memory, STORE_MOST)
     finding = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
@@ -137,7 +137,7 @@ def shared_memory_verdict(free: int, memory: int) -> Finding:
     return ok(finding)
 
 
-def gpu(asked: float) -> Finding:
+def check_gpu(asked: float) -> Finding:
     """Check that torch sees the GPUs and computes on them, and that there are as many as the configuration asks for."""
     if not torch.cuda.is_available():
         there = Path("/dev/nvidia0").exists()
@@ -149,13 +149,13 @@ def gpu(asked: float) -> Finding:
     for index in range(len(devices)):
         torch.ones(2, device=f"cuda:{index}").sum().item()
     names = ", ".join(f"{device.name} with {device.total_memory / GIB:.0f} GiB" for device in devices)
-    finding = f"{names}; driver {_driver()}, CUDA {torch.version.cuda}"
+    finding = f"{names}; driver {_read_driver_version()}, CUDA {torch.version.cuda}"
     if asked > len(devices):
         return fail(f"{finding}; the configuration asks for {asked:g}", "lower num_gpus and gpus_per_worker")
     return ok(finding)
 
 
-def _driver() -> str:
+def _read_driver_version() -> str:
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()[0]
@@ -163,6 +163,6 @@ def _driver() -> str:
         return "unknown (nvidia-smi does not answer)"
 
 
-def existing(path: Path) -> Path:
+def find_existing(path: Path) -> Path:
     """Return the path, or the nearest folder above it that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

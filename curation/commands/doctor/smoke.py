@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from curation.cluster import nodes
 from curation.commands.doctor import storage
-from curation.commands.doctor.finding import Finding, fail, found, ok
+from curation.commands.doctor.finding import Finding, fail, ok, run_check
 from curation.config import AskConfig, DecodingConfig
 from curation.heavy import ray
-from curation.storage.conditional import register_of
-from curation.storage.lease import unguarded
-from curation.storage.paths import Place, place
+from curation.storage.conditional import make_register
+from curation.storage.lease import guard_nothing
+from curation.storage.paths import Place, to_place
 from curation.tables import commits, io
 from curation.teachers import Request
 from curation.teachers.scripted import ScriptedTeacher
@@ -42,9 +42,9 @@ class NodeLabels:
 def examine(directory: Place) -> Iterator[Finding]:
     """Yield a finding for each living node, and one for the store; leave nothing in the directory."""
     answers: list[nodes.NodeAnswer] = []
-    stored = found("store", _exercise, directory, answers)
+    stored = run_check("store", _exercise, directory, answers)
     for answer in answers:
-        yield found(f"node {answer.node_id[:8]}", _node, answer)
+        yield run_check(f"node {answer.node_id[:8]}", _judge_node, answer)
     yield stored
 
 
@@ -63,10 +63,10 @@ class Labeller:
         start = time.monotonic()
         rows, written, has_lease, problem = label(first, stop), None, False, None
         try:
-            if not (place(folder) / "labels.lance").exists():  # writing would make a table on the node's own disk
+            if not (to_place(folder) / "labels.lance").exists():  # writing would make a table on the node's own disk
                 raise FileNotFoundError(f"{folder}/labels.lance, which the driver wrote, is not there")
-            written = commits.write_fragment(rows, str(place(folder) / "labels.lance"), rows.schema)
-            has_lease = register_of(place(folder) / "lease").put_if_absent(str(first)) is not None
+            written = commits.write_fragment(rows, str(to_place(folder) / "labels.lance"), rows.schema)
+            has_lease = make_register(to_place(folder) / "lease").put_if_absent(str(first)) is not None
         except (OSError, ValueError, RuntimeError) as error:  # of the store; Lance raises plain ones
             problem = f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - start
@@ -77,11 +77,11 @@ def _exercise(directory: Place, answers: list[nodes.NodeAnswer]) -> Finding:
     """Let all nodes work, which fills ``answers``; commit, read back and remove what they wrote."""
     start = time.monotonic()
     with storage.scratch(directory) as folder:
-        living = nodes.living()
+        living = nodes.list_living()
         bounds = np.linspace(0, max(NUM_ROWS, len(living)), len(living) + 1).astype(int).tolist()
         expected = label(0, bounds[-1])
         uri = io.create(str(folder / "labels.lance"), expected.schema).uri
-        actors = [nodes.actor(Labeller, node["NodeID"]) for node in living]
+        actors = [nodes.start_actor(Labeller, node["NodeID"]) for node in living]
         parts = zip(actors, bounds, bounds[1:], strict=False)
         asked = [actor.work.remote(str(folder), first, stop) for actor, first, stop in parts]
         answers += nodes.collect(living, asked, SECONDS)
@@ -99,13 +99,13 @@ def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], e
     wrote = [answer for answer in answers if answer.value is not None and answer.value.written is not None]
     if not wrote:
         return fail("no node wrote a row", STORE_FIX)
-    table = commits.Committer(uri, unguarded)
+    table = commits.Committer(uri, guard_nothing)
     for answer in wrote:
         (row,) = answer.value.written.to_pylist()
         table.add(row["fragments"], row["row_ids"])
     try:
         table.flush()
-        read = io.read(io.latest(uri)).sort_by("row_id")
+        read = io.read(io.find_latest(uri)).sort_by("row_id")
     except (OSError, ValueError, RuntimeError) as error:  # a fragment on a disk of the node's own is not there
         return fail(f"what the nodes wrote cannot be read here ({type(error).__name__}: {error})", FOREIGN_FIX)
     ids = np.concatenate([np.frombuffer(answer.value.written["row_ids"][0].as_py(), np.int64) for answer in wrote])
@@ -121,7 +121,7 @@ def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], e
     return ok(f"{len(ids)} rows from {one}, committed, read back once each, removed")
 
 
-def _node(answer: nodes.NodeAnswer) -> Finding:
+def _judge_node(answer: nodes.NodeAnswer) -> Finding:
     done: NodeLabels | None = answer.value
     if done is None:
         return fail(f"{answer.node} labelled nothing: {answer.problem}", NODE_FIX)

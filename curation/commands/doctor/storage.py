@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from curation.commands.doctor.finding import Finding, fail, ok
-from curation.commands.doctor.machine import existing
-from curation.storage.conditional import register_of
+from curation.commands.doctor.machine import find_existing
+from curation.storage.conditional import make_register
 from curation.storage.paths import Place, Remote, remove, require_reachable, write_atomically
 
 FIX = "put the run directory on a writable disk (run_dir)"
@@ -15,7 +15,7 @@ LEASE_FIX = "use a file system whose link(2) never replaces a file, or a store t
 NEWEST = "take a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
 
 
-def files(directory: Place) -> Finding:
+def check_writing(directory: Place) -> Finding:
     """Check writing, reading back, atomic replacement and the lease, in a temporary folder."""
     start = time.monotonic()
     require_reachable(directory)
@@ -32,7 +32,7 @@ def files(directory: Place) -> Finding:
                 return fail(f"{directory}: a listing lacks a file that was just written", fix)
             if names != ["manifest.json"]:
                 return fail(f"{directory}: a replaced file leaves another one behind", fix)
-            if not _leases(folder / "lease"):
+            if not _is_lease_exclusive(folder / "lease"):
                 return fail(f"{directory}: two drivers can get the lease", LEASE_FIX)
     except OSError as error:
         return fail(f"{directory}: {error.strerror or error}", FIX)
@@ -40,7 +40,7 @@ def files(directory: Place) -> Finding:
     return ok(f"{directory}: writes, reads back, replaces atomically and leases, in {seconds:.2f} s")
 
 
-def tables(directory: Place) -> Finding:
+def check_tables(directory: Place) -> Finding:
     """Check that a Lance table keeps both of two commits on one version."""
     import lance
     import pyarrow as pa
@@ -66,7 +66,7 @@ def tables(directory: Place) -> Finding:
 @contextmanager
 def scratch(directory: Place) -> Iterator[Place]:
     """Yield a temporary folder in a directory, or in the nearest existing one above it; remove it at the end."""
-    inside = directory if isinstance(directory, Remote) else existing(directory)
+    inside = directory if isinstance(directory, Remote) else find_existing(directory)
     folder = inside / f".doctor-{uuid.uuid4().hex}"
     folder.mkdir()
     try:
@@ -75,9 +75,9 @@ def scratch(directory: Place) -> Iterator[Place]:
         remove(folder)
 
 
-def _leases(directory: Place) -> bool:
+def _is_lease_exclusive(directory: Place) -> bool:
     """Return whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
-    first, second = register_of(directory), register_of(directory)
+    first, second = make_register(directory), make_register(directory)
     token = first.put_if_absent("first")
     if token is None or second.put_if_absent("second") is not None:
         return False

@@ -4,7 +4,7 @@ import importlib.metadata
 from contextlib import suppress
 from dataclasses import dataclass
 
-from curation.cluster.capacity import needs
+from curation.cluster.capacity import list_needs
 from curation.commands.doctor.finding import Finding, fail, ok, warn
 from curation.config import RunConfig
 from curation.heavy import torch
@@ -33,23 +33,23 @@ class VllmAnswer:
     probed: dict[str, str] | None
 
 
-def gpus_asked(config: RunConfig) -> float:
+def count_gpus_asked(config: RunConfig) -> float:
     """Return the largest number of GPUs that a stage of a run requests at once."""
-    return max(need.count * need.resources.get("GPU", 0) for need in needs(config))
+    return max(need.count * need.resources.get("GPU", 0) for need in list_needs(config))
 
 
-def vllm_here(config: RunConfig | None, wanted: bool) -> Finding:
+def check_vllm_here(config: RunConfig | None, wanted: bool) -> Finding:
     """Check vLLM on this machine; ``wanted`` probes it whatever the configuration says."""
-    return vllm_verdict(vllm_backend(config, wanted), look(vllm_question(config, wanted)))
+    return judge_vllm(choose_vllm_backend(config, wanted), look(make_vllm_question(config, wanted)))
 
 
-def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
+def choose_vllm_backend(config: RunConfig | None, wanted: bool) -> str:
     """Return the backend to check for: the configuration's, or ``vllm`` if ``wanted`` asks for it anyway."""
     backend = "transformers" if config is None else config.teacher.ask.backend
     return "vllm" if wanted and backend != "auto" else backend
 
 
-def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
+def make_vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
     """Return the check of vLLM that a configuration needs; without one, whether vLLM runs on this hardware."""
     from curation import models
 
@@ -58,12 +58,12 @@ def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
     teacher, model = config.teacher, config.teacher.loaded
     ref = None
     if model is not None and model.path is not None:
-        ref = models.named(model)
+        ref = models.pin_model(model)
     return VllmQuestion(
         engine=teacher.vllm.engine,
         model=ref,
         gpus=bool(teacher.actors.num_gpus),
-        probe=vllm_backend(config, wanted) in ("vllm", "auto"),
+        probe=choose_vllm_backend(config, wanted) in ("vllm", "auto"),
     )
 
 
@@ -81,7 +81,7 @@ def look(question: VllmQuestion) -> VllmAnswer:
     return VllmAnswer(version="unknown", tested=TESTED, probed=probed)
 
 
-def vllm_verdict(backend: str, answer: VllmAnswer) -> Finding:
+def judge_vllm(backend: str, answer: VllmAnswer) -> Finding:
     """Return the verdict on an answer, for a ``teacher.backend``."""
     wanted = " or ".join(answer.tested)
     install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'

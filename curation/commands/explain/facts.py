@@ -5,13 +5,13 @@ import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.commands.explain.recorded import RecordedRun
-from curation.commands.export.run import fitted_by, read_run
-from curation.commands.export.student import find_student, students_of
+from curation.commands.export.run import get_fitting_class, read_run
+from curation.commands.export.student import find_student, iter_students
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
 from curation.json_types import Json
-from curation.pipeline.grading import grading_stage
-from curation.pipeline.selecting import verifying_stage
+from curation.pipeline.grading import choose_grading_stage
+from curation.pipeline.selecting import choose_verifying_stage
 from curation.refs import TableRef, TrustRef
 from curation.stages.chooser import is_verified
 from curation.stages.label import Label
@@ -38,7 +38,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
         TableError: the run has no rows yet, no such split, or no row of that id.
     """
     found = RecordedRun.of(run)
-    examples = _examples(found, row_id, split)
+    examples = _find_examples(found, row_id, split)
     split = "pool" if "pool" in examples else next(iter(examples))
     example = examples.pop(split)
     domain = get_domain(found.config.domain_of(split))
@@ -58,11 +58,13 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
         "prompt": prompt,
         "gold": gold,
         "has_audit": split != "pool" or audit is not None,
-        "generations": [_generation(found, row_id, split, index) for index in range(max(labelled, default=-1) + 1)],
+        "generations": [
+            _explain_generation(found, row_id, split, index) for index in range(max(labelled, default=-1) + 1)
+        ],
     }
 
 
-def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
+def _find_examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
     """Return the prepared rows of that id, by split."""
     splits = [name for name in run.splits if name != "audit"]
     if split is not None and split not in splits:
@@ -78,7 +80,7 @@ def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Jso
     )
 
 
-def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
+def _explain_generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     """Return the row in a generation; ``weak`` is ``None`` where its teacher did not label it."""
     labelled, scored = run.stage(index, split, Label), run.stage(index, split, Score)
     found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
@@ -95,15 +97,17 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
         for name, value in row.items()
         if name.endswith("_trust")
     }
-    found["weighed"] = _weighed(run, index, labels, row_id)
-    grades = run.stage(index, split, grading_stage(run.config, split))
+    found["weighed"] = _explain_stack(run, index, labels, row_id)
+    grades = run.stage(index, split, choose_grading_stage(run.config, split))
     if grades is not None:
         graded = run.one(TableRef.from_json(grades.outputs["grades"]), row_id, ["correct"])
         found["correct"] = (graded or {}).get("correct")
     selected = run.stage(index, "pool", Select)
     if split == "pool" and selected is not None:
-        found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()}
-        kind = verifying_stage(run.config)
+        found["arms"] = {
+            arm: _explain_arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()
+        }
+        kind = choose_verifying_stage(run.config)
         verified = None if kind is None else run.stage(index, "pool", kind)
         row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
         if row is not None and not row["correct"]:
@@ -118,14 +122,14 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     return {**found, "why": None}
 
 
-def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
+def _explain_stack(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
     """Return the shift of the row's logit from its mean by each input of a stack, the largest first.
 
     ``None`` where the method's own function is no stack, or the labels do not hold what it reads.
     """
     from curation.trust.stacked import StackedTrust  # heavy
 
-    fitted = run.stage(index, "source", fitted_by(run.config, REFERENCE_ARM), of=REFERENCE_ARM)
+    fitted = run.stage(index, "source", get_fitting_class(run.config, REFERENCE_ARM), of=REFERENCE_ARM)
     if fitted is None or fitted.outputs.get("trust") is None:
         return None
     ref = TrustRef.from_json(fitted.outputs["trust"])
@@ -137,10 +141,10 @@ def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> lis
     return [{"input": name, "adds": adds} for name, adds in sorted(moved, key=lambda item: -abs(item[1]))]
 
 
-def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
+def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
     """Return the row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
     row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
-    place = _place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
+    place = _find_place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
     return {
         "selected": row is not None,
         "failed": None,
@@ -158,7 +162,7 @@ def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) 
     }
 
 
-def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
+def _find_place(labels: TableRef, row_id: int, function: str) -> Json | None:
     """Return the row's score by a trust function, and its place among the scored rows; ``None`` without a score."""
     trust = get_trust(function, 0)
     present = io.open_table(labels).schema.names
@@ -166,17 +170,17 @@ def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
         return None
     columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *trust.features])}
     own = io.take(labels, np.array([row_id], dtype=np.int64), list(columns)).combine_chunks().to_batches()[0]
-    (raw,) = _scores(trust, own) or (None,)
+    (raw,) = _compute_scores(trust, own) or (None,)
     if raw is None:
         return None
     above = total = 0
-    for batch in scans.batches(labels, columns, io.answered(labels)):
-        raw_M = np.array(_scores(trust, batch))
+    for batch in scans.iter_table_batches(labels, columns, io.make_answered_filter(labels)):
+        raw_M = np.array(_compute_scores(trust, batch))
         above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
     return {"raw": raw, "trust": float(trust.score(own)[0]), "place": above + 1, "num_scored": total}
 
 
-def _scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
+def _compute_scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
     """Return the raw scores of the rows that have a label and a score."""
     raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
     readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
@@ -192,7 +196,7 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
         TableError: the stage's name and the generation contradict each other.
     """
     arm, name = student or REFERENCE_ARM, None
-    named = next((item for item in students_of(*read_run(run)) if item.stage == student), None)
+    named = next((item for item in iter_students(*read_run(run)) if item.stage == student), None)
     if named is not None:
         if generation not in (None, named.generation):
             raise TableError(

@@ -10,7 +10,7 @@ from curation.commands.export.run import read_run
 from curation.config import RunConfig
 from curation.errors import TableError
 from curation.json_types import Json
-from curation.pipeline.growth import prepared_by
+from curation.pipeline.growth import iter_prepare_records
 from curation.refs import TableRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -54,12 +54,12 @@ class RecordedRun:
     @cached_property
     def splits(self) -> dict[str, TableRef]:
         """The tables of the prepared rows, by split; ``audit`` too, where there is one."""
-        found = [record.outputs["tables"] for record in prepared_by(self.manifest)]
+        found = [record.outputs["tables"] for record in iter_prepare_records(self.manifest)]
         return {name: TableRef.from_json(value) for tables in found for name, value in tables.items()}
 
     def one(self, ref: TableRef, row_id: int, columns: list[str] | None = None) -> Json | None:
         """Return the row of a table; ``None`` where it has none of that id."""
-        (at,) = io.offsets(ref, np.array([row_id], dtype=np.int64))
+        (at,) = io.find_offsets(ref, np.array([row_id], dtype=np.int64))
         if at < 0:
             return None
         present = io.open_table(ref).schema.names

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from curation.escaping import escaped
+from curation.escaping import escape_text
 from curation.json_types import JsonView
 
 LONGEST = 160
@@ -13,90 +13,94 @@ MOST_INPUTS = 5
 """The most inputs of a stack that are shown for a row."""
 
 
-def row_lines(found: JsonView) -> Iterator[str]:
+def describe_row(found: JsonView) -> Iterator[str]:
     """Yield the lines about a row."""
-    yield _fact("row", f"{found['row_id']} of the split {found['split']}")
+    yield _format_fact("row", f"{found['row_id']} of the split {found['split']}")
     if found["also_in"]:
-        yield _fact("the same id", f"of other files, in {', '.join(found['also_in'])}: see them by --split")
-    yield _fact("from", _origin(found["origin"], found["row_id"]))
+        yield _format_fact("the same id", f"of other files, in {', '.join(found['also_in'])}: see them by --split")
+    yield _format_fact("from", _describe_origin(found["origin"], found["row_id"]))
     if found["error"] is not None:
-        yield _fact("error", found["error"])
+        yield _format_fact("error", found["error"])
     if found["prompt"] is not None:
         yield "prompt"
         yield from (f"    {line}" for line in found["prompt"].splitlines())
     gold = found["gold"] if found["has_audit"] else "not known (the run has no audit set)"
-    yield _fact("gold", "none" if gold is None else gold)
+    yield _format_fact("gold", "none" if gold is None else gold)
     if not found["generations"]:
-        yield _fact("labels", "none yet: no stage has labelled rows")
+        yield _format_fact("labels", "none yet: no stage has labelled rows")
     for generation in found["generations"]:
         yield f"generation {generation['generation']}"
-        yield from (f"  {line}" for line in _generation_lines(generation))
+        yield from (f"  {line}" for line in _describe_generation(generation))
 
 
-def student_lines(found: JsonView) -> Iterator[str]:
+def describe_student(found: JsonView) -> Iterator[str]:
     """Yield the lines about a student's rows."""
-    yield _fact("student", f"{found['student']}, from the base {_model(found['base'])}")
-    yield _fact("model", _model(found["model"]))
-    yield _fact("teacher", _model(found["teacher"]))
+    yield _format_fact("student", f"{found['student']}, from the base {_describe_model(found['base'])}")
+    yield _format_fact("model", _describe_model(found["model"]))
+    yield _format_fact("teacher", _describe_model(found["teacher"]))
     dropped = f", {found['rows_dropped']:,} dropped" if found["rows_dropped"] else ""
-    yield _fact("rows", f"{found['num_rows']:,} selected, {found['rows_trained']:,} trained on{dropped}")
-    yield _fact("epochs", f"{found['epochs']:,}")
-    yield _fact("table", f"{found['table']['uri']} version {found['table']['version']}")
+    yield _format_fact("rows", f"{found['num_rows']:,} selected, {found['rows_trained']:,} trained on{dropped}")
+    yield _format_fact("epochs", f"{found['epochs']:,}")
+    yield _format_fact("table", f"{found['table']['uri']} version {found['table']['version']}")
     for kind, path in found["files"].items():
-        yield _fact(kind, path)
-    yield _fact("read all", f"`{found['read_all']}`, or the files above")
+        yield _format_fact(kind, path)
+    yield _format_fact("read all", f"`{found['read_all']}`, or the files above")
     for row in found["rows"]:
-        label = f"{row['label_source']} label {_value(row['label'])}, trust {_number(row['trust'])}"
-        yield f"rank {row['rank']}: row {row['row_id']}, {_origin(row['origin'], row['row_id'])}: {label}"
-        text = escaped(" ".join(f"{row['prompt']} {row['completion']}".split()))
+        label = f"{row['label_source']} label {_format_label(row['label'])}, trust {_format_number(row['trust'])}"
+        yield f"rank {row['rank']}: row {row['row_id']}, {_describe_origin(row['origin'], row['row_id'])}: {label}"
+        text = escape_text(" ".join(f"{row['prompt']} {row['completion']}".split()))
         yield f"    {text[:LONGEST]}{'...' if len(text) > LONGEST else ''}"
 
 
-def _generation_lines(found: JsonView) -> Iterator[str]:
+def _describe_generation(found: JsonView) -> Iterator[str]:
     if found["teacher"] is not None or found["why"] is None:
-        yield _fact("teacher", _model(found["teacher"]))
+        yield _format_fact("teacher", _describe_model(found["teacher"]))
     weak = found["weak"]
     if weak is None:
-        yield _fact("label", f"none: {found['why']}")
+        yield _format_fact("label", f"none: {found['why']}")
         return
     if weak.get("dropped"):
-        yield _fact("label", "none: the first cut dropped the row by its prompt; the teacher was not asked")
+        yield _format_fact("label", "none: the first cut dropped the row by its prompt; the teacher was not asked")
         return
     if weak["error"] is not None:
-        yield _fact("error", weak["error"])
+        yield _format_fact("error", weak["error"])
         return
     graded = "" if found["correct"] is None else ", right" if found["correct"] else ", wrong"
-    yield _fact("completion", f"{weak['completion']!r}, mean log-probability {_number(weak['mean_logprob'])}")
-    yield _fact("weak label", f"{_value(weak['label'])}{graded}")
+    yield _format_fact(
+        "completion", f"{weak['completion']!r}, mean log-probability {_format_number(weak['mean_logprob'])}"
+    )
+    yield _format_fact("weak label", f"{_format_label(weak['label'])}{graded}")
     for name, scores in found["trust"].items():
-        yield _fact("trust", f"{name} {_number(scores['trust'])} (raw score {_number(scores['raw'])})")
+        yield _format_fact(
+            "trust", f"{name} {_format_number(scores['trust'])} (raw score {_format_number(scores['raw'])})"
+        )
     if found.get("weighed"):
         words = ", ".join(f"{item['input']} {item['adds']:+.2f}" for item in found["weighed"][:MOST_INPUTS])
-        yield _fact("what weighed", f"{words} (added to the logit, against the mean row)")
+        yield _format_fact("what weighed", f"{words} (added to the logit, against the mean row)")
     if found["arms"] is None:
-        yield _fact("selection", found["unselected"])
+        yield _format_fact("selection", found["unselected"])
         return
     for name, arm in found["arms"].items():
-        yield _fact(name, _arm(arm))
+        yield _format_fact(name, _describe_arm(arm))
 
 
-def _arm(arm: JsonView) -> str:
+def _describe_arm(arm: JsonView) -> str:
     cut = f"of {arm['num_selected']:,} selected"
     if arm["threshold"] is not None:
-        cut += f", cut at raw score {_number(arm['threshold'])}"
+        cut += f", cut at raw score {_format_number(arm['threshold'])}"
     place = ""
     if arm["place"] is not None:
-        place = f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label, raw {_number(arm['raw'])}"
+        place = (
+            f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label, raw {_format_number(arm['raw'])}"
+        )
     if arm["failed"] is not None:
         return f"not selected, since it failed the check of selection.verify: {arm['failed']} ({cut}{place})"
     if not arm["selected"]:
         return f"not selected ({cut}{place})"
-    return (
-        f"selected, rank {arm['rank']:,} ({cut}{place}); learns the {arm['label_source']} label {_value(arm['label'])}"
-    )
+    return f"selected, rank {arm['rank']:,} ({cut}{place}); learns the {arm['label_source']} label {_format_label(arm['label'])}"
 
 
-def _origin(origin: JsonView, row_id: int) -> str:
+def _describe_origin(origin: JsonView, row_id: int) -> str:
     if origin["id_column"] is not None:
         where = origin["file"] or f"the files of source {origin['source']}"
         return f"{where}, where {origin['id_column']} is {row_id}"
@@ -105,20 +109,20 @@ def _origin(origin: JsonView, row_id: int) -> str:
     return f"{origin['file']}, row {origin['row']:,} (the first is 0)"
 
 
-def _model(ref: JsonView | None) -> str:
+def _describe_model(ref: JsonView | None) -> str:
     if ref is None:
         return "none: its backend has no weights"
     adapter = f" with adapter {ref['adapter']}" if ref.get("adapter") else ""
     return f"{ref['base']}{adapter}, fingerprint {ref['revision'] or 'none'}"
 
 
-def _fact(name: str, value: str) -> str:
-    return f"{name:<20} {escaped(value)}"
+def _format_fact(name: str, value: str) -> str:
+    return f"{name:<20} {escape_text(value)}"
 
 
-def _value(label: str | None) -> str:
+def _format_label(label: str | None) -> str:
     return "unparsed" if label is None else label
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "none" if value is None else f"{value:.4g}"

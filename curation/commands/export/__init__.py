@@ -1,8 +1,8 @@
 """Exports: a student as a folder of its own with card and lineage; a trust function as a package (``trust``)."""
 
-from curation.commands.export.card import card_of
+from curation.commands.export.card import format_card
 from curation.commands.export.files import write_folder, write_model
-from curation.commands.export.lineage import lineage_of, stop_lines
+from curation.commands.export.lineage import make_lineage, stop_lines
 from curation.commands.export.student import find_student
 from curation.storage.paths import Place
 
@@ -39,8 +39,8 @@ def export_student(
     found = find_student(run, arm, generation, student)
     with write_folder(output, force=force) as folder:
         written = write_model(found, folder, output, merged=merged)
-        lineage = lineage_of(found, written, command)
-        folder.describe(lineage, card_of(lineage))
+        lineage = make_lineage(found, written, command)
+        folder.describe(lineage, format_card(lineage))
     words = [f"{output}: {written.kind} of {found.stage} of {found.run}, with README.md and lineage.json"]
     if lineage["evaluation"] is None:
         words.append(

@@ -8,21 +8,23 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 
 from curation.json_types import JsonView
-from curation.report.headline import points
-from curation.report.html import duration, environment
+from curation.report.headline import format_points
+from curation.report.html import format_duration, make_environment
 
 METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO", "dpo": "DPO"}
 PAPER = "https://arxiv.org/abs/2606.01000"
 
 
-def card_of(lineage: JsonView) -> str:
+def format_card(lineage: JsonView) -> str:
     """Return the card, from nothing but the lineage."""
-    card = ModelCard.from_template(_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
-    card.text = template("card.md.j2").render(lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"]))
+    card = ModelCard.from_template(_make_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
+    card.text = load_template("card.md.j2").render(
+        lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"])
+    )
     return str(card)
 
 
-def _front_matter(lineage: JsonView) -> ModelCardData:
+def _make_front_matter(lineage: JsonView) -> ModelCardData:
     """Return the card's metadata; a base that is not on the hub cannot be named there."""
     student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
     is_adapter = student["kind"] == "adapter"
@@ -51,14 +53,16 @@ def _front_matter(lineage: JsonView) -> ModelCardData:
 
 
 @cache
-def template(name: str) -> Template:
+def load_template(name: str) -> Template:
     """Return a template of this folder, with the filters of all of them."""
-    made = environment("curation.commands.export", keep_trailing_newline=True)
-    made.filters.update(share=share, number=number, duration=duration, points=points, plain=plain)
+    made = make_environment("curation.commands.export", keep_trailing_newline=True)
+    made.filters.update(
+        share=format_share, number=format_metric, duration=format_duration, points=format_points, plain=format_setting
+    )
     return made.get_template(name)
 
 
-def share(estimate: JsonView | None) -> str:
+def format_share(estimate: JsonView | None) -> str:
     """Return a share with its interval and number of rows."""
     if estimate is None or estimate.get("value") is None:
         return "not measured"
@@ -66,7 +70,7 @@ def share(estimate: JsonView | None) -> str:
     return f"{value:.1f} % ({low:.1f} to {high:.1f}, n = {estimate['n']:,})"
 
 
-def number(estimate: JsonView | None) -> str:
+def format_metric(estimate: JsonView | None) -> str:
     """Return a metric with its interval and number of rows."""
     if estimate is None or estimate.get("value") is None:
         return "not measured"
@@ -74,10 +78,10 @@ def number(estimate: JsonView | None) -> str:
     return f"{estimate['value']:.3f} ({bounds}n = {estimate['n']:,})"
 
 
-def plain(value: object) -> str:
+def format_setting(value: object) -> str:
     """Return a setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {plain(item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key} {format_setting(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(plain(item) for item in value) or "none"
+        return ", ".join(format_setting(item) for item in value) or "none"
     return "none" if value is None else str(value)

@@ -1,7 +1,7 @@
 """The first cut of a trust package: a trust function of prompts, and the held-out rows that set its threshold.
 
 It is fitted where the run kept the teacher's state at the last prompt token. Which rows the package's own function
-would select is what it learns (``curation.stages.first_cut.wanted``), on source rows that do not set the threshold.
+would select is what it learns (``curation.stages.first_cut.write_cut_target``), on source rows that do not set the threshold.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 
 from curation.arrays import Bools, Int64s
 from curation.commands.export.fit import Fit
-from curation.commands.export.trust_rows import has_held_out_score, inputs_of, is_of
+from curation.commands.export.trust_rows import has_held_out_score, is_of, split_inputs
 from curation.config import TrustConfig
 from curation.config.given import GIVEN
 from curation.config.states import parse
@@ -20,8 +20,8 @@ from curation.errors import DegenerateSourceError
 from curation.filter.package import Cascade
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
-from curation.selection.cascade import HeldOut, first_cut
-from curation.stages.first_cut import held_out, wanted
+from curation.selection.cascade import HeldOut, find_first_cut
+from curation.stages.first_cut import collect_held_out, write_cut_target
 from curation.tables import io
 from curation.trust import load_fitted
 
@@ -42,7 +42,7 @@ class PackagedCut(NamedTuple):
     cascade: Cascade
 
 
-def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
+def make_cascade(fit: Fit, folder: Path) -> PackagedCut | str:
     """Return the first cut, with its function in ``folder``; or why there is none."""
     states = fit.ask.states
     inputs = tuple(state for state in states if parse(state).position == "prompt_last")
@@ -59,14 +59,14 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     if io.count(labels, filter="option_logprobs IS NOT NULL"):
         return "its rows have options to choose from, and then the prompt is most of the cost"
     try:
-        first = _first(fit, inputs, labels, folder)
-        split, rows = _held_out(fit, first, labels)
+        first = _fit_first_cut(fit, inputs, labels, folder)
+        split, rows = _find_held_out(fit, first, labels)
     except DegenerateSourceError as error:
         return f"the source has too few rows to fit it on ({error})"
     if rows is None:
         return "no labelled row has a held-out score; give splits.calibration"
-    found = first_cut(rows, keep=KEEP)
-    read, _ = inputs_of(fit)
+    found = find_first_cut(rows, keep=KEEP)
+    read, _ = split_inputs(fit)
     more = "" if found.needed is None else " (splits.source or splits.calibration of the run)"
     cascade = Cascade(
         inputs=inputs,
@@ -80,40 +80,44 @@ def cascade_of(fit: Fit, folder: Path) -> PackagedCut | str:
     return PackagedCut(first, rows, cascade)
 
 
-def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) -> TrustRef:
+def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) -> TrustRef:
     """Return the function of prompts, fitted on what the package's function is to select."""
     from train.trust import fit_rows, read_rows
 
     settings = fit.settings
     config = TrustConfig(states=inputs, fit_on="all", validation_fraction=settings.validation_fraction)
-    setting = _setting(fit, labels)
+    setting = _make_threshold_mask(fit, labels)
     share = MOST_ROWS / max(1, io.count(labels))
 
     def fitted_on(ids_N: Int64s) -> Bools:
         taken_N: Bools = hash_unit(ids_N, derive(fit.seed, "first cut")) < share
         return taken_N & ~setting(ids_N)
 
-    goal = wanted(labels, fit.trust, fitted_on, keep=KEEP, uri=str(folder / "wanted.lance"))
+    goal = write_cut_target(labels, fit.trust, fitted_on, keep=KEEP, uri=str(folder / "wanted.lance"))
     rows = read_rows(labels, goal, config, seed=fit.seed)
     return fit_rows(KIND, rows, config, seed=fit.seed, origin={"keep": KEEP}).save(folder / "first")
 
 
-def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
+def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
     """Return the split and its rows: the calibration split, if its states were stored, else rows no fit has seen."""
     labelled = fit.labels("calibration")
     features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
     if labelled is not None and is_of(fit, labelled):
         found = TableRef.from_json(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):
-            return "calibration", held_out(found, first, fit.trust, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_))
+            return "calibration", collect_held_out(
+                found, first, fit.trust, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_)
+            )
 
-    setting = _setting(fit, labels)
-    return "source", held_out(labels, first, fit.trust, setting) if setting(_answered_ids(labels)).any() else None
+    setting = _make_threshold_mask(fit, labels)
+    return "source", collect_held_out(labels, first, fit.trust, setting) if setting(
+        _read_answered_ids(labels)
+    ).any() else None
 
 
-def _setting(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
+def _make_threshold_mask(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
     """Return the function that masks source rows for the threshold: held-out ones, if many ``HELD_OUT`` of all."""
-    function, ids_N = load_fitted(fit.trust), _answered_ids(labels)
+    function, ids_N = load_fitted(fit.trust), _read_answered_ids(labels)
     num_held_out = int(has_held_out_score(function, ids_N).sum())
     share = HELD_OUT * len(ids_N) / max(num_held_out, 1)
 
@@ -124,6 +128,6 @@ def _setting(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
     return sets
 
 
-def _answered_ids(labels: TableRef) -> Int64s:
-    ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
+def _read_answered_ids(labels: TableRef) -> Int64s:
+    ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.make_answered_filter(labels))["row_id"].to_numpy()
     return ids_N

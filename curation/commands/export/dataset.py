@@ -6,17 +6,17 @@ import pyarrow.dataset
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]  # public, not in __all__
 
-from curation.commands.export.card import PAPER, template
+from curation.commands.export.card import PAPER, load_template
 from curation.commands.export.files import describe_files, write_folder
 from curation.commands.export.lineage import lineage_of_rows, stop_lines
-from curation.commands.export.run import chosen_generation, read_run
+from curation.commands.export.run import choose_generation, read_run
 from curation.commands.export.selection import find_selection
 from curation.errors import ExportError
 from curation.json_types import JsonView
-from curation.pipeline.numbers import numbers_after
+from curation.pipeline.numbers import read_numbers_after
 from curation.refs import TableRef
 from curation.stages.selected import PART_ROWS
-from curation.storage.cache import fetched
+from curation.storage.cache import fetch_folder
 from curation.storage.paths import Place
 from curation.tables import io
 
@@ -50,10 +50,10 @@ def export_rows(
     if push is not None:
         _require_repository(push)
     config, manifest = read_run(run)
-    generation = chosen_generation(config, generation, "leave it out for the last one")
+    generation = choose_generation(config, generation, "leave it out for the last one")
     student, table = find_selection(config, manifest, arm, generation)
     assert student.selecting is not None, "its table was found"
-    measured = numbers_after(manifest, student.selecting, generation)
+    measured = read_numbers_after(manifest, student.selecting, generation)
     num_rows = io.count(table)
     with write_folder(output, force=force, marker=MARKER) as folder:
         num_files = _write_parquet(table, folder.path / "data")
@@ -67,7 +67,7 @@ def export_rows(
             "export again with --force"
         )
     words += stop_lines(lineage)
-    return words if push is None else [*words, _push(fetched(str(output)), push, output)]
+    return words if push is None else [*words, _push(fetch_folder(str(output)), push, output)]
 
 
 def _write_parquet(table: TableRef, folder: Path) -> int:
@@ -98,7 +98,7 @@ def _card(lineage: JsonView, *, pairs: bool) -> str:
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*.parquet"}]}],
     )
     card = DatasetCard.from_template(metadata, template_str="---\n{{ card_data }}\n---\n")
-    card.text = template("rows_card.md.j2").render(lineage, paper=PAPER, pairs=pairs)
+    card.text = load_template("rows_card.md.j2").render(lineage, paper=PAPER, pairs=pairs)
     return str(card)
 
 

@@ -16,15 +16,15 @@ from curation.commands.export.student import Student
 from curation.errors import ExportError
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
-from curation.models import configuration_of, load_model, load_tokenizer
-from curation.models.own_code import hub_revision
+from curation.models import load_configuration, load_model, load_tokenizer
+from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef
 from curation.storage import durable
-from curation.storage.cache import fetched
-from curation.storage.digest import file_sha256
+from curation.storage.cache import fetch_folder
+from curation.storage.digest import compute_sha256
 from curation.storage.files import exchange, open_to_readers, sync_folder
 from curation.storage.inside import require_enclosed
-from curation.storage.paths import Place, Remote, place, remove, require_reachable
+from curation.storage.paths import Place, Remote, remove, require_reachable, to_place
 
 CARD, LINEAGE = "README.md", "lineage.json"
 LEFT_OUT = (CARD, "training.json")
@@ -69,7 +69,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
     """
     try:
         require_reachable(target)
-        taken = _taken(target, marker, force=force)
+        taken = _needs_replacing(target, marker, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
         with _beside(target) as path:
             folder = ExportFolder(path=path, marker=marker)
@@ -86,7 +86,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
         ) from error
 
 
-def _taken(target: Place, marker: str, *, force: bool) -> bool:
+def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
     """Return whether an earlier export is to be replaced.
 
     Raises:
@@ -131,7 +131,7 @@ def _move(folder: Path, target: Path) -> None:
 
 
 def _upload(folder: ExportFolder, target: Remote, *, replaced: bool) -> None:
-    names = sorted(_names(folder.path), key=lambda name: name == folder.marker)
+    names = sorted(_list_names(folder.path), key=lambda name: name == folder.marker)
     (target / folder.marker).unlink(missing_ok=True)  # from here on the earlier export is incomplete
     try:
         for name in names:
@@ -156,20 +156,20 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
     model, path = student.model, folder.path
     has_base = False
     if merged and model.adapter is not None:
-        dtype = getattr(configuration_of(model), "dtype", None) or torch.float32
+        dtype = getattr(load_configuration(model), "dtype", None) or torch.float32
         weights: Any = load_model(model)  # in float32, the adapter merged into the base; saved in the base's own type
         weights.to(dtype).save_pretrained(path)
         load_tokenizer(model).save_pretrained(path)
         kind: Literal["adapter", "full model", "merged model"] = "merged model"
     else:
         require_enclosed(student.folder)
-        source = fetched(str(student.folder))
+        source = fetch_folder(str(student.folder))
         shutil.copytree(source, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
         kind = "full model" if model.adapter is None else "adapter"
         if model.adapter is not None:
-            has_base = place(model.base) == student.folder / "base"
+            has_base = to_place(model.base) == student.folder / "base"
             base = replace_base(model, output) if has_base else model
-            revision = hub_revision(base) if is_on_hub(base) else None
+            revision = get_hub_revision(base) if is_on_hub(base) else None
             file = path / "adapter_config.json"  # peft's own, which names the base
             settings = json.loads(file.read_text()) | {"base_model_name_or_path": base.base, "revision": revision}
             file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
@@ -178,8 +178,8 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
 
 def describe_files(folder: Path) -> Json:
     """Return ``bytes`` and ``sha256`` of every file in a folder, by its path in it."""
-    paths = {name: folder / name for name in _names(folder)}
-    return {name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for name, path in paths.items()}
+    paths = {name: folder / name for name in _list_names(folder)}
+    return {name: {"bytes": path.stat().st_size, "sha256": compute_sha256(path)} for name, path in paths.items()}
 
 
 def replace_base(model: ModelRef, output: Place) -> ModelRef:
@@ -189,9 +189,9 @@ def replace_base(model: ModelRef, output: Place) -> ModelRef:
 
 def is_on_hub(model: ModelRef) -> bool:
     """Return whether the base is a hub id, not a path or a URL."""
-    path = place(model.base)
+    path = to_place(model.base)
     return isinstance(path, Path) and not path.is_absolute() and not path.exists() and len(path.parts) <= 2
 
 
-def _names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -5,18 +5,18 @@ from functools import cached_property
 
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.run import chosen_generation, fitted_by, fitting_stage, read_run
+from curation.commands.export.run import choose_generation, get_fitting_class, get_fitting_stage, read_run
 from curation.config import AnswersConfig, RunConfig, TrustConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
-from curation.pipeline.grading import grading_stage
-from curation.pipeline.numbers import numbers_after
+from curation.pipeline.grading import choose_grading_stage
+from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TrustRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.label import Label
 from curation.stages.read import Read
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 from curation.trust import saved
 
 
@@ -41,7 +41,7 @@ class Fit:
 
         It is the one that reads a server's answers, where a model does.
         """
-        return self.stage(split, labels_stage(self.config))
+        return self.stage(split, get_labels_stage(self.config))
 
     @property
     def labelling(self) -> StageRecord:
@@ -66,7 +66,7 @@ class Fit:
             return None
         model = ModelRef.from_json(found)
         for path in (None if is_on_hub(model) else model.base, model.adapter):
-            if path is not None and not place(path).is_dir():
+            if path is not None and not to_place(path).is_dir():
                 raise ExportError(f"{path}: the teacher's files are gone, and a package has their digest; restore them")
         return model
 
@@ -79,7 +79,7 @@ class Fit:
     @cached_property
     def described(self) -> JsonView:
         """The trust function's description of itself (``curation.trust.saved``)."""
-        return saved.described(self.trust)
+        return saved.read_description(self.trust)
 
     @property
     def settings(self) -> TrustConfig:
@@ -94,11 +94,11 @@ class Fit:
     @cached_property
     def numbers(self) -> JsonView | None:
         """The generation's numbers, with the verdict, if they tell of this very fit; ``None``: none do."""
-        found = numbers_after(self.manifest, self.record, self.generation)
+        found = read_numbers_after(self.manifest, self.record, self.generation)
         return None if found is None else found["numbers"]
 
 
-def labels_stage(config: RunConfig) -> type[Label | Read]:
+def get_labels_stage(config: RunConfig) -> type[Label | Read]:
     """Return the class of the stages that make labels with their states."""
     return Label if config.teacher.reading is None else Read
 
@@ -112,7 +112,7 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
     config, manifest = read_run(run)
     fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]
     there = f"fitted: {', '.join(sorted(fits)) or 'none'}"
-    generation = chosen_generation(config, generation, there)
+    generation = choose_generation(config, generation, there)
     name = trust or REFERENCE_ARM
     try:
         known = TRUST.find(name)
@@ -122,9 +122,9 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
         raise ExportError(
             f"--trust {name}: {known.words} is not fitted, so there is nothing to export: it needs no run; {there}"
         )
-    stage = f"gen-{generation}/{fitting_stage(config, name)}"
+    stage = f"gen-{generation}/{get_fitting_stage(config, name)}"
     finish = f"`curate run {run} --until {stage}` fits it"
-    record = manifest.find(Position(generation=generation, split="source", of=name), fitted_by(config, name))
+    record = manifest.find(Position(generation=generation, split="source", of=name), get_fitting_class(config, name))
     if record is None or "trust" not in record.outputs:
         raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")
     fit = Fit(config=config, manifest=manifest, name=name, generation=generation, record=record)
@@ -134,7 +134,10 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
             "that was made of the stored states, not the states themselves; export from a run with store_states: true "
             "or false (trust.pca keeps as many components within the function)"
         )
-    classes: dict[str, type[Stage]] = {"labels": labels_stage(config), "grades": grading_stage(config, "source")}
+    classes: dict[str, type[Stage]] = {
+        "labels": get_labels_stage(config),
+        "grades": choose_grading_stage(config, "source"),
+    }
     for what, kind in classes.items():
         made = fit.stage("source", kind)
         if made is None or record.inputs[what] != made.outputs.get(what):

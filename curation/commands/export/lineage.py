@@ -3,18 +3,18 @@
 from datetime import UTC, datetime
 
 from curation.arms import ARMS, TRUST, Draw
-from curation.cluster.versions import versions
+from curation.cluster.versions import find_versions
 from curation.commands.export.files import ExportedWeights, is_on_hub
 from curation.commands.export.student import Student
 from curation.config import TrustConfig
-from curation.config.models import student_section
+from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
-from curation.pipeline.growth import prepared_by
-from curation.pipeline.selecting import verifying_stage
+from curation.pipeline.growth import iter_prepare_records
+from curation.pipeline.selecting import choose_verifying_stage
 from curation.refs import ModelRef
-from curation.report.decodings import in_words
+from curation.report.decodings import describe_decoding
 from curation.report.levels import STOP
-from curation.report.trained import trainings
+from curation.report.trained import collect_trainings
 from curation.stages.chooser import is_verified
 from curation.stages.label import Label
 from curation.stages.score import Score
@@ -24,14 +24,14 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 """Measures of a student beside the accuracy that the report has for an arm."""
 
 
-def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json:
+def make_lineage(student: Student, written: ExportedWeights, command: str) -> Json:
     """Return everything that the card tells; ``evaluation`` is ``None`` where no numbers tell of the student."""
     generation = _generation(student, student.measured)
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
     further = {} if generation is None else {item["name"]: item for item in generation["students"]}
     results = further.get(student.name, generation)
     own = None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
-    recipe = student_section(student.record.inputs["recipe"]).from_key(student.record.inputs["recipe"])
+    recipe = find_student_section(student.record.inputs["recipe"]).from_key(student.record.inputs["recipe"])
     settings = recipe.model_dump(mode="json", exclude=recipe.RESOURCES)  # all that the weights depend on
     return {
         **_origin(student, student.measured, own, command),
@@ -47,8 +47,8 @@ def lineage_of(student: Student, written: ExportedWeights, command: str) -> Json
         },
         "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
         "recipe": {**settings, "seed": student.record.inputs["seed"]},
-        "training": _training(student),
-        "evaluation": None if own is None else _evaluation(student, generation, results, own),
+        "training": _describe_training(student),
+        "evaluation": None if own is None else _describe_evaluation(student, generation, results, own),
     }
 
 
@@ -101,20 +101,20 @@ def _origin(student: Student, measured: JsonView | None, own: Json | None, comma
             "command": None if measured is None else measured["made_by"]["command"],
             "seed": student.config.seed,
         },
-        "teacher": _teacher(student, selected.inputs["teacher"]),
+        "teacher": _describe_teacher(student, selected.inputs["teacher"]),
         "trust_function": _trust(student, generation),
-        "selection": _selection(student, selected.outputs, own),
-        "guarantee": _guarantee(student, selected.outputs["budget"], generation),
-        "data": _data(student),
-        "verdict": None if generation is None else _verdict(generation),
+        "selection": _describe_selection(student, selected.outputs, own),
+        "guarantee": _describe_guarantee(student, selected.outputs["budget"], generation),
+        "data": _describe_data(student),
+        "verdict": None if generation is None else _find_verdict(generation),
         "versions": {
-            "run": dict(versions() if measured is None else measured["made_by"]["versions"]),
-            "export": dict(versions()),
+            "run": dict(find_versions() if measured is None else measured["made_by"]["versions"]),
+            "export": dict(find_versions()),
         },
     }
 
 
-def _verdict(generation: Json) -> Json | None:
+def _find_verdict(generation: Json) -> Json | None:
     """Return the verdict on the generation, with the arm whose rows it judges; ``None`` where none ranks by trust."""
     found = generation.get("verdict")
     if found is None:
@@ -122,7 +122,7 @@ def _verdict(generation: Json) -> Json | None:
     return {"arm": generation["evidence"]["arm"], "level": found["level"], "sentence": found["sentence"]}
 
 
-def _teacher(student: Student, found: Json | None) -> Json:
+def _describe_teacher(student: Student, found: Json | None) -> Json:
     """Return the labelling model, and what it was made of: an adaptation, or the student of an earlier generation."""
     if found is None:
         no_model = dict.fromkeys(("revision", "adapter", "made_by"))
@@ -161,7 +161,7 @@ def _trust(student: Student, generation: Json | None) -> Json | None:
     return {**found, "measured": measured}
 
 
-def _selection(student: Student, selected: JsonView, own: Json | None) -> Json:
+def _describe_selection(student: Student, selected: JsonView, own: Json | None) -> Json:
     budget, rows = selected["budget"], selected["arms"][student.arm]
     facts = ("num_rows", "digest", "threshold", "oracle", "format", "completion_source", "table")
     arm = ARMS[student.arm]
@@ -171,14 +171,14 @@ def _selection(student: Student, selected: JsonView, own: Json | None) -> Json:
         "is_draw": isinstance(TRUST[arm.trust], Draw),
         "budget": {name: budget[name] for name in ("rule", "n", "reference", "oracle", "threshold")},
         "purity": None if own is None else own["purity"],
-        "verified": verified(student),
+        "verified": count_verified(student),
         "by_definition": arm.gold,
     }
 
 
-def verified(student: Student) -> Json | None:
+def count_verified(student: Student) -> Json | None:
     """Return how many rows ``selection.verify`` checked, passed and dropped; ``None`` where this arm has no check."""
-    kind = verifying_stage(student.config)
+    kind = choose_verifying_stage(student.config)
     found = None if kind is None else student.of_generation("pool", kind)
     if found is None or not is_verified(ARMS[student.arm], student.config.selection):
         return None
@@ -186,7 +186,7 @@ def verified(student: Student) -> Json | None:
     return {**counts, "dropped": counts["asked"] - counts["passed"]}
 
 
-def _guarantee(student: Student, budget: JsonView, generation: Json | None) -> Json:
+def _describe_guarantee(student: Student, budget: JsonView, generation: Json | None) -> Json:
     """Return whether a share of wrong labels is guaranteed, and in words what, or why not."""
     if budget["risk"] is None:
         return {"claimed": False, "words": f"none was asked for: the budget's rule is {budget['rule']}"}
@@ -200,10 +200,10 @@ def _guarantee(student: Student, budget: JsonView, generation: Json | None) -> J
     return {"claimed": True, "words": f"{found['text']} (exchangeable rows: {found['exchangeable']})"}
 
 
-def _data(student: Student) -> Json:
+def _describe_data(student: Student) -> Json:
     config = student.config
     labels, pool = student.of_generation("pool", Label), student.of_generation("pool", Score)
-    prepared = [record.outputs["tables"] for record in prepared_by(student.manifest)]
+    prepared = [record.outputs["tables"] for record in iter_prepare_records(student.manifest)]
     scored = pool or labels
     return {
         "domain": config.domain.model_dump(mode="json"),
@@ -216,23 +216,23 @@ def _data(student: Student) -> Json:
     }
 
 
-def _training(student: Student) -> Json:
+def _describe_training(student: Student) -> Json:
     """Return the record, with the last value of each curve."""
     record: Json = student.record.outputs["training"]
-    curves = dict(trainings({student.arm: record})[student.arm]["curves"])
+    curves = dict(collect_trainings({student.arm: record})[student.arm]["curves"])
     curves.pop("step")
     last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in curves.items()}
     kept = ("num_rows", "num_dropped", "num_epochs", "seconds", "stopped")
     return {**{name: record.get(name) for name in kept}, "last": last, "record": record}
 
 
-def _evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:
+def _describe_evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:
     """Return the tests; ``results`` are those of the students of its base."""
     assert generation is not None and results is not None, "its arm was found in them"
     arms = {arm["name"]: arm["accuracy"] for arm in results["arms"]}
     evaluation = student.config.evaluation
     return {
-        "decoding": {"words": in_words(evaluation.decoding), **evaluation.decoding.model_dump(mode="json")},
+        "decoding": {"words": describe_decoding(evaluation.decoding), **evaluation.decoding.model_dump(mode="json")},
         "num_runs": evaluation.num_runs,
         "accuracy": {
             "student": own["accuracy"],

@@ -27,7 +27,7 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
     return load_config(run / "config.yaml", (f"run_dir={json.dumps(str(run))}",)), Manifest.load(run)
 
 
-def chosen_generation(config: RunConfig, generation: int | None, there: str) -> int:
+def choose_generation(config: RunConfig, generation: int | None, there: str) -> int:
     """Return the generation that is asked for; unset, the last one.
 
     Raises:
@@ -54,13 +54,13 @@ def chosen_arm(config: RunConfig, arm: str | None, there: str) -> str:
     return found
 
 
-def fitting_stage(config: RunConfig, trust: str) -> str:
+def get_fitting_stage(config: RunConfig, trust: str) -> str:
     """Return the name, in its generation, of the stage that fits a trust function, for messages."""
-    if fitted_by(config, trust) is Search:
+    if get_fitting_class(config, trust) is Search:
         return "search"
     return "trust" if trust == REFERENCE_ARM else f"trust-{trust}"
 
 
-def fitted_by(config: RunConfig, trust: str) -> type[Stage]:
+def get_fitting_class(config: RunConfig, trust: str) -> type[Stage]:
     """Return the class of that stage; the manifest may keep one of the other class, from before the setting changed."""
     return Search if trust == REFERENCE_ARM and config.trust.search else FitTrust

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from curation.arms import ARMS, TRUST, Configured, Fitted
-from curation.commands.export.run import chosen_arm, chosen_generation, fitted_by, read_run
+from curation.commands.export.run import choose_generation, chosen_arm, get_fitting_class, read_run
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
-from curation.pipeline.numbers import numbers_after
+from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -18,7 +18,7 @@ from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.stages.training import TrainStudent
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Student:
         trust = ARMS[self.arm].trust
         if not isinstance(TRUST[trust], Fitted | Configured):
             return None
-        return self.of_generation("source", fitted_by(self.config, trust), of=trust)
+        return self.of_generation("source", get_fitting_class(self.config, trust), of=trust)
 
     @cached_property
     def model(self) -> ModelRef:
@@ -99,15 +99,15 @@ class Student:
     @property
     def folder(self) -> Place:
         """Where the training saved it."""
-        return place(self.model.adapter or self.model.base)
+        return to_place(self.model.adapter or self.model.base)
 
     @cached_property
     def measured(self) -> JsonView | None:
         """The generation's ``metrics.json``, with the verdict, if it tells of this very training; else ``None``."""
-        return numbers_after(self.manifest, self.record, self.generation)
+        return read_numbers_after(self.manifest, self.record, self.generation)
 
 
-def _changed(student: Student) -> str | None:
+def _find_changed_stage(student: Student) -> str | None:
     """Return the stage that was done anew after the student was trained: the manifest has only its newest outputs."""
     selected, scored = student.selecting, student.of_generation("pool", Score)
     digests = {} if selected is None else {name: item["digest"] for name, item in selected.outputs["arms"].items()}
@@ -123,7 +123,7 @@ def _changed(student: Student) -> str | None:
     return None
 
 
-def students_of(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
+def iter_students(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
     """Yield every student that a run's configuration asks for, trained or not."""
     for generation, described in enumerate(config.generations):
         for arm in config.selection.arms:
@@ -148,7 +148,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
         if "training" in record.outputs and "digest" in record.inputs  # which no other training has
     ]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
-    generation = chosen_generation(config, generation, trained)
+    generation = choose_generation(config, generation, trained)
     arm = chosen_arm(config, arm, trained)
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name or "")
     if name is not None and name not in (further := config.generations[generation].students):
@@ -170,7 +170,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
         )
     if not student.is_trained:
         raise ExportError(f"{run}: {student.stage} is not trained yet; {finish}; {trained}")
-    if (changed := _changed(student)) is not None:
+    if (changed := _find_changed_stage(student)) is not None:
         raise ExportError(f"{run}: {changed} changed since {student.stage} was trained; {finish} again")
     if not student.folder.is_dir():
         raise ExportError(f"{student.folder}: the files of {student.stage} are gone; restore them, or run it elsewhere")

@@ -8,12 +8,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from curation.arms import ARMS
-from curation.cluster.versions import versions
-from curation.commands.export.card import template
-from curation.commands.export.cascade import cascade_of
+from curation.cluster.versions import find_versions
+from curation.commands.export.card import load_template
+from curation.commands.export.cascade import make_cascade
 from curation.commands.export.files import write_folder
 from curation.commands.export.fit import Fit, find_fit
-from curation.commands.export.trust_rows import Reference, calibration_of, inputs_of, questions_of, reference_of
+from curation.commands.export.trust_rows import (
+    Reference,
+    read_calibration_rows,
+    read_questions,
+    sample_reference,
+    split_inputs,
+)
 from curation.config import AnswersConfig, AskConfig, DecodingConfig
 from curation.config.endpoint import ServedConfig
 from curation.filter.package import (
@@ -28,7 +34,7 @@ from curation.filter.package import (
     RunVerdict,
     Sample,
     check_fits,
-    digests_of,
+    compute_digests,
     write,
 )
 from curation.refs import TableRef
@@ -60,13 +66,13 @@ def export_trust(
     """
     fit = find_fit(run, trust, generation)
     function = load_fitted(fit.trust)
-    graded, rows = calibration_of(fit, function)
+    graded, rows = read_calibration_rows(fit, function)
     with TemporaryDirectory() as work:
-        made = cascade_of(fit, Path(work))
+        made = make_cascade(fit, Path(work))
         cascade, files = (None, None) if isinstance(made, str) else (made.cascade, (made.trust, made.rows))
-        reference = reference_of(fit, function, () if cascade is None else cascade.inputs)
-        description = _description(fit, rows, reference, cascade, command)
-        card = template("trust_card.md.j2").render(description.model_dump(mode="json"))
+        reference = sample_reference(fit, function, () if cascade is None else cascade.inputs)
+        description = _make_description(fit, rows, reference, cascade, command)
+        card = load_template("trust_card.md.j2").render(description.model_dump(mode="json"))
         with write_folder(output, force=force, marker=PACKAGE) as folder:
             package = write(
                 folder.path,
@@ -98,11 +104,11 @@ def export_trust(
     return text
 
 
-def _description(
+def _make_description(
     fit: Fit, rows: CalibrationRows | None, reference: Reference, cascade: Cascade | None, command: str
 ) -> Description:
-    states, columns = inputs_of(fit)
-    ask, answered = _answers(fit.labelling), fit.stage("pool", Label) or fit.stage("source", Label)
+    states, columns = split_inputs(fit)
+    ask, answered = _load_answers_config(fit.labelling), fit.stage("pool", Label) or fit.stage("source", Label)
     assert answered is not None, "there is no labelling without it"
     kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}
     if schemas.TOKEN_LOGPROBS not in columns:
@@ -114,14 +120,14 @@ def _description(
     num_sampled = len(reference[sampled[0]]) if sampled else 0
     return Description(
         teacher=None if teacher is None else replace(teacher, code=None),  # whoever gets it allows code, or does not
-        teacher_digests={} if teacher is None else digests_of(teacher),
+        teacher_digests={} if teacher is None else compute_digests(teacher),
         state_size=size,
         ask=ask.model_copy(update=kept),
-        bought=None if fit.config.teacher.reading is None else _answers(answered),
+        bought=None if fit.config.teacher.reading is None else _load_answers_config(answered),
         decoding=DecodingConfig.from_key(fit.labelling.inputs["decoding"]),
         seed=answered.inputs["seed"],
         domain=fit.config.domain_of("pool").portable,
-        questions=questions_of(fit),
+        questions=read_questions(fit),
         trust=fit.name,
         kind=fit.described["kind"],
         inputs=(*states, *columns),
@@ -129,9 +135,9 @@ def _description(
         calibration=rows,
         sample=Sample(num_rows=num_sampled, states=sampled, num_texts=num_texts),
         cascade=cascade,
-        evaluation=tuple(_evaluation(fit)),
-        verdict=_verdict(fit),
-        versions=dict(versions()),
+        evaluation=tuple(_iter_measures(fit)),
+        verdict=_find_verdict(fit),
+        versions=dict(find_versions()),
         made=Made(
             run=fit.config.name,
             directory=str(fit.manifest.directory.resolve()),
@@ -145,7 +151,7 @@ def _description(
     )
 
 
-def _answers(stage: StageRecord) -> AnswersConfig:
+def _load_answers_config(stage: StageRecord) -> AnswersConfig:
     """Return how a stage's model answers, as it is recorded: of a server there is no address."""
     asked = {**stage.inputs["ask"], "backend": stage.inputs["backend"]}
     served = asked.pop("endpoint", None)
@@ -153,7 +159,7 @@ def _answers(stage: StageRecord) -> AnswersConfig:
     return answers if served is None else answers.model_copy(update={"endpoint": ServedConfig.model_validate(served)})
 
 
-def _evaluation(fit: Fit) -> Iterator[Measured]:
+def _iter_measures(fit: Fit) -> Iterator[Measured]:
     """Yield the run's measures of the function on rows with a label that could be read."""
     if fit.numbers is None:
         return
@@ -165,16 +171,16 @@ def _evaluation(fit: Fit) -> Iterator[Measured]:
         yield Measured(
             rows=rows,
             num_rows=found["num_rows"],
-            share_right=_interval(found["share_right"]),
-            auc=_interval(own["auc"]),
-            ece=_interval(own["ece"]),
-            brier=_interval(own["brier"]),
+            share_right=_make_interval(found["share_right"]),
+            auc=_make_interval(own["auc"]),
+            ece=_make_interval(own["ece"]),
+            brier=_make_interval(own["brier"]),
             num_top=found["num_top"],
-            purity=_interval(own["purity_at_n"]),
+            purity=_make_interval(own["purity_at_n"]),
         )
 
 
-def _verdict(fit: Fit) -> RunVerdict | None:
+def _find_verdict(fit: Fit) -> RunVerdict | None:
     """Return the verdict on the generation, if the arm that it judges ranks by this function."""
     found = None if fit.numbers is None else fit.numbers["verdict"]
     if fit.numbers is None or found is None or ARMS.find(fit.numbers["evidence"]["arm"]).trust != fit.name:
@@ -183,5 +189,5 @@ def _verdict(fit: Fit) -> RunVerdict | None:
     return RunVerdict(level=found["level"], sentence=found["sentence"], next=after.rstrip("."))
 
 
-def _interval(found: Mapping[str, Any] | None) -> Interval | None:
+def _make_interval(found: Mapping[str, Any] | None) -> Interval | None:
     return None if found is None else Interval(**{key: found[key] for key in ("value", "low", "high", "n")})

@@ -14,16 +14,16 @@ from curation.config import DecodingConfig
 from curation.domains import get_domain
 from curation.domains.given import as_asked
 from curation.domains.grading import read_grades
-from curation.filter.package import SCORES, CalibrationRows, Question, asked, pack_words
+from curation.filter.package import SCORES, CalibrationRows, Question, collect_questions, pack_words
 from curation.metrics.text_shift import sample_words
-from curation.pipeline.grading import grading_stage
+from curation.pipeline.grading import choose_grading_stage
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
-from curation.stages.shift import sample_rows, sampled_texts, states_in
+from curation.stages.shift import get_states, sample_rows, sample_texts
 from curation.tables import io, schemas
 from curation.trust import Scores
-from curation.trust.parts import independent
+from curation.trust.parts import find_independent
 
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
@@ -38,14 +38,14 @@ Keep = Callable[[Int64s], npt.NDArray[np.bool_]]
 Reference = Mapping[str, npt.NDArray[Any]]
 
 
-def inputs_of(fit: Fit) -> tuple[list[str], list[str]]:
+def split_inputs(fit: Fit) -> tuple[list[str], list[str]]:
     """Return the hidden states and the scalar columns that the function reads, in order."""
     inputs = list(fit.described["inputs"])
-    columns = [name for name in inputs if not schemas.is_state(schemas.input_column(name))]
+    columns = [name for name in inputs if not schemas.is_state(schemas.get_input_column(name))]
     return [name for name in inputs if name not in columns], columns
 
 
-def questions_of(fit: Fit) -> tuple[Question, ...]:
+def read_questions(fit: Fit) -> tuple[Question, ...]:
     """Return a few labelled rows of the pool, else of a source of the same domain."""
     config, decoding = fit.config.domain_of("pool"), DecodingConfig.from_key(fit.labelling.inputs["decoding"])
     domain = as_asked(get_domain(config), decoding)
@@ -54,11 +54,11 @@ def questions_of(fit: Fit) -> tuple[Question, ...]:
         if labelling is None or fit.config.domain_of(split) != config:
             continue
         tables = TableRef.from_json(labelling.inputs["examples"]), TableRef.from_json(labelling.outputs["labels"])
-        return asked(domain, _rows(*tables))
+        return collect_questions(domain, _iter_rows(*tables))
     return ()
 
 
-def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any], str, str | None]]:
+def _iter_rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any], str, str | None]]:
     scanner = io.open_table(labels).scanner(
         columns=["row_id", "completion", "label"],
         filter="error IS NULL AND label IS NOT NULL",
@@ -72,24 +72,24 @@ def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any]
         yield example, row["completion"], row["label"]
 
 
-def reference_of(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
+def sample_reference(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
     """Return the states of a sample of source rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
 
     Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``. Without
     states, the hashed words of a sample of the source's questions.
     """
-    states = list(dict.fromkeys([*inputs_of(fit)[0], *further]))
+    states = list(dict.fromkeys([*split_inputs(fit)[0], *further]))
     if not states:
         domain = get_domain(fit.config.domain_of("source").ungraded)
-        texts = sampled_texts(TableRef.from_json(fit.labelling.inputs["examples"]), domain, fit.seed)
+        texts = sample_texts(TableRef.from_json(fit.labelling.inputs["examples"]), domain, fit.seed)
         return pack_words(sample_words(texts, seed=fit.seed))
-    stored = [schemas.raw_column(fit.name), schemas.trust_column(fit.name)]
+    stored = [schemas.get_raw_column(fit.name), schemas.trust_column(fit.name)]
     labels = TableRef.from_json(fit.record.inputs["labels"])
     scored = set(stored) <= set(io.open_table(labels).schema.names)
     read = ["row_id", "label", *(stored if scored else function.features)]
     rows = sample_rows(labels, states, fit.seed, read)
     dtype = np.dtype(fit.ask.state_dtype)
-    found = states_in(rows, states)
+    found = get_states(rows, states)
     width = sum(states_ND.shape[1] for states_ND in found.values()) * dtype.itemsize
     most = min(len(rows), max(SAMPLE_ROWS, SAMPLE_BYTES // width))
     taken = np.sort(np.random.default_rng(fit.seed).permutation(len(rows))[:most])
@@ -97,11 +97,11 @@ def reference_of(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) 
     if not most:
         return kept
     (batch,) = rows.take(taken).combine_chunks().to_batches()
-    raw_N, trust_N = _honest_scores(batch, function, stored if scored else None)
+    raw_N, trust_N = _compute_honest_scores(batch, function, stored if scored else None)
     return {**kept, **dict(zip(SCORES, (raw_N, trust_N), strict=True))}
 
 
-def _honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None) -> list[Scores]:
+def _compute_honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None) -> list[Scores]:
     """Return raw score and trust of rows of the source, float32 [N]; NaN without a label or a held-out score."""
     if stored is not None:
         raw_N, trust_N = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
@@ -112,12 +112,12 @@ def _honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequen
     return [np.where(parsed_N, score_N, np.float32(np.nan)).astype(np.float32) for score_N in (raw_N, trust_N)]
 
 
-def calibration_of(fit: Fit, function: "StateTrust") -> tuple[GradedScores | None, CalibrationRows | None]:
+def read_calibration_rows(fit: Fit, function: "StateTrust") -> tuple[GradedScores | None, CalibrationRows | None]:
     """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
     labelled = grades = None
     if fit.config.splits.calibration is not None:
         labelled = fit.labels("calibration")
-        grades = fit.stage("calibration", grading_stage(fit.config, "calibration"))
+        grades = fit.stage("calibration", choose_grading_stage(fit.config, "calibration"))
     keep: Keep | None = None
     split, chose = "calibration", False
     if (
@@ -131,7 +131,7 @@ def calibration_of(fit: Fit, function: "StateTrust") -> tuple[GradedScores | Non
         split, chose = "source", True  # they chose a penalty, a step to stop at, or the function itself
         labels, graded = (TableRef.from_json(fit.record.inputs[name]) for name in ("labels", "grades"))
         keep = partial(has_held_out_score, function)
-    rows = _graded(labels, graded, fit.name, function, keep)
+    rows = _read_graded(labels, graded, fit.name, function, keep)
     if get_domain(fit.config.domain_of("pool")).closed_labels() is None:
         rows = rows._replace(label_M=None)  # nothing is cut by label
     if not len(rows.correct_M):
@@ -157,11 +157,13 @@ def is_of(fit: Fit, labelled: StageRecord) -> bool:
     return same and (own is None or own["digest"] == fit.trust.digest)
 
 
-def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep | None) -> GradedScores:
+def _read_graded(
+    labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep | None
+) -> GradedScores:
     """Return the graded rows to ``keep`` that are independent draws, by row id; NaN scores without a readable label."""
     graded = read_grades(grades)
     table = io.open_table(labels)
-    stored = [schemas.raw_column(name), schemas.trust_column(name)]
+    stored = [schemas.get_raw_column(name), schemas.trust_column(name)]
     scored = set(stored) <= set(table.schema.names)  # while it was labelled: then the states are not all there
     features = stored if scored else list(function.features)
     parts: list[tuple[npt.NDArray[Any], ...]] = []
@@ -171,7 +173,7 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust
         kept_B = np.isin(row_ids_B, graded.row_ids_N)
         kept_B &= True if keep is None else keep(row_ids_B)
         batch = batch.filter(pa.array(kept_B))
-        scores = _honest_scores(batch, function, stored if scored else None)  # of another split the plain ones
+        scores = _compute_honest_scores(batch, function, stored if scored else None)  # of another split the plain ones
         parts.append((row_ids_B[kept_B], batch.column("label").to_numpy(zero_copy_only=False), *scores))
     if not parts:
         none = np.zeros(0, dtype=np.float32)
@@ -182,4 +184,4 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: "StateTrust
     raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
     found = GradedScores(raw_M, trust_M, graded.correct_N[place_M], label_M[order_M])
     cluster_M = None if graded.cluster_N is None else graded.cluster_N[place_M]
-    return found.subset(independent(graded.question_N[place_M], row_ids_M[order_M], cluster_M))
+    return found.subset(find_independent(graded.question_N[place_M], row_ids_M[order_M], cluster_M))

@@ -11,45 +11,47 @@ from curation.commands.init.task import DetectedTask
 from curation.config.inputs import COMMA
 from curation.config.selection import COLUMNS
 from curation.json_types import Json
-from curation.label_columns import given_column
+from curation.label_columns import make_given_column
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Labelled rows of one file on which trust is fitted: a share of them, and no more than so many."""
 
 
-def draft(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
+def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
     """Return the text of a configuration file at ``config``; paths in it are relative to its folder."""
     folder = config.absolute().parent
     head = [
-        *_comment(f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"),
-        *_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
-        *(line for reason in task.why for line in _comment(reason, "# - ")),
+        *_format_comment(
+            f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"
+        ),
+        *_format_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
+        *(line for reason in task.why for line in _format_comment(reason, "# - ")),
     ]
-    sources = [f"  labelled: {_source(task.labelled, folder)}"]
+    sources = [f"  labelled: {_format_source(task.labelled, folder)}"]
     num_pool = task.labelled.num_rows - min(MOST_ROWS, int(task.labelled.num_rows * FEW_ROWS))
     if task.unlabelled is not None:
-        sources.append(f"  unlabelled: {_source(task.unlabelled, folder)}")
+        sources.append(f"  unlabelled: {_format_source(task.unlabelled, folder)}")
         num_pool = task.unlabelled.num_rows
     columns = (task.unlabelled or task.labelled).columns
     ids = [name for name in columns if is_id(name) and name not in COLUMNS]  # they tell the pool's rows apart
-    keep = f"  keep: {_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
+    keep = f"  keep: {_format_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
     head_lines, source_lines = "\n".join(head), "\n".join(sources)
     return f"""\
 {head_lines}
-name: {_yaml(config.stem)}
-domain: {_yaml(task.domain)}
+name: {_format_yaml(config.stem)}
+domain: {_format_yaml(task.domain)}
 
 sources:    # paths are relative to this file
 {source_lines}
 
 splits:
-{_splits(task)}
+{_format_splits(task)}
 
 teacher:
-{_teacher(task, _yaml(_relative(model, folder)), is_guessed=guessed_model)}
+{_teacher(task, _format_yaml(_make_relative(model, folder)), is_guessed=guessed_model)}
 selection:
   budget: {{n: {max(1, num_pool // 5)}}}    # rows to keep: a fifth of the pool
-  arms: {_yaml(_arms(task))}
+  arms: {_format_yaml(_arms(task))}
 {keep}
 generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
 """
@@ -64,21 +66,21 @@ def _teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
         long = "  # decoding: {max_tokens: 512}    # answers of reasoning models are long\n"
         more = (long if task.domain["name"] == "math" else "") + "  # actors: {num_gpus: 1}    # on GPUs\n"
         return f"  model: {{path: {model}}}{guessed}\n{states}{more}\ntrust:\n{states}"
-    lines = f"  backend: given\n  completion: {_yaml(given.completion)}    # the label that came with each row\n"
-    lines += f"  confidence: {_yaml(list(given.confidence))}    # larger is surer\n"
+    lines = f"  backend: given\n  completion: {_format_yaml(given.completion)}    # the label that came with each row\n"
+    lines += f"  confidence: {_format_yaml(list(given.confidence))}    # larger is surer\n"
     if given.grade is not None:
-        lines += f"  grade: {_yaml(given.grade)}    # is it right\n"
+        lines += f"  grade: {_format_yaml(given.grade)}    # is it right\n"
     if is_guessed:
         return f"{lines}  # reader: {{model: {{path: {model}}}}}    # reads each label, so that trust has its states\n"
     return f"{lines}  reader: {{model: {{path: {model}}}}}    # reads each label\n{states}\ntrust:\n{states}"
 
 
 def _arms(task: DetectedTask) -> list[str]:
-    numbers = ["internal_confidence"] if task.given is None else [*map(given_column, task.given.confidence)]
+    numbers = ["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)]
     return ["naive", *numbers, "trust"]
 
 
-def _splits(task: DetectedTask) -> str:
+def _format_splits(task: DetectedTask) -> str:
     deal, rest = "", "labelled" if task.unlabelled is None else "unlabelled"
     if task.unlabelled is None:
         few = task.labelled.num_rows * FEW_ROWS <= MOST_ROWS
@@ -92,16 +94,16 @@ def _splits(task: DetectedTask) -> str:
     return "\n".join(lines)
 
 
-def _source(table: TableFiles, folder: Path) -> str:
-    given: Json = {"path": _relative(table.path, folder)}
+def _format_source(table: TableFiles, folder: Path) -> str:
+    given: Json = {"path": _make_relative(table.path, folder)}
     if table.delimiter != COMMA:
         given["delimiter"] = table.delimiter
     listed = " ".join(table.listed.split())
     short = listed if len(listed) <= 60 else f"{listed[:57]}..."
-    return f"{_yaml(given)}    # {table.num_rows:,} rows: {short}"
+    return f"{_format_yaml(given)}    # {table.num_rows:,} rows: {short}"
 
 
-def _relative(path: str, folder: Path) -> str:
+def _make_relative(path: str, folder: Path) -> str:
     """Return a local path as the configuration's folder sees it; a URL or a hub id as it is."""
     if "://" in path or not (Path(path).exists() or "*" in path):
         return path
@@ -109,12 +111,12 @@ def _relative(path: str, folder: Path) -> str:
     return os.path.abspath(path) if relative.startswith("../..") else relative
 
 
-def _yaml(value: Any) -> str:
+def _format_yaml(value: Any) -> str:
     """Return a value on a line of YAML; plain words without quotes."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_format_yaml(key)}: {_format_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_yaml, value)) + "]"
+        return "[" + ", ".join(map(_format_yaml, value)) + "]"
     plain = (
         isinstance(value, str) and value.replace("_", "").replace("-", "").replace("/", "").replace(".", "").isalpha()
     )
@@ -126,7 +128,7 @@ def _yaml(value: Any) -> str:
     return value if plain else json.dumps(value, ensure_ascii=False)
 
 
-def _comment(text: str, begin: str = "# ") -> list[str]:
+def _format_comment(text: str, begin: str = "# ") -> list[str]:
     text = " ".join(text.split())
     return textwrap.wrap(
         text, 120, initial_indent=begin, subsequent_indent="#" + " " * (len(begin) - 1), break_long_words=False

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curation.commands.init.table import TableFiles
-from curation.domains.turns import text_of_cell
+from curation.domains.turns import read_cell_text
 from curation.errors import RowError
 
 NUMBER_SHARE = 0.8
@@ -64,7 +64,7 @@ def _objects(value: object) -> list[Mapping[str, Any]]:
     if not items or not all(isinstance(item, Mapping) and item for item in items):
         return []
     try:
-        text_of_cell(items)
+        read_cell_text(items)
     except RowError:
         return items
     return []  # turns of a conversation

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation.commands.init.table import MOST_VALUES, TableFiles
-from curation.domains import attempt, one_line
-from curation.domains.label_sets import SetFormat, listed, names_in
-from curation.sources import raw_rows, read_rows
+from curation.domains import attempt, to_one_line
+from curation.domains.label_sets import SetFormat, parse_list, split_names
+from curation.sources import read_rows, to_raw_rows
 
 SEPARATORS = (";", "|", ",")
 JOINTS = (*SEPARATORS, "||", ";;")
@@ -48,39 +48,39 @@ def label_column(table: TableFiles, column: str) -> LabelColumn | None:
     sample = [row[column] for row in table.sample if row.get(column) is not None]
     if not sample:
         return None
-    if holds_lists(table, column):
-        return _column(table, column, SetFormat(), is_list=True)
+    if is_list_column(table, column):
+        return _read_column(table, column, SetFormat(), is_list=True)
     for separator in SEPARATORS:
         form = SetFormat(separator=separator)
         joint = [value for value in sample if isinstance(value, str) and separator in value]
         if len(joint) < max(2, LEAST_SHARE * len(sample)):
             continue
-        found = _column(table, column, form, is_list=False)
+        found = _read_column(table, column, form, is_list=False)
         if found is not None and _come_again(sample, form):
             return found
     return None
 
 
-def holds_lists(table: TableFiles, column: str) -> bool:
+def is_list_column(table: TableFiles, column: str) -> bool:
     """Return whether all cells of a column that have a value are lists, or texts that are lists in JSON, of labels.
 
     Objects are no labels: turns of a conversation, say.
     """
     sample = [row[column] for row in table.sample if row.get(column) is not None]
-    lists = [listed(value) if isinstance(value, str) else value for value in sample]
+    lists = [parse_list(value) if isinstance(value, str) else value for value in sample]
     return bool(lists) and all(
         isinstance(items, list) and not any(isinstance(item, Mapping) for item in items) for items in lists
     )
 
 
-def _column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -> LabelColumn | None:
+def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -> LabelColumn | None:
     """Return the labels of all rows; ``None`` where one stands twice in a row, is empty, or there are too many."""
     counts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     num_rows = 0
-    cells = (raw for file in table.files for batch in read_rows(file, columns=[column]) for raw in raw_rows(batch))
+    cells = (raw for file in table.files for batch in read_rows(file, columns=[column]) for raw in to_raw_rows(batch))
     for value in (raw[column] for raw in cells if raw.get(column) is not None):
-        names, _ = attempt(names_in, value, form)
+        names, _ = attempt(split_names, value, form)
         if names is None or len({*names}) < len(names):
             return None
         counts.update(names)
@@ -96,13 +96,13 @@ def _column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -
     if len(counts) < 2:
         return None
     if form.empty in counts:
-        form = form._replace(empty=_unused(EMPTIES, counts))
+        form = form._replace(empty=_find_unused(EMPTIES, counts))
     if is_list and any(form.separator in name for name in counts):
-        form = form._replace(separator=_unused(JOINTS, counts))
+        form = form._replace(separator=_find_unused(JOINTS, counts))
     return LabelColumn(form=form, counts=counts, num_rows=num_rows, is_list=is_list)
 
 
-def _unused(signs: Sequence[str], names: Iterable[str]) -> str:
+def _find_unused(signs: Sequence[str], names: Iterable[str]) -> str:
     """Return the first sign that no name holds; the first of all where each is held, which the domain then refuses."""
     return next((sign for sign in signs if not any(sign in name for name in names)), signs[0])
 
@@ -112,7 +112,7 @@ def _come_again(sample: list[Any], form: SetFormat) -> bool:
     sets_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     joint = set()
     for value in sample:
-        names = names_in(one_line(value), form)
+        names = split_names(to_one_line(value), form)
         for name in names:
             sets_of[name].add(tuple(sorted(names)))
         joint |= {*names} if len(names) > 1 else set()

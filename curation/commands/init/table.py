@@ -9,10 +9,10 @@ import numpy as np
 from curation.config import SourceConfig
 from curation.config.inputs import COMMA
 from curation.domains import attempt
-from curation.domains.turns import text_of_cell
+from curation.domains.turns import read_cell_text
 from curation.errors import SourceError
 from curation.json_types import Json
-from curation.sources import SourceFile, discover, nearest, raw_rows, read_rows, rows_at
+from curation.sources import SourceFile, discover, find_nearest_column, read_rows, read_rows_at, to_raw_rows
 from curation.sources.readers import DelimiterError
 
 SAMPLE_ROWS = 1_000
@@ -53,7 +53,7 @@ class TableFiles:
         found: Counter[str] = Counter()
         for file in self.files:
             for batch in read_rows(file, columns=[column]):
-                found.update(text_of(row[column]) for row in raw_rows(batch) if row.get(column) is not None)
+                found.update(to_text(row[column]) for row in to_raw_rows(batch) if row.get(column) is not None)
                 if len(found) > MOST_VALUES:
                     return found
         return found
@@ -66,7 +66,7 @@ class TableFiles:
     def length(self, column: str) -> float:
         """Return the mean number of characters of a column's texts or chat messages; 0 where it holds anything else."""
         values = [row[column] for row in self.sample if row[column] is not None]
-        read = (attempt(text_of_cell, value)[0] for value in values if isinstance(value, str | list))
+        read = (attempt(read_cell_text, value)[0] for value in values if isinstance(value, str | list))
         texts = [text for text in read if text is not None]
         return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
 
@@ -78,7 +78,7 @@ class TableFiles:
         """
         if column in self.columns:
             return column
-        close = nearest(column, self.columns)
+        close = find_nearest_column(column, self.columns)
         hint = f"; did you mean {close!r}?" if close else ""
         raise SourceError(f"{self.path}: has no column {column!r} for {option} (it has: {self.listed}){hint}")
 
@@ -106,7 +106,7 @@ def look(path: str) -> TableFiles:
             raise SourceError(f"{path}: its {len(files)} files have no column in common; give one file")
         num_rows = sum(file.num_rows for file in files)
         wanted_N = np.unique(np.linspace(0, num_rows - 1, min(num_rows, SAMPLE_ROWS)).astype(np.int64))
-        sample = tuple(row.raw for row in rows_at(files, wanted_N))
+        sample = tuple(row.raw for row in read_rows_at(files, wanted_N))
         used = delimiter if any(file.format == "csv" for file in files) else COMMA
         return TableFiles(path=path, delimiter=used, files=files, columns=columns, sample=sample)
     assert first is not None
@@ -119,7 +119,7 @@ def is_id(column: str) -> bool:
     return words[-1] in IDS or words[-1].endswith("id")
 
 
-def text_of(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Return a value as a text; a whole number of a column with nulls is held as a float."""
     is_integer = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_integer else value).strip()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from curation.commands.init.free_text import free_text, holds_objects
 from curation.commands.init.given_columns import given_columns
-from curation.commands.init.label_columns import LabelColumn, holds_lists, label_column
+from curation.commands.init.label_columns import LabelColumn, is_list_column, label_column
 from curation.commands.init.pairs import has_preferences, pair_columns
 from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
@@ -20,7 +20,7 @@ from curation.domains import attempt, get_domain
 from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
 from curation.errors import ConfigError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.sources.forms import Prodigy
 
 Ask = Callable[[str, Sequence[str]], str]
@@ -112,7 +112,7 @@ class _Roles(NamedTuple):
     why: str
 
 
-def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
+def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
     """Return the task of one or two files. ``ask`` is None where nobody can be asked.
 
     Raises:
@@ -123,27 +123,27 @@ def task_of(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> De
         raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
     if not (wishes.text or wishes.choices or wishes.answer):
         for name in PUBLISHED:
-            if wishes.domain in (None, name) and (found := _published(name, tables)) is not None:
+            if wishes.domain in (None, name) and (found := _detect_published(name, tables)) is not None:
                 return found
         if wishes.domain is None and any(map(has_preferences, tables)):
             _refuse_columns("pair", tables)
     if wishes.domain in ("chess", "pair"):
         _refuse_columns(wishes.domain, tables)
     common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
-    choices = [tables[0].require(name, "--choices") for name in wishes.choices] or _options(tables, common)
+    choices = [tables[0].require(name, "--choices") for name in wishes.choices] or _find_options(tables, common)
     if choices and wishes.domain in (None, "mcqa"):
-        return _multiple_choice(tables, wishes, ask, common, choices)
+        return _detect_multiple_choice(tables, wishes, ask, common, choices)
     if wishes.domain == "mcqa":
         raise ConfigError(
             f"--domain mcqa: {tables[0].path} has the columns {tables[0].listed}, and none looks like an option; name "
             "them by --choices A,B,C"
         )
-    roles = _roles(tables, wishes, ask)
+    roles = _find_roles(tables, wishes, ask)
     given = given_columns(roles.labelled, roles.answer, common, ANSWERS)
     made = roles if given is None or given.grade is None else roles._replace(answer=given.completion)
-    domain, why, sets = _kind(made, wishes, ask, common)
+    domain, why, sets = _find_kind(made, wishes, ask, common)
     left = [name for name in common if given is None or name not in (given.completion, *given.confidence)]
-    texts, why_text = _text(roles, wishes, ask, left, PROBLEMS if domain == "math" else TEXTS)
+    texts, why_text = _find_text(roles, wishes, ask, left, PROBLEMS if domain == "math" else TEXTS)
     if domain == "classification":
         section, why = _classes(made, roles.answer, texts, sets, why)
     elif domain == "math":
@@ -186,9 +186,9 @@ def _detected(section: dict[str, Any], roles: _Roles, why: Sequence[str], given:
     """Return the task, with the reason for labels made elsewhere."""
     reasons = [roles.why, *why]
     if given is not None:
-        sure = ", ".join(map(quoted, given.confidence))
+        sure = ", ".join(map(quote_text, given.confidence))
         reasons.append(
-            f"every row has a label that was made elsewhere, {quoted(given.completion)}, and a number that says how "
+            f"every row has a label that was made elsewhere, {quote_text(given.completion)}, and a number that says how "
             f"sure it is, {sure}, so that no model is asked for labels; to ask one, name it by teacher.model instead"
         )
     return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, tuple(reasons), given)
@@ -224,7 +224,7 @@ def check_readable(task: DetectedTask) -> None:
             bad.append((row, no_gold or "no_gold: the row has no gold label"))
     if len(bad) > LimitedSplits.model_fields["max_error_rate"].default * len(rows):
         row, problem = bad[0]
-        values = ", ".join(f"{name}: {quoted(str(value))}" for name, value in row.items())
+        values = ", ".join(f"{name}: {quote_text(str(value))}" for name, value in row.items())
         raise ConfigError(
             f"{task.labelled.path}: taken for {options['name']}, {len(bad):,} of {len(rows):,} rows looked at cannot "
             f"be used; the first: {problem} (its columns: {values}); fix them, or name the task and its columns by "
@@ -232,7 +232,7 @@ def check_readable(task: DetectedTask) -> None:
         )
 
 
-def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
+def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     """Return a task whose columns are those of a published format, if they are."""
     options: dict[str, Any] = {**pair_columns(tables, TEXTS)} if name == "pair" else {}
     domain = get_domain(DomainConfig(name=name, **options))
@@ -254,26 +254,26 @@ def _published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     return DetectedTask({"name": name, **options}, labelled, others[0] if others else None, audited, why)
 
 
-def _options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
+def _find_options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
     """Return two to eight columns whose names are those of options in a row: A, B, C or option1, option2."""
     found = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
     return found if 2 <= len(found) <= len(LETTERS) else []
 
 
-def _multiple_choice(
+def _detect_multiple_choice(
     tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, common: Sequence[str], choices: Sequence[str]
 ) -> DetectedTask:
-    roles = _roles(tables, wishes, ask, without=choices)
+    roles = _find_roles(tables, wishes, ask, without=choices)
     rest = [name for name in common if name not in choices]
     given = given_columns(roles.labelled, roles.answer, rest, ANSWERS)
     left = [name for name in rest if given is None or name not in (given.completion, *given.confidence)]
-    question, why_text = _text(roles, wishes, ask, left, ("question", *TEXTS))
+    question, why_text = _find_text(roles, wishes, ask, left, ("question", *TEXTS))
     section = {"name": "mcqa", "question": question[0], "choices": list(choices), "answer": roles.answer}
     why = f"the columns {', '.join(choices)} look like the options of a question"
     return _detected(section, roles, (why, why_text), given)
 
 
-def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
+def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
     """Return the labelled file and its answer column: the one that the other file lacks, or one with such a name."""
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
@@ -289,7 +289,7 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
         answer = next((found[0] for found in (apart, chosen or named) if len(found) == 1), "")
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
-            for what, holds in (("lists", holds_lists), ("JSON objects", holds_objects)):
+            for what, holds in (("lists", is_list_column), ("JSON objects", holds_objects)):
                 held = [name for name in apart or names if holds(first if name in first.columns else second, name)]
                 if len(held) == 1:
                     answer, why = held[0], f"the only column of {what}"
@@ -297,7 +297,7 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
         if not answer:
             about = "Which column has the right answer?"
             options = [name for name in named or apart or names if not is_id(name)] or names
-            answer, why = _asked(tables, ask, about, options, "--answer COLUMN"), "as you said"
+            answer, why = _ask_user(tables, ask, about, options, "--answer COLUMN"), "as you said"
     shares = filled[answer]
     labelled = tables[shares.index(max(shares))]
     if wishes.answer is None and "accept" in names and {*labelled.counts(answer)} <= {*Prodigy.ANSWERS}:
@@ -307,17 +307,19 @@ def _roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, withou
         )
     if max(shares) < 0.95:
         raise ConfigError(
-            f"{labelled.path}: column {quoted(answer)} has a value in {max(shares):.0%} of the rows alone; put the "
+            f"{labelled.path}: column {quote_text(answer)} has a value in {max(shares):.0%} of the rows alone; put the "
             "rows with and without into a file each, and give both to --data"
         )
     others = [table for table in tables if table is not labelled]
     audited = not others or filled[answer][tables.index(others[0])] > 0.95
     return _Roles(
-        answer, labelled, others[0] if others else None, audited, f"the right answer is {quoted(answer)}: {why}"
+        answer, labelled, others[0] if others else None, audited, f"the right answer is {quote_text(answer)}: {why}"
     )
 
 
-def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]) -> tuple[str, str, LabelColumn | None]:
+def _find_kind(
+    roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]
+) -> tuple[str, str, LabelColumn | None]:
     """Return the domain of texts with an answer (classes, or numbers and formulas), why, and any label-set column."""
     if wishes.domain is None and holds_objects(roles.labelled, roles.answer):
         return "text", "the task is text: the right answers are JSON objects", None
@@ -327,7 +329,7 @@ def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str])
     asks = any(name.casefold() in PROBLEMS for name in common)
     are_sums = numbers >= 0.8 and asks and len(counts) > 2 and wishes.domain is None
     sets = label_column(roles.labelled, roles.answer) if wishes.domain in (None, "classification") else None
-    if sets is not None and (sets.is_list or (not are_sums and _are_few(sets.counts, sets.num_rows))):
+    if sets is not None and (sets.is_list or (not are_sums and _has_few_values(sets.counts, sets.num_rows))):
         about = f"{len(sets.counts)} classes, of which each of {sets.num_rows:,} rows may have several: {sets.why}"
         return "classification", f"the task is classification with {about}", sets
     if wishes.domain is not None:
@@ -338,31 +340,31 @@ def _kind(roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str])
             f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them",
             None,
         )
-    if _are_few(counts, num_rows):
+    if _has_few_values(counts, num_rows):
         about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
         return "classification", about, None
     if len(counts) == 1:
         (only,) = counts
         raise ConfigError(
-            f"{roles.labelled.path}: column {quoted(roles.answer)} has one answer, {quoted(only, 20)}, in all "
+            f"{roles.labelled.path}: column {quote_text(roles.answer)} has one answer, {quote_text(only, 20)}, in all "
             f"{num_rows:,} rows, from which nothing can be learned; give rows with other answers too, or name another "
             "column by --answer"
         )
-    some = ", ".join(quoted(value, 20) for value in list(counts)[:3])
+    some = ", ".join(quote_text(value, 20) for value in list(counts)[:3])
     about = (
         f"{len(counts):,} different answers in {num_rows:,} rows ({some}): is the task math, classification or text?"
     )
     option = "--domain (text: free answers, which a rule or a program checks), or a class of your own"
-    domain = _asked([roles.labelled], ask, about, ("math", "classification", "text"), option)
+    domain = _ask_user([roles.labelled], ask, about, ("math", "classification", "text"), option)
     return domain, f"the task is {domain}: as you said", None
 
 
-def _are_few(counts: Mapping[str, int], num_rows: int) -> bool:
+def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
     """Return whether values are so few, each in so many rows, that they are classes."""
     return 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
 
 
-def _text(
+def _find_text(
     roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
     """Return the columns that the teacher reads: by their names, or the one with by far the longest texts."""
@@ -374,16 +376,16 @@ def _text(
         found = known[0] if known else left[0]
         return (
             found,
-        ), f"the text is {quoted(found)}: by the column's name" if known else f"the text is {quoted(found)}"
+        ), f"the text is {quote_text(found)}: by the column's name" if known else f"the text is {quote_text(found)}"
     lengths = sorted(((roles.labelled.length(name), name) for name in known or left), reverse=True)
     if len(lengths) > 1 and lengths[0][0] > 2 * lengths[1][0] and not known:
-        return (lengths[0][1],), f"the text is {quoted(lengths[0][1])}: the column with the longest texts"
+        return (lengths[0][1],), f"the text is {quote_text(lengths[0][1])}: the column with the longest texts"
     tables = [roles.labelled] if roles.unlabelled is None else [roles.labelled, roles.unlabelled]
-    found = _asked(tables, ask, "Which column does the teacher read?", known or left, "--text COLUMN")
-    return (found,), f"the text is {quoted(found)}: as you said"
+    found = _ask_user(tables, ask, "Which column does the teacher read?", known or left, "--text COLUMN")
+    return (found,), f"the text is {quote_text(found)}: as you said"
 
 
-def _asked(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
+def _ask_user(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
     """Return the user's answer.
 
     Raises:

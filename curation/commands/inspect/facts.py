@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import lance
 import pyarrow as pa
 
-from curation.errors import TableError, kind_of, of_lance
+from curation.errors import TableError, describe_lance_error, get_error_kind
 from curation.json_types import Json
 from curation.tables.schemas import ERROR
 
@@ -112,8 +112,8 @@ def examine(uri: str, question: TableQuery) -> Facts:
     try:
         known = [item for item in dataset.versions() if item["version"] <= dataset.version]
         rows = int(dataset.count_rows())
-        matching = rows if question.where is None else _matching(dataset, question.where)
-        errors = _errors(dataset, question.where) if ERROR.name in names else None
+        matching = rows if question.where is None else _count_matching(dataset, question.where)
+        errors = _count_errors(dataset, question.where) if ERROR.name in names else None
         columns = None if question.columns is None else list(question.columns)
         shown = dataset.to_table(columns=columns, filter=question.where, limit=question.rows) if question.rows else None
         return Facts(
@@ -122,20 +122,20 @@ def examine(uri: str, question: TableQuery) -> Facts:
             rows=rows,
             matching=matching,
             where=question.where,
-            columns=[TableColumn(name=f.name, type=_type(f.type), nullable=f.nullable) for f in dataset.schema],
+            columns=[TableColumn(name=f.name, type=_format_type(f.type), nullable=f.nullable) for f in dataset.schema],
             num_versions=len(known),
-            versions=_versions(dataset, known),
-            fragments=_fragments(dataset),
+            versions=_list_versions(dataset, known),
+            fragments=_count_fragments(dataset),
             errors=errors,
-            sample=[] if shown is None else [_short(row) for row in shown.to_pylist()],
+            sample=[] if shown is None else [_shorten(row) for row in shown.to_pylist()],
         )
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, TableError):
             raise
-        raise TableError(f"{uri}: cannot be read ({of_lance(error) or plain(error)})") from error
+        raise TableError(f"{uri}: cannot be read ({describe_lance_error(error) or strip_locations(error)})") from error
 
 
-def plain(error: Exception) -> str:
+def strip_locations(error: Exception) -> str:
     """Return Lance's message without locations in its own source code."""
     return re.sub(r",? *\S+\.rs:\d+:\d+", "", str(error)).removeprefix("Invalid user input: ")
 
@@ -144,7 +144,9 @@ def _open(uri: str, version: int | None) -> Any:
     try:
         newest = lance.dataset(uri)
     except (OSError, RuntimeError, ValueError) as error:
-        raise TableError(f"{uri}: is not a Lance table ({of_lance(error) or plain(error)})") from error
+        raise TableError(
+            f"{uri}: is not a Lance table ({describe_lance_error(error) or strip_locations(error)})"
+        ) from error
     if version is None:
         return newest
     known = [item["version"] for item in newest.versions()]
@@ -153,37 +155,37 @@ def _open(uri: str, version: int | None) -> Any:
     return lance.dataset(uri, version=version)
 
 
-def _matching(dataset: Any, where: str) -> int:
+def _count_matching(dataset: Any, where: str) -> int:
     try:
         return int(dataset.count_rows(filter=where))
     except (OSError, RuntimeError, ValueError) as error:
         raise TableError(
-            f"--where {where!r}: {plain(error)}; columns of {dataset.uri}: {', '.join(dataset.schema.names)}"
+            f"--where {where!r}: {strip_locations(error)}; columns of {dataset.uri}: {', '.join(dataset.schema.names)}"
         ) from error
 
 
-def _errors(dataset: Any, where: str | None) -> list[ErrorKind]:
+def _count_errors(dataset: Any, where: str | None) -> list[ErrorKind]:
     failed = f"{ERROR.name} IS NOT NULL"
     scanner = dataset.scanner(columns=[ERROR.name], filter=failed if where is None else f"({where}) AND {failed}")
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for batch in scanner.to_batches():
         for text in batch.column(ERROR.name).to_pylist():
-            kind = kind_of(text)
+            kind = get_error_kind(text)
             counts[kind] += 1
             examples.setdefault(kind, text)
     return [ErrorKind(kind=kind, rows=rows, example=examples[kind]) for kind, rows in counts.most_common()]
 
 
-def _short(value: object) -> Any:
+def _shorten(value: object) -> Any:
     """Return a value for JSON; long lists as their size and, if numeric, their norm."""
     if isinstance(value, dict):
-        return {name: _short(part) for name, part in value.items()}
+        return {name: _shorten(part) for name, part in value.items()}
     if isinstance(value, list):
         if len(value) <= LONG:
-            return [_short(part) for part in value]
+            return [_shorten(part) for part in value]
         numbers = [part for part in value if isinstance(part, int | float) and not isinstance(part, bool)]
-        return {"size": len(value)} | ({"norm": _short(math.hypot(*numbers))} if numbers else {})
+        return {"size": len(value)} | ({"norm": _shorten(math.hypot(*numbers))} if numbers else {})
     if isinstance(value, bytes):
         return {"size": len(value)}
     if isinstance(value, float) and not math.isfinite(value):
@@ -191,7 +193,7 @@ def _short(value: object) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _versions(dataset: Any, known: list[Json]) -> list[Version]:
+def _list_versions(dataset: Any, known: list[Json]) -> list[Version]:
     """Return the newest of the ``known`` versions, each with its changes from the previous one."""
     versions: list[Version] = []
     before: _State | None = None
@@ -204,7 +206,7 @@ def _versions(dataset: Any, known: list[Json]) -> list[Version]:
         if before is not None or place == 0:
             time = item["timestamp"].astimezone(UTC).isoformat(timespec="seconds")
             what = "created" if item["version"] == 1 else "the oldest that is kept"  # older ones were cleaned up
-            start = f"{what}: {_many(len(now.columns), 'column')}, {_many(now.rows, 'row')}"
+            start = f"{what}: {_format_count(len(now.columns), 'column')}, {_format_count(now.rows, 'row')}"
             change = start if before is None else _change(before, now)
             versions.append(Version(version=item["version"], time=time, rows=now.rows, change=change))
         before = now
@@ -230,18 +232,18 @@ def _change(before: _State, now: _State) -> str:
     return ", ".join(parts) or "rewritten: the same columns and number of rows"
 
 
-def _fragments(dataset: Any) -> Fragments:
+def _count_fragments(dataset: Any) -> Fragments:
     items = dataset.get_fragments()
     rows = [int(item.count_rows()) for item in items]
     return Fragments(
         count=len(items),
         rows=(min(rows, default=0), max(rows, default=0)),
         deleted_rows=sum(item.num_deletions for item in items),
-        bytes=sum(_file_bytes(dataset.uri, file) for item in items for file in item.metadata.files),
+        bytes=sum(_get_file_bytes(dataset.uri, file) for item in items for file in item.metadata.files),
     )
 
 
-def _file_bytes(uri: str, file: Any) -> int:
+def _get_file_bytes(uri: str, file: Any) -> int:
     """Return the recorded size, else (older writers leave it out) the size on disk."""
     if file.file_size_bytes:
         return int(file.file_size_bytes)
@@ -249,14 +251,14 @@ def _file_bytes(uri: str, file: Any) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _type(kind: pa.DataType) -> str:
+def _format_type(kind: pa.DataType) -> str:
     """Return an Arrow type in numpy's names, e.g. ``float16[1024]``."""
     if pa.types.is_fixed_size_list(kind):
-        return f"{_type(kind.value_type)}[{kind.list_size}]"
+        return f"{_format_type(kind.value_type)}[{kind.list_size}]"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"{_type(kind.value_type)}[]"
+        return f"{_format_type(kind.value_type)}[]"
     return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
 
 
-def _many(number: int, what: str) -> str:
+def _format_count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"

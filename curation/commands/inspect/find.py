@@ -11,9 +11,9 @@ from pathlib import Path
 import lance
 
 from curation.errors import RunDirError, TableError
-from curation.refs import TableRef, table_refs
+from curation.refs import TableRef, iter_table_refs
 from curation.rundir.manifest import Manifest, record_in
-from curation.storage.paths import Place, Remote, place, walk
+from curation.storage.paths import Place, Remote, to_place, walk
 
 NUM_LISTED = 20
 """The number of tables that an error lists."""
@@ -54,9 +54,9 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
     recorded: dict[str, tuple[str, int | None]] = {
-        known: (ref.uri, ref.version) for known, ref in _recorded(Manifest.load(record))
+        known: (ref.uri, ref.version) for known, ref in _iter_recorded(Manifest.load(record))
     }
-    unfinished = {known: uri for known, uri in _unfinished(record) if known.rpartition("/")[0] not in recorded}
+    unfinished = {known: uri for known, uri in _iter_unfinished(record) if known.rpartition("/")[0] not in recorded}
     refs = {known: (uri, None) for known, uri in unfinished.items()} | recorded
     if name in refs:
         return refs[name]
@@ -66,14 +66,14 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     if below:
         raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(below)}")
     near = difflib.get_close_matches(name, refs, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {_listed(list(refs))}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {_format_names(list(refs))}"
     raise TableError(f"{path}: no table of the run is called {name!r}; {hint}")
 
 
 def record_of(path: str) -> Place | None:
     """Return the folder with the record of a run directory or of a filter's output; None if the path is neither."""
     try:
-        return record_in(place(path))
+        return record_in(to_place(path))
     except RunDirError:  # a URL that Lance supports and a run does not
         return None
 
@@ -81,8 +81,8 @@ def record_of(path: str) -> Place | None:
 def list_tables(directory: Place) -> list[FoundTable]:
     """Return the tables of a run: those on record in the order of the stages, then those that no stage recorded."""
     found, seen = [], set()
-    for name, ref in _recorded(Manifest.load(directory)):
-        seen.add(str(place(ref.uri).resolve()))
+    for name, ref in _iter_recorded(Manifest.load(directory)):
+        seen.add(str(to_place(ref.uri).resolve()))
         rows = _count(ref.uri, ref.version)
         state = "missing" if rows is None else "done"
         found.append(FoundTable(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
@@ -93,7 +93,7 @@ def list_tables(directory: Place) -> list[FoundTable]:
     return found
 
 
-def _unfinished(directory: Place) -> Iterator[tuple[str, str]]:
+def _iter_unfinished(directory: Place) -> Iterator[tuple[str, str]]:
     """Yield the tables in stages' folders as ``STAGE/TABLE``, with their URIs: of several folders the newest one's."""
     newest: dict[str, tuple[float, str]] = {}
     for path in _on_disk(directory):
@@ -110,11 +110,11 @@ def _unfinished(directory: Place) -> Iterator[tuple[str, str]]:
     yield from ((name, uri) for name, (_, uri) in newest.items())
 
 
-def _recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
+def _iter_recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
     for stage, record in manifest.stages.items():
-        refs = [] if record.released else list(table_refs(record.outputs))
+        refs = [] if record.released else list(iter_table_refs(record.outputs))
         for ref in refs:
-            yield (stage if len(refs) == 1 else f"{stage}/{place(ref.uri).stem}"), ref
+            yield (stage if len(refs) == 1 else f"{stage}/{to_place(ref.uri).stem}"), ref
 
 
 def _count(uri: str, version: int | None) -> int | None:
@@ -130,7 +130,7 @@ def _require_table(path: str) -> None:
         return
     folder = table if table.is_dir() else table.absolute().parent
     near = islice(_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
-    there = f"tables under {folder}: {_listed([os.path.relpath(str(near_by), folder) for near_by in near])}"
+    there = f"tables under {folder}: {_format_names([os.path.relpath(str(near_by), folder) for near_by in near])}"
     what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
     raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
 
@@ -139,11 +139,11 @@ def _on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
     """Yield the Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
     for root, folders, _ in islice(walk(directory), most):
         if _VERSIONS in folders:
-            yield place(root)
+            yield to_place(root)
             folders.clear()
         folders.sort()
 
 
-def _listed(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = ", ..." if len(names) > NUM_LISTED else ""
     return ", ".join(names[:NUM_LISTED]) + more if names else "none"

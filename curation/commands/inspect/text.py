@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from curation.commands.inspect.facts import Facts
 from curation.commands.inspect.find import FoundTable
-from curation.escaping import escaped
+from curation.escaping import escape_text
 
 WIDTH = 100
 """The maximum number of characters of a value or a message; longer ones are truncated."""
 
 
-def page(facts: Facts) -> str:
+def format_facts(facts: Facts) -> str:
     """Return the facts of a table, section by section."""
     fragments, shown = facts.fragments, len(facts.versions)
     low, high = fragments.rows
@@ -20,32 +20,32 @@ def page(facts: Facts) -> str:
     lines = [
         f"{facts.uri}, version {facts.version}",
         f"rows       {facts.rows:,}" + (f", {facts.matching:,} where {facts.where}" if facts.where is not None else ""),
-        f"fragments  {fragments.count:,}{each if fragments.count else ''}{deleted}, {size(fragments.bytes)} on disk",
+        f"fragments  {fragments.count:,}{each if fragments.count else ''}{deleted}, {format_size(fragments.bytes)} on disk",
         f"versions   {facts.num_versions:,}" + (f", the last {shown}:" if shown < facts.num_versions else ""),
-        *_aligned([(str(item.version), item.time, f"{item.rows:,} rows", item.change) for item in facts.versions]),
+        *_align([(str(item.version), item.time, f"{item.rows:,} rows", item.change) for item in facts.versions]),
         "columns",
-        *_aligned([(item.name, item.type, "" if item.nullable else "not null") for item in facts.columns]),
+        *_align([(item.name, item.type, "" if item.nullable else "not null") for item in facts.columns]),
     ]
     if facts.errors is not None:
         lines.append(f"error rows {sum(item.rows for item in facts.errors):,}")
-        lines += _aligned([(item.kind, f"{item.rows:,}", f"e.g. {_cut(item.example)}") for item in facts.errors])
+        lines += _align([(item.kind, f"{item.rows:,}", f"e.g. {_cut(item.example)}") for item in facts.errors])
     if facts.sample:
         lines.append(f"sample     {len(facts.sample):,} of {facts.matching:,} rows")
     for row in facts.sample:
-        lines += ["  -", *_aligned([(name, _value(value)) for name, value in row.items()], "    ")]
+        lines += ["  -", *_align([(name, _format_value(value)) for name, value in row.items()], "    ")]
     return "\n".join(lines)
 
 
-def tables_page(found: Sequence[FoundTable]) -> str:
+def format_tables(found: Sequence[FoundTable]) -> str:
     """Return the tables of a run, one line each."""
     rows = [("table", "rows", "version", "")]
     for item in found:
         count = "" if item.rows is None else f"{item.rows:,}"
         rows.append((item.name, count, "" if item.version is None else str(item.version), item.state))
-    return "\n".join(_aligned(rows, ""))
+    return "\n".join(_align(rows, ""))
 
 
-def size(num_bytes: int) -> str:
+def format_size(num_bytes: int) -> str:
     """Return a number of bytes in words, binary units."""
     value = float(num_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -55,24 +55,24 @@ def size(num_bytes: int) -> str:
     return f"{value:,.1f} TiB"
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
+def _align(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
     """Return each row as a line of the terminal, with its cells in columns as wide as their longest cell."""
-    rows = [tuple(map(escaped, row)) for row in rows]
+    rows = [tuple(map(escape_text, row)) for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
     return [
         indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, str):
         return _cut(value)
     if isinstance(value, dict) and value.keys() == {"size", "norm"}:
-        return f"{value['size']:,} numbers, norm {_value(value['norm'])}"
+        return f"{value['size']:,} numbers, norm {_format_value(value['norm'])}"
     if isinstance(value, float):
         return f"{value:.5g}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     return _cut(json.dumps(value, ensure_ascii=False))
 
 

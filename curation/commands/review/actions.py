@@ -3,16 +3,16 @@
 import getpass
 from pathlib import Path
 
-from curation.commands.review.folder import make_review, open_review, reviews_in
+from curation.commands.review.folder import list_reviews, make_review, open_review
 from curation.commands.review.source import find
-from curation.commands.review.words import standing_lines
+from curation.commands.review.words import describe_standing
 from curation.errors import ReviewError
 from curation.storage.paths import Place
 
 DEFAULT_NUM = 200
 
 
-def home_of(run: Place, folder: str | None) -> Path:
+def find_review_home(run: Place, folder: str | None) -> Path:
     """Return where the reviews of a run are kept: ``<run>/review`` unless a folder is given.
 
     Raises:
@@ -36,12 +36,14 @@ def start(run: Place, home: Path, *, name: str | None, arm: str | None, num: int
     Raises:
         ReviewError: it cannot be drawn, or was drawn otherwise.
     """
-    if name is None and (arm, num, seed) == (None, None, None) and len(reviews_in(home)) == 1:
-        return standing_lines(open_review(home, None))
+    if name is None and (arm, num, seed) == (None, None, None) and len(list_reviews(home)) == 1:
+        return describe_standing(open_review(home, None))
     origin = find(run, arm)
     name = name or origin.arm
-    if name not in reviews_in(home):
-        return standing_lines(make_review(home, name, origin, num=DEFAULT_NUM if num is None else num, seed=seed or 0))
+    if name not in list_reviews(home):
+        return describe_standing(
+            make_review(home, name, origin, num=DEFAULT_NUM if num is None else num, seed=seed or 0)
+        )
     review = open_review(home, name)
     asked = {"arm": (arm, review.origin.arm), "num": (num, review.drawn["num"]), "seed": (seed, review.drawn["seed"])}
     for key, (wanted, was) in asked.items():
@@ -50,10 +52,10 @@ def start(run: Place, home: Path, *, name: str | None, arm: str | None, num: int
                 f"{review.folder}: was drawn with --{key} {was}, not {wanted}; leave it out, or draw another review "
                 "with --name"
             )
-    return standing_lines(review)
+    return describe_standing(review)
 
 
-def user() -> str:
+def get_user_name() -> str:
     """Return the name of the user of this machine."""
     try:
         return getpass.getuser()

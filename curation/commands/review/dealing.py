@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from curation.commands.review.folder import Review
-from curation.commands.review.log import BACK, Standing, VerdictLine, standing_of
+from curation.commands.review.log import BACK, Standing, VerdictLine, find_standing
 from curation.json_types import Json
 
 CLAIM_SECONDS = 900.0
@@ -38,7 +38,7 @@ class Dealing:
     def page(self, person: str) -> Json:
         """Return the page of a person: the row that is theirs, and how far the review is."""
         with self._lock:
-            return self._page(person)
+            return self._make_page(person)
 
     def judge(self, person: str, row_id: int, verdict: str, *, saw_trust: bool) -> Json:
         """Keep a verdict; the page after it.
@@ -55,7 +55,7 @@ class Dealing:
         with self._lock:
             if (claim := self._claims.get(person)) is not None and claim.row_id == row_id:
                 del self._claims[person]
-            return self._page(person)
+            return self._make_page(person)
 
     def back(self, person: str) -> Json:
         """Withdraw the person's last verdict that still stands, and give them that row again.
@@ -64,7 +64,7 @@ class Dealing:
             ReviewError: it cannot be withdrawn.
         """
         entries = self._review.log.entries()
-        standing = standing_of(entries)
+        standing = find_standing(entries)
         own = (entry for entry in reversed(entries) if entry.person == person and entry.row_id in self._rows)
         last = next((entry for entry in own if standing.get(entry.row_id, {}).get(person) is entry), None)
         if last is not None:
@@ -82,7 +82,7 @@ class Dealing:
         trust: float | None = self._rows[row_id]["trust"]
         return trust
 
-    def _page(self, person: str) -> Json:
+    def _make_page(self, person: str) -> Json:
         standing = self._review.log.standing()
         row_id = self._claim(person, standing)
         row = None if row_id is None else self._rows[row_id]

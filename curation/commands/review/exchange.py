@@ -69,13 +69,13 @@ def export(review: Review, program: str, path: Path) -> str:
     return f"{path}: {len(rows):,} rows that have no verdict yet{kept}; {words}"
 
 
-def _fields(row: Row) -> dict[str, str]:
+def _select_fields(row: Row) -> dict[str, str]:
     return {name: row[name] or "" for name in ("prompt", "label", "completion")}
 
 
 def _write_tasks(rows: list[Row], path: Path) -> str:
     config = path.with_suffix(".xml")
-    tasks = [{"data": {"row_id": str(row["row_id"]), **_fields(row)}} for row in rows]
+    tasks = [{"data": {"row_id": str(row["row_id"]), **_select_fields(row)}} for row in rows]
     write_atomically(path, json.dumps(tasks, indent=1) + "\n")
     write_atomically(config, CONFIG)
     return f"{config} is the labeling interface of the project; import what it exports as JSON"
@@ -84,7 +84,7 @@ def _write_tasks(rows: list[Row], path: Path) -> str:
 def _read_tasks(path: Path, person: str) -> list[Given]:
     """Return the annotations of exported tasks; skipped ones hold no verdict."""
     given = []
-    for number, task in enumerate(_records(path), start=1):
+    for number, task in enumerate(_load_records(path), start=1):
         row_id = task.get("data", {}).get("row_id")
         if row_id is None:
             raise ReviewError(f"{path}: task {number}: has no data.row_id, so it is not one of our tasks")
@@ -102,7 +102,7 @@ def _read_tasks(path: Path, person: str) -> list[Given]:
     return given
 
 
-def _shaped(read: Callable[[Path, str], list[Given]], program: str) -> Callable[[Path, str], list[Given]]:
+def _make_reader(read: Callable[[Path, str], list[Given]], program: str) -> Callable[[Path, str], list[Given]]:
     """Return a reader that refuses records of another shape."""
 
     def reader(path: Path, person: str) -> list[Given]:
@@ -118,7 +118,7 @@ def _write_records(rows: list[Row], path: Path) -> str:
     records = [
         {
             "id": str(row["row_id"]),
-            "fields": _fields(row),
+            "fields": _select_fields(row),
             "metadata": {},
             "suggestions": {},
             "responses": {},
@@ -133,7 +133,7 @@ def _write_records(rows: list[Row], path: Path) -> str:
 def _read_records(path: Path, person: str) -> list[Given]:
     """Return the submitted responses of exported records."""
     given = []
-    for number, record in enumerate(_records(path), start=1):
+    for number, record in enumerate(_load_records(path), start=1):
         if "id" not in record:
             raise ReviewError(f"{path}: record {number}: has no id, so it is not one of our records")
         for response in record.get("responses", {}).get("verdict", ()):
@@ -143,7 +143,7 @@ def _read_records(path: Path, person: str) -> list[Given]:
     return given
 
 
-def _records(path: Path) -> list[Json]:
+def _load_records(path: Path) -> list[Json]:
     try:
         found = json.loads(path.read_text())
     except json.JSONDecodeError as error:
@@ -154,6 +154,6 @@ def _records(path: Path) -> list[Json]:
 
 
 EXCHANGES = {
-    "label-studio": Exchange(_write_tasks, _shaped(_read_tasks, "Label Studio")),
-    "argilla": Exchange(_write_records, _shaped(_read_records, "Argilla")),
+    "label-studio": Exchange(_write_tasks, _make_reader(_read_tasks, "Label Studio")),
+    "argilla": Exchange(_write_records, _make_reader(_read_records, "Argilla")),
 }

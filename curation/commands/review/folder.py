@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.commands.review.log import VerdictLog
-from curation.commands.review.source import Origin, rows_of, texts_of
+from curation.commands.review.source import Origin, find_review_rows, read_row_texts
 from curation.errors import ReviewError
 from curation.json_types import Json, JsonView
 from curation.selection.review import Stratum, draw
@@ -81,7 +81,7 @@ class Review:
         return VerdictLog(self.folder / "verdicts.jsonl")
 
 
-def reviews_in(home: Path) -> list[str]:
+def list_reviews(home: Path) -> list[str]:
     """Return the names of the reviews in a folder."""
     return sorted(path.parent.name for path in home.glob("*/draw.json") if not path.parent.name.startswith("."))
 
@@ -92,7 +92,7 @@ def open_review(home: Path, name: str | None) -> Review:
     Raises:
         ReviewError: there is none, or several and no name.
     """
-    names = reviews_in(home)
+    names = list_reviews(home)
     listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate review draw RUN`"
     if name is None:
         if len(names) != 1:
@@ -111,10 +111,10 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ReviewError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
-    rows, num_candidates = rows_of(origin)
+    rows, num_candidates = find_review_rows(origin)
     drawn = draw(rows, num=num, seed=seed, ranked=origin.ranked)
     row_ids_M = rows.row_ids_N[drawn.place_M]
-    texts = texts_of(origin, row_ids_M)
+    texts = read_row_texts(origin, row_ids_M)
     columns: JsonView = {
         "row_id": row_ids_M,
         **{field: texts[field] for field in ("prompt", "label", "completion")},
@@ -140,11 +140,11 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
         "allocation": "a uniform part over the region, and an extra part by stratum towards Neyman's allocation",
         "strata": [asdict(stratum) for stratum in drawn.strata],
     }
-    _appear(home, name, pa.table(columns, schema=ROWS), record)
+    _write_folder(home, name, pa.table(columns, schema=ROWS), record)
     return Review(home / name)
 
 
-def _appear(home: Path, name: str, rows: pa.Table, record: Json) -> None:
+def _write_folder(home: Path, name: str, rows: pa.Table, record: Json) -> None:
     """Write the folder beside its place and move it there."""
     temporary = home / f".{name}.{uuid.uuid4().hex}"
     try:

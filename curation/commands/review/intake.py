@@ -51,7 +51,7 @@ def take(review: Review, path: Path, read: Reader, *, via: str, person: str) -> 
         raise ReviewError(f"{path}: holds no verdicts")
     known = review.log.standing()
     entries, num_known = [], 0
-    for entry in _checked(path, given, review.row_ids, via):
+    for entry in _check_given(path, given, review.row_ids, via):
         before = known.get(entry.row_id, {}).get(entry.person)
         if before is not None and before.verdict == entry.verdict:
             num_known += 1
@@ -62,11 +62,11 @@ def take(review: Review, path: Path, read: Reader, *, via: str, person: str) -> 
     return IntakeResult(num_new=len(entries), num_known=num_known)
 
 
-def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> Iterable[VerdictLine]:
+def _check_given(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> Iterable[VerdictLine]:
     found: dict[tuple[int, str], tuple[str, VerdictLine]] = {}
     bad: list[str] = []
     for where, row_id, verdict, person in given:
-        kind, number = verdict.strip().lower(), _number(row_id)
+        kind, number = verdict.strip().lower(), _parse_number(row_id)
         if number is None:
             bad.append(f"{where}: row_id {row_id!r} is not an integer")
         elif number not in row_ids:
@@ -114,7 +114,7 @@ def read_csv(path: Path, person: str) -> list[Given]:
         return given
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     try:
         return int(text)
     except ValueError:

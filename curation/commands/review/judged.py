@@ -11,7 +11,7 @@ from curation.arrays import Bools
 from curation.commands.review.folder import Review
 from curation.commands.review.log import Standing, VerdictLine
 from curation.json_types import Json
-from curation.metrics import share_of_finite, weighted_mean
+from curation.metrics import compute_finite_share, compute_weighted_mean
 from curation.selection.review import Stratum
 
 Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
@@ -98,7 +98,7 @@ def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
     return "unsure" if said else "none"
 
 
-def share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, selected: bool) -> Json | None:
+def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, selected: bool) -> Json | None:
     """Return the share of right labels among the selected rows, or among those of the region below the cut.
 
     ``value`` and its interval are of the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
@@ -111,9 +111,11 @@ def share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, s
         return None
     sizes_S = np.array([item.num_rows for item, _ in pairs], dtype=np.float64)
     decided, wrong, right = (
-        weighted_mean(
+        compute_weighted_mean(
             [
-                share_of_finite(count.right + right * count.open, count.decided + judged * count.open, item.num_rows)
+                compute_finite_share(
+                    count.right + right * count.open, count.decided + judged * count.open, item.num_rows
+                )
                 for item, count in pairs
             ],
             sizes_S / sizes_S.sum(),
@@ -132,14 +134,14 @@ def share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, s
     }
 
 
-def by_stratum(strata: Sequence[Stratum], counts: Sequence[VerdictCounts]) -> list[Json]:
+def describe_strata(strata: Sequence[Stratum], counts: Sequence[VerdictCounts]) -> list[Json]:
     """Return every stratum with its answers and the share of right labels among those decided."""
     return [
         {
             **asdict(item),
             "inclusion": item.num_drawn / item.num_rows,
             "answers": count._asdict(),
-            "right": share_of_finite(count.right, count.decided, item.num_rows).to_json(),
+            "right": compute_finite_share(count.right, count.decided, item.num_rows).to_json(),
         }
         for item, count in zip(strata, counts, strict=True)
     ]

@@ -95,14 +95,14 @@ class VerdictLog:
 
     def standing(self) -> "Standing":
         """Return the verdicts that count now, by row and person."""
-        return standing_of(self.entries())
+        return find_standing(self.entries())
 
 
 Standing = dict[int, dict[str, VerdictLine]]
 """The verdict of each person on each row, in the order of the last change."""
 
 
-def standing_of(entries: Iterable[VerdictLine]) -> Standing:
+def find_standing(entries: Iterable[VerdictLine]) -> Standing:
     """Return the verdicts that count after these entries."""
     found: Standing = {}
     for entry in entries:

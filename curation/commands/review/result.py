@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.commands.review.folder import Review
-from curation.commands.review.judged import ReviewedRows, by_stratum, judge, share_right
-from curation.commands.review.source import rows_of
+from curation.commands.review.judged import ReviewedRows, describe_strata, estimate_share_right, judge
+from curation.commands.review.source import find_review_rows
 from curation.errors import ReviewError
 from curation.hashing import derive
 from curation.json_types import Json
@@ -84,9 +84,9 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
         "num_shared": judged.num_shared,
         "disputed": [str(row_id) for row_id in judged.ids_of("disputed")],
         "num_torn": review.log.num_torn,
-        "purity": share_right(review.strata, judged.counts, selected=True),
-        "below": share_right(review.strata, judged.counts, selected=False),
-        "strata": by_stratum(review.strata, judged.counts),
+        "purity": estimate_share_right(review.strata, judged.counts, selected=True),
+        "below": estimate_share_right(review.strata, judged.counts, selected=False),
+        "strata": describe_strata(review.strata, judged.counts),
         "cut": _cut(judged, alpha, delta),
     }
     _write_tables(judged)
@@ -107,7 +107,7 @@ def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json
         cut["before"] = {**{name: before[name] for name in kept}, "n": origin.n}
     if not origin.ranked:
         return cut
-    pool_N = rows_of(origin, floor=drawn["floor"]).scored.raw_N
+    pool_N = find_review_rows(origin, floor=drawn["floor"]).scored.raw_N
     uniform_M = judged.column("uniform")
     answer_M = judged.answer_M[uniform_M]
     found = calibrate(

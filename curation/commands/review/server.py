@@ -17,14 +17,14 @@ from curation.commands.review.dealing import Dealing
 from curation.commands.review.folder import Review
 from curation.commands.review.log import VERDICTS
 from curation.errors import ReviewError
-from curation.escaping import logger_of
+from curation.escaping import get_logger
 from curation.json_types import Json
 
 if TYPE_CHECKING:
     from flask import Flask, Response
     from werkzeug.exceptions import HTTPException
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
@@ -79,7 +79,7 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
 
     @app.post(f"/{token}/api/<action>")
     def act(action: str) -> Json:
-        asked = _asked(flask.request.get_json())
+        asked = _parse_request(flask.request.get_json())
         if asked is None or action not in ACTIONS:
             flask.abort(400, f"give person, and for {action} what it needs, as JSON")
         try:
@@ -122,7 +122,7 @@ def _guard(app: "Flask", token: str) -> None:
         return {"error": f"{type(error).__name__}; the terminal of `curate review` says more"}, 500
 
 
-def _asked(body: object) -> Json | None:
+def _parse_request(body: object) -> Json | None:
     """Return the body of a request, with the person's name; None if it is none."""
     if not isinstance(body, dict) or not isinstance(body.get("person"), str):
         return None

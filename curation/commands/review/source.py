@@ -74,7 +74,7 @@ class Origin:
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
         """Return the inverse of :meth:`to_json`."""
-        single = {name: _ref(value[name]) for name in ("selection", "too_long")}
+        single = {name: _make_ref(value[name]) for name in ("selection", "too_long")}
         several = {name: tuple(map(TableRef.from_json, value[name])) for name in ("labels", "pools")}
         return cls(**{**value, **single, **several})
 
@@ -87,7 +87,7 @@ def find(place: Place, arm: str | None) -> Origin:
     """
     require_reachable(place)
     if (place / MANIFEST).is_file():
-        return _of_filter(place, arm)
+        return _find_in_filter(place, arm)
     if not (place / "manifest.json").is_file():
         raise ReviewError(
             f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {MANIFEST})"
@@ -97,10 +97,10 @@ def find(place: Place, arm: str | None) -> Origin:
     found = list(itertools.takewhile(lambda record: record is not None, made))
     if not found or (record := found[-1]) is None:
         raise ReviewError(f"{place}: nothing is selected yet; `curate run {place} --until gen-0/select` selects")
-    return _of_run(place, len(found) - 1, record, arm)
+    return _find_in_run(place, len(found) - 1, record, arm)
 
 
-def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
+def _find_in_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
     arms, choice, budget = record.outputs["arms"], record.inputs["choice"], record.outputs["budget"]
     try:
         weak = [name for name in arms if not ARMS[name].gold]
@@ -134,14 +134,14 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         selection=TableRef.from_json(arms[arm]["table"]),
         threshold=None,
         num_selected=arms[arm]["num_rows"],
-        too_long=_ref(choice.get("too_long")),
+        too_long=_make_ref(choice.get("too_long")),
         domain=choice["domain"],
         n=budget["n"],
         risk=risk if has_one_cut else None,
     )
 
 
-def _of_filter(output: Place, arm: str | None) -> Origin:
+def _find_in_filter(output: Place, arm: str | None) -> Origin:
     manifest = Manifest.load(output / WORK)
     stages = manifest.stages
     rounds = [name for name in manifest.files if f"write-{name}" in stages]
@@ -186,7 +186,7 @@ class ReviewableRows(NamedTuple):
     """How many rows may be selected; more than ``scored`` holds."""
 
 
-def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
+def find_review_rows(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
     """Return the rows that score at least the floor, or without one the best: the region of a review and some more.
 
     If the arm does not rank, they are those that it selected. The scores are read as a stream; memory grows with the
@@ -196,13 +196,13 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
         ReviewError: a table of the run is gone.
     """
     try:
-        selected_n = _ids(origin.selection)
+        selected_n = _read_ids(origin.selection)
         if not origin.ranked:
             unknown_n = np.full(len(selected_n), np.nan, dtype=np.float32)
             all_n = np.ones(len(selected_n), dtype=np.bool_)
             scored = ScoredRows(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
             return ReviewableRows(scored, len(selected_n))
-        found, num_candidates = _best(origin, floor)
+        found, num_candidates = _find_best(origin, floor)
     except (OSError, ValueError) as error:
         raise ReviewError(
             f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, "
@@ -213,29 +213,29 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
     return ReviewableRows(found, num_candidates)
 
 
-def _best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
+def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
     """Return the rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
-    out_M, wanted = _ids(origin.too_long), REACH * origin.num_selected
+    out_M, wanted = _read_ids(origin.too_long), REACH * origin.num_selected
     kept: list[ScoredRows] = []
     num_kept = num_read = 0
-    for part in _scores(origin):
+    for part in _iter_scores(origin):
         may_N = ~np.isin(part.row_ids_N, out_M)
         num_read += int(may_N.sum())
-        kept.append(_only(part, may_N if floor is None else may_N & (part.raw_N >= floor)))
+        kept.append(_select(part, may_N if floor is None else may_N & (part.raw_N >= floor)))
         num_kept += len(kept[-1].raw_N)
         if floor is None and wanted and num_kept > 2 * wanted + SPARE_ROWS:
-            joined = _joined(kept)
+            joined = _join(kept)
             least = np.partition(joined.raw_N, num_kept - wanted)[num_kept - wanted]
-            kept = [_only(joined, joined.raw_N >= least)]
+            kept = [_select(joined, joined.raw_N >= least)]
             num_kept = len(kept[0].raw_N)
-    return _joined(kept), num_read
+    return _join(kept), num_read
 
 
-def _only(rows: ScoredRows, kept_N: Bools) -> ScoredRows:
+def _select(rows: ScoredRows, kept_N: Bools) -> ScoredRows:
     return ScoredRows(**{name: column_N[kept_N] for name, column_N in vars(rows).items()})
 
 
-def _joined(parts: list[ScoredRows]) -> ScoredRows:
+def _join(parts: list[ScoredRows]) -> ScoredRows:
     if not parts:
         nothing = np.zeros(0, dtype=np.float32)
         return ScoredRows(
@@ -244,7 +244,7 @@ def _joined(parts: list[ScoredRows]) -> ScoredRows:
     return ScoredRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
-def _scores(origin: Origin) -> Iterator[ScoredRows]:
+def _iter_scores(origin: Origin) -> Iterator[ScoredRows]:
     """Yield the rows with a label and a score, by batch; ``selected_N``: whether they pass a filter's threshold."""
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
@@ -258,10 +258,10 @@ def _scores(origin: Origin) -> Iterator[ScoredRows]:
                 score_B = batch.column(threshold["column"]).to_numpy(zero_copy_only=False)
                 passed_B = Bound(**threshold["bound"]).passes(ids_B, score_B)
             rows = ScoredRows(row_ids_N=ids_B, raw_N=raw_B, trust_N=function.score(batch), selected_N=passed_B)
-            yield _only(rows, np.isfinite(raw_B))
+            yield _select(rows, np.isfinite(raw_B))
 
 
-def texts_of(origin: Origin, row_ids_M: Int64s) -> pa.Table:
+def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:
     """Prompt, weak label and completion of rows, in the order of the ids; the label is null if it was not read."""
     domain = get_domain(DomainConfig.model_validate(origin.domain))
     wanted = f"row_id IN ({', '.join(map(str, row_ids_M.tolist()))})"
@@ -279,11 +279,11 @@ def texts_of(origin: Origin, row_ids_M: Int64s) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in rows[0]]))
 
 
-def _ids(ref: TableRef | None) -> Int64s:
+def _read_ids(ref: TableRef | None) -> Int64s:
     """Return the row ids of a table, int64 [M]; none without one."""
     found: Int64s = np.zeros(0, dtype=np.int64) if ref is None else io.read(ref, ["row_id"])["row_id"].to_numpy()
     return found
 
 
-def _ref(value: Mapping[str, object] | None) -> TableRef | None:
+def _make_ref(value: Mapping[str, object] | None) -> TableRef | None:
     return None if value is None else TableRef.from_json(dict(value))

@@ -9,7 +9,7 @@ import click
 
 from curation.escaping import echo
 from curation.heavy import Lazy
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
     from curation.commands.review import actions, words
@@ -47,54 +47,54 @@ def review() -> None:
     """
 
 
-def _review(function: F) -> F:
+def _add_review_options(function: F) -> F:
     """Return the argument and the options that name a review."""
     return RUN_DIR(NAME(FOLDER(function)))
 
 
-def _opened(run_dir: str, folder: str | None, name: str | None) -> "Review":
+def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
     from curation.commands.review.folder import open_review
 
-    return open_review(actions.home_of(place(run_dir), folder), name)
+    return open_review(actions.find_review_home(to_place(run_dir), folder), name)
 
 
 @review.command()
-@_review
+@_add_review_options
 @click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
 @click.option("--num", type=int, metavar="ROWS", help="How many rows to draw (default: 200).")
 @click.option("--seed", type=int, metavar="NUMBER", help="Of the draw (default: 0).")
 def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
     """Draw the rows to judge; again, say how far the review is."""
-    home = actions.home_of(place(run_dir), folder)
-    echo("\n".join(actions.start(place(run_dir), home, name=name, **asked)))
+    home = actions.find_review_home(to_place(run_dir), folder)
+    echo("\n".join(actions.start(to_place(run_dir), home, name=name, **asked)))
 
 
 @review.command()
-@_review
+@_add_review_options
 @PERSON
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
 def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
     """Serve the page on which people judge, on this machine alone, until Ctrl-C."""
     from curation.commands.review import server
 
-    drawn = _opened(run_dir, folder, name)
-    server.serve(drawn, port, person or actions.user(), echo)
-    echo(words.standing_lines(drawn)[1])
+    drawn = _open(run_dir, folder, name)
+    server.serve(drawn, port, person or actions.get_user_name(), echo)
+    echo(words.describe_standing(drawn)[1])
 
 
 @review.command("export")
-@_review
+@_add_review_options
 @click.argument("program", type=click.Choice(["label-studio", "argilla"]))
 @FILE
 def export_rows(run_dir: str, folder: str | None, name: str | None, program: str, path: str) -> None:
     """Write the rows without a verdict to FILE, as JSON that the program imports."""
     from curation.commands.review.exchange import export
 
-    echo(export(_opened(run_dir, folder, name), program, Path(path)))
+    echo(export(_open(run_dir, folder, name), program, Path(path)))
 
 
 @review.command("import")
-@_review
+@_add_review_options
 @click.argument("program", type=click.Choice(["csv", "label-studio", "argilla"]))
 @FILE
 @PERSON
@@ -108,15 +108,15 @@ def import_verdicts(
     from curation.commands.review.exchange import EXCHANGES
     from curation.commands.review.intake import read_csv, take
 
-    drawn, read = _opened(run_dir, folder, name), read_csv if program == "csv" else EXCHANGES[program].read
-    taken = take(drawn, Path(path), read, via=program, person=person or actions.user())
+    drawn, read = _open(run_dir, folder, name), read_csv if program == "csv" else EXCHANGES[program].read
+    taken = take(drawn, Path(path), read, via=program, person=person or actions.get_user_name())
     known = f", {taken.num_known:,} were known already" if taken.num_known else ""
     echo(f"{path}: {taken.num_new:,} verdicts taken{known}")
-    echo(words.standing_lines(drawn)[1])
+    echo(words.describe_standing(drawn)[1])
 
 
 @review.command()
-@_review
+@_add_review_options
 @click.option("--alpha", type=float, help="The highest share of wrong labels (default: the run's, 0.1).")
 @click.option("--delta", type=float, help="The highest probability of failure (default: as --alpha).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -126,7 +126,7 @@ def result(
     """Print what the verdicts give, and write it to review.json."""
     from curation.commands.review.result import conclude
 
-    drawn = _opened(run_dir, folder, name)
+    drawn = _open(run_dir, folder, name)
     found = conclude(drawn, alpha=alpha, delta=delta)
-    echo(json.dumps(found, indent=1) if as_json else "\n".join(words.result_lines(found)))
+    echo(json.dumps(found, indent=1) if as_json else "\n".join(words.describe_result(found)))
     echo(f"written: {drawn.folder / 'review.json'}, with judged.parquet and calibration.parquet", err=as_json)

@@ -5,7 +5,7 @@ from curation.commands.review.judged import judge
 from curation.json_types import Json
 
 
-def standing_lines(review: Review) -> list[str]:
+def describe_standing(review: Review) -> list[str]:
     """Return how a review was drawn, and how far it is."""
     drawn, origin = review.drawn, review.origin
     judged = judge(review, review.log.standing())
@@ -26,7 +26,7 @@ def standing_lines(review: Review) -> list[str]:
     return lines
 
 
-def result_lines(result: Json) -> list[str]:
+def describe_result(result: Json) -> list[str]:
     """Return a result as ``curate review result`` prints it."""
     answers = result["answers"]
     said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
@@ -42,22 +42,22 @@ def result_lines(result: Json) -> list[str]:
     below = sum(stratum["num_rows"] for stratum in result["strata"] if not stratum["selected"])
     if result["num_selected"]:
         what = f"purity of the {result['num_selected']:,} rows that {result['arm']} selected"
-        lines += _purity(what, result["purity"])
+        lines += _describe_purity(what, result["purity"])
     if below:
         rest = "below them" if result["num_selected"] else f"with a score, of which {result['arm']} selected none"
-        lines += _purity(f"share right of the {below:,} rows {rest}", result["below"])
+        lines += _describe_purity(f"share right of the {below:,} rows {rest}", result["below"])
     lines += _cut(result)
     if result["generation"] is not None and result["purity"] is not None:
         lines.append(f"`curate report {result['run']}` sets the purity into the report and its verdict")
     return lines
 
 
-def _purity(what: str, share: Json | None) -> list[str]:
+def _describe_purity(what: str, share: Json | None) -> list[str]:
     if share is None:
         return [f"{what}: not known, a stratum of them has no row that is right or wrong yet"]
-    lines = [f"{what}: {_interval(share)}, {share['n']:,} rows, {share['method']}"]
+    lines = [f"{what}: {_format_interval(share)}, {share['n']:,} rows, {share['method']}"]
     if share["answers"]["unsure"] + share["answers"]["disputed"]:
-        wrong, right = (_interval(share[key]) for key in ("if_wrong", "if_right"))
+        wrong, right = (_format_interval(share[key]) for key in ("if_wrong", "if_right"))
         lines.append(f"  with unsure and disputed rows as wrong {wrong}, as right {right}")
     return lines
 
@@ -68,7 +68,7 @@ def _cut(result: Json) -> list[str]:
         why = "are no top by score (a draw, quotas or a cap on labels)"
         return [f"certified cut: none, as the rows of {result['arm']} {why}"]
     level = f"at most {cut['alpha']:.0%} wrong with confidence {1 - cut['delta']:.0%}"
-    lines = [f"certified cut before the review: {_before(before)}"]
+    lines = [f"certified cut before the review: {_describe_before(before)}"]
     wrong = after["num_counted_wrong"]
     evidence = f"{after['num_calibration']:,} rows drawn uniformly"
     evidence += f", {wrong:,} unsure, disputed or not judged ones counted as wrong" if wrong else ""
@@ -84,7 +84,7 @@ def _cut(result: Json) -> list[str]:
     return lines
 
 
-def _before(before: Json | None) -> str:
+def _describe_before(before: Json | None) -> str:
     if before is None:
         return "none was asked for"
     if before["threshold"] is None:
@@ -95,5 +95,5 @@ def _before(before: Json | None) -> str:
     )
 
 
-def _interval(share: Json) -> str:
+def _format_interval(share: Json) -> str:
     return f"{share['value']:.3f} ({share['low']:.3f} to {share['high']:.3f})"

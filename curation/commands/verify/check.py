@@ -17,12 +17,12 @@ from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Listing
 from curation.rundir.sealed import load as load_seal
-from curation.storage.cache import fetched
+from curation.storage.cache import fetch_folder
 from curation.storage.digest import SHA256, Content
-from curation.storage.paths import Place, Remote, place, require_reachable
+from curation.storage.paths import Place, Remote, require_reachable, to_place
 from curation.tables import io
 from curation.tables.digests import digest_in
-from curation.tables.versions import VERSIONS, files_of, find_torn
+from curation.tables.versions import VERSIONS, find_torn, list_version_files
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
@@ -99,7 +99,7 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
     Raises:
         RunDirError: it is no run directory, no output of a filter and no trust package.
     """
-    home, begun = place(target).absolute(), time.monotonic()
+    home, begun = to_place(target).absolute(), time.monotonic()
     require_reachable(home)
     found = Verified(target=str(home))
     if (home / MANIFEST).is_file():
@@ -167,7 +167,7 @@ def _check_filter(checker: Checker) -> None:
             continue
         ref = TableRef(uri=str(home / path), version=int(file["version"]))
         try:
-            named, now = files_of(ref), io.count(ref)
+            named, now = list_version_files(ref), io.count(ref)
         except TableError as error:
             checker.add(None, path, str(error))
             continue
@@ -185,7 +185,7 @@ def _check_package(checker: Checker, allow_code: Collection[str]) -> None:
     try:
         package = load(home, allow_code=allow_code)
         check_content(package)
-        files = json.loads((Path(fetched(package.uri)) / "package.json").read_text())["files"].values()
+        files = json.loads((Path(fetch_folder(package.uri)) / "package.json").read_text())["files"].values()
         found.files, found.bytes = len(files) + 1, sum(file["bytes"] for file in files)
     except PackageError as error:
         checker.add(None, "package.json", str(error).removeprefix(f"{home}: "))

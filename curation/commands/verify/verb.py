@@ -9,7 +9,7 @@ import click
 from curation.commands.options import ALLOW_CODE
 from curation.escaping import echo
 from curation.telemetry.console import progress
-from curation.telemetry.standing import speed
+from curation.telemetry.standing import format_speed
 
 if TYPE_CHECKING:
     from curation.commands.verify.check import Verified
@@ -31,12 +31,12 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
 
     with progress("verify") as update:
         found = verify_target(target, update, allow_code)
-    echo(json.dumps(found.to_json(), indent=1) if as_json else _page(found))
+    echo(json.dumps(found.to_json(), indent=1) if as_json else _format_page(found))
     sys.exit(1 if found.damage else 0)
 
 
-def _page(found: "Verified") -> str:
-    from curation.commands.inspect.text import size
+def _format_page(found: "Verified") -> str:
+    from curation.commands.inspect.text import format_size
 
     lines = [f"damaged: {item.path}: {item.problem}" for item in found.damage[:NUM_SHOWN]]
     if len(found.damage) > NUM_SHOWN:
@@ -46,8 +46,8 @@ def _page(found: "Verified") -> str:
         lines.append(f"{stage}: restore its files, or make it again: {redo}" if stage else f"to mend it: {redo}")
     if found.unsealed:
         lines.append(f"without digests, not verified: {', '.join(found.unsealed)}")
-    rate = f", {speed(found.rows / found.seconds)} rows/s" if found.seconds and found.rows else ""
-    read = f"{found.files:,} files, {size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s{rate}"
+    rate = f", {format_speed(found.rows / found.seconds)} rows/s" if found.seconds and found.rows else ""
+    read = f"{found.files:,} files, {format_size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s{rate}"
     outcome = f"{len(found.damage):,} damaged" if found.damage else "all as they were written"
     lines.append(f"{found.target}: {read}: {outcome}")
     return "\n".join(lines)

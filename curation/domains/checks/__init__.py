@@ -49,7 +49,7 @@ def check_of(value: object) -> Check:
     if isinstance(value, str) and value in _RULES:
         value = {value: {}}
     if isinstance(value, Mapping) and "command" in value:
-        return _made(CommandCheck, "command", value)
+        return _make_check(CommandCheck, "command", value)
     if not isinstance(value, Mapping) or len(value) != 1 or (name := next(iter(value))) not in _RULES:
         raise ConfigError(
             f"check: {value!r} is none of {', '.join(_KNOWN)}; give one, or one with its options, as "
@@ -58,10 +58,10 @@ def check_of(value: object) -> Check:
     options = value[name]
     if not isinstance(options, Mapping):
         raise ConfigError(f"check.{name}: {options!r} is no mapping of options; docs/data-forms.md lists them")
-    return _made(_RULES[name], name, options)
+    return _make_check(_RULES[name], name, options)
 
 
-def _made(made_by: Any, name: str, options: Mapping[str, Any]) -> Check:
+def _make_check(made_by: Any, name: str, options: Mapping[str, Any]) -> Check:
     try:
         check: Check = made_by(**options)
     except TypeError as error:

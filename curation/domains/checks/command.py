@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from curation.errors import ConfigError, RowError
-from curation.escaping import escaped, logger_of, quoted
+from curation.escaping import escape_text, get_logger, quote_text
 from curation.json_types import Json, JsonView
 
-logger = logger_of(__name__)
+logger = get_logger(__name__)
 
 REMOVED = "command"
 """The option ``check`` of a trust package whose run graded by a command: a package brings none."""
@@ -112,7 +112,7 @@ class CommandCheck:
         for place, word in enumerate(self.command):
             path = Path(word)
             is_file = path.is_absolute() and path.is_file()
-            if place == 0 and not is_file and shutil.which(word, path=_path()) is None:
+            if place == 0 and not is_file and shutil.which(word, path=_get_search_path()) is None:
                 raise ConfigError(
                     f"check.command: {word!r} is no program that is found here; correct it, or install it"
                 )
@@ -138,10 +138,10 @@ class CommandCheck:
         known: dict[str, bool | RowError] = {}
         for start in range(0, len(each), self._batch_rows):
             batch = each[start : start + self._batch_rows]
-            known.update(zip(batch, self._verdicts(batch), strict=True))
+            known.update(zip(batch, self._check_batch(batch), strict=True))
         return [known[item] for item in items]
 
-    def _verdicts(self, batch: Sequence[str]) -> list[bool | RowError]:
+    def _check_batch(self, batch: Sequence[str]) -> list[bool | RowError]:
         try:
             verdicts = self._run(batch, self._seconds)
         except _Failed as error:
@@ -150,7 +150,7 @@ class CommandCheck:
             self._num_failed = 0
             return [*verdicts]
         if len(batch) == 1:
-            return [self._alone(first)]
+            return [self._make_row_error(first)]
         logger.warning("check.command: %s; its %d rows are tried one by one", first, len(batch))
         found: list[bool | RowError] = []
         seconds = min(self._seconds, max(LEAST_ALONE, self._seconds * SHARE_ALONE / len(batch)))
@@ -159,10 +159,10 @@ class CommandCheck:
                 found += self._run([item], seconds)
                 self._num_failed = 0
             except _Failed as error:
-                found.append(self._alone(error))
+                found.append(self._make_row_error(error))
         return found
 
-    def _alone(self, error: _Failed) -> RowError:
+    def _make_row_error(self, error: _Failed) -> RowError:
         """Return the error of a row that the command was given alone.
 
         Raises:
@@ -189,7 +189,7 @@ class CommandCheck:
             (folder / "root").mkdir()
             lines = (json.dumps({"id": place, **json.loads(item)}) for place, item in enumerate(items))
             (folder / "in").write_text("".join(f"{line}\n" for line in lines))
-            code, is_late = self._launched(folder, seconds)
+            code, is_late = self._launch(folder, seconds)
             written = (folder / "status").read_text().splitlines()
             facts: Json = dict(fact for line in written for fact in json.loads(line).items())
             if "cannot_start" in facts:
@@ -198,7 +198,7 @@ class CommandCheck:
                 _say_unlimited()
             elif not all(facts.get(name, True) for name in UNLIMITED):
                 raise ConfigError(
-                    f"check.command: this machine grants no sandbox, without which {_unlimited(facts)}; it needs "
+                    f"check.command: this machine grants no sandbox, without which {_describe_unlimited(facts)}; it needs "
                     "Linux, user namespaces (or root) and overlay mounts; give sandbox: none beside command for a "
                     "program that you trust"
                 )
@@ -209,21 +209,21 @@ class CommandCheck:
             if (folder / "out").stat().st_size > LINE_BYTES * len(items) + MORE_BYTES:
                 raise _Failed(f"it printed more than {LINE_BYTES:,} bytes a row")
             if code:
-                raise _Failed(f"it ended with {_ending(code)}{_last_line(folder / 'err')}")
+                raise _Failed(f"it ended with {_describe_exit(code)}{_read_last_line(folder / 'err')}")
             verdicts = (folder / "out").read_bytes().decode(errors="replace").splitlines()
             if len(verdicts) != len(items):
                 raise _Failed(f"it printed {len(verdicts):,} lines for {len(items):,} rows; a verdict a line is wanted")
-            return [_verdict(line, place) for place, line in enumerate(verdicts)]
+            return [_parse_verdict(line, place) for place, line in enumerate(verdicts)]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _shown(self) -> list[str]:
+    def _list_shown(self) -> list[str]:
         """Return the folders that the command is shown: of the system, of its program, and of the files that it names.
 
         Of a folder that is its own there (``EMPTY``) it is shown the named files instead.
         """
-        program = os.path.realpath(shutil.which(self.command[0], path=_path()) or self.command[0])
-        found = {*SYSTEM, *_path().split(os.pathsep), sys.prefix, sys.base_prefix}
+        program = os.path.realpath(shutil.which(self.command[0], path=_get_search_path()) or self.command[0])
+        found = {*SYSTEM, *_get_search_path().split(os.pathsep), sys.prefix, sys.base_prefix}
         for path in (Path(program), *(Path(word) for word in self.command if Path(word).is_absolute())):
             found.add(str(path if path.is_dir() or str(path.parent) in EMPTY else path.parent))
         found |= {os.path.realpath(path) for path in found if path not in SYSTEM}
@@ -232,7 +232,7 @@ class CommandCheck:
         paths = (os.path.abspath(path) for path in found if os.path.isabs(path))
         return sorted(path for path in paths if os.path.isdir(path) or os.path.isfile(path))
 
-    def _launched(self, folder: Path, seconds: float) -> tuple[int, bool]:
+    def _launch(self, folder: Path, seconds: float) -> tuple[int, bool]:
         """Run the command in ``folder``; its exit code, and whether its time was up."""
         with (
             (folder / "in").open("rb") as stdin,
@@ -247,7 +247,7 @@ class CommandCheck:
                 "parent": os.getpid(),
                 "sandbox": self._is_boxed,
                 "root": str(folder / "root"),
-                "read": self._shown(),
+                "read": self._list_shown(),
             }
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_LAUNCH), json.dumps(limits), *self.command],
@@ -255,7 +255,7 @@ class CommandCheck:
                 stdout=stdout,
                 stderr=stderr,
                 cwd=folder / "work",
-                env={"PATH": _path()},
+                env={"PATH": _get_search_path()},
                 pass_fds=[status.fileno()],
                 start_new_session=True,
             )
@@ -297,12 +297,12 @@ class Removed:
         )
 
 
-def _path() -> str:
+def _get_search_path() -> str:
     """Return the search path of commands: ``python`` is the one that runs this."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     """Return an exit code in words; of a process that a signal ended it is 128 and its number, or minus that."""
     number = -code if code < 0 else code - 128
     try:
@@ -311,15 +311,15 @@ def _ending(code: int) -> str:
         return f"exit code {code}"
 
 
-def _last_line(path: Path) -> str:
+def _read_last_line(path: Path) -> str:
     """Return the last line of what a command said of its error, in brackets."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 2_000))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return f" ({escaped(lines[-1][:200])})" if lines else ""
+    return f" ({escape_text(lines[-1][:200])})" if lines else ""
 
 
-def _verdict(line: str, place: int) -> bool:
+def _parse_verdict(line: str, place: int) -> bool:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -328,7 +328,7 @@ def _verdict(line: str, place: int) -> bool:
         value = value.get("right") if value.get("id", place) == place else None
     if not isinstance(value, bool):
         raise _Failed(
-            f"it printed {quoted(line)} in line {place + 1}, which is no verdict: true, false, or "
+            f"it printed {quote_text(line)} in line {place + 1}, which is no verdict: true, false, or "
             '{"right": true}, with the row\'s own id if there is one'
         )
     return value
@@ -342,11 +342,11 @@ UNLIMITED = {
 """Harm that a command can do where the system does not prevent it, by the facts of the launcher."""
 
 
-def _unlimited(facts: JsonView) -> str:
+def _describe_unlimited(facts: JsonView) -> str:
     return ", and ".join(words for name, words in UNLIMITED.items() if not facts.get(name, False))
 
 
 @cache
 def _say_unlimited() -> None:
     """Say once in each process what a command without a sandbox can do."""
-    logger.warning("check.sandbox: none, so %s; run trusted programs only", _unlimited({}))
+    logger.warning("check.sandbox: none, so %s; run trusted programs only", _describe_unlimited({}))

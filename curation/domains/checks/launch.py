@@ -162,7 +162,7 @@ def limit(limits: Limits, others: int) -> None:
     call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def pids() -> list[int]:
+def list_pids() -> list[int]:
     """Return all processes that are seen."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -170,10 +170,10 @@ def pids() -> list[int]:
         return []
 
 
-def num_of_user() -> int:
+def count_user_threads() -> int:
     """Return the processes and threads of this user, which the kernel counts against the limit."""
     found = 0
-    for pid in pids():
+    for pid in list_pids():
         try:
             task = os.stat(f"/proc/{pid}/task")
         except OSError:
@@ -182,7 +182,7 @@ def num_of_user() -> int:
     return found
 
 
-def of_command(pid: int, table: str | None, first: int) -> bool:
+def is_of_command(pid: int, table: str | None, first: int) -> bool:
     """Return whether a process is the command's: of its process table, or else of this session."""
     try:
         if table is not None:
@@ -192,11 +192,11 @@ def of_command(pid: int, table: str | None, first: int) -> bool:
         return False
 
 
-def too_many(table: str | None, first: int, most: int) -> bool:
+def has_too_many(table: str | None, first: int, most: int) -> bool:
     """Return whether the command has more processes than allowed; counting ends there."""
     found = 0
-    for pid in reversed(pids()):
-        found += of_command(pid, table, first)
+    for pid in reversed(list_pids()):
+        found += is_of_command(pid, table, first)
         if found > most + 2:  # its first process and the one that waits for it
             return True
     return False
@@ -227,7 +227,7 @@ def start(limits: Limits, command: list[str], others: int, niceness: int, is_alo
     while True:
         pid, status = os.wait()
         if pid == child:
-            os._exit(code_of(status))
+            os._exit(to_exit_code(status))
 
 
 def tell(limits: Limits, **facts: object) -> None:
@@ -235,7 +235,7 @@ def tell(limits: Limits, **facts: object) -> None:
     os.write(limits["status"], json.dumps(facts).encode() + b"\n")
 
 
-def code_of(status: int) -> int:
+def to_exit_code(status: int) -> int:
     """Return the exit code of a wait status; of a signal as a shell has it."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
@@ -248,7 +248,7 @@ def main() -> int:
     if os.getppid() != limits["parent"]:
         return CANNOT_START  # it ended before this could be noticed
     os.set_inheritable(limits["status"], False)
-    others, niceness = num_of_user(), hurry()
+    others, niceness = count_user_threads(), hurry()
     isolated = isolate() if limits["sandbox"] else {"network": False, "processes": False}
     tell(limits, **isolated)
     first = os.fork()
@@ -262,8 +262,8 @@ def main() -> int:
     while True:
         pid, ended = os.waitpid(first, os.WNOHANG)
         if pid:
-            return code_of(ended)
-        if too_many(table, first, limits["processes"]):
+            return to_exit_code(ended)
+        if has_too_many(table, first, limits["processes"]):
             tell(limits, why=f"had more than {limits['processes']} processes")
             os.kill(first, signal.SIGKILL)
             os.waitpid(first, 0)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import regex
 
-from curation.domains.identity import plain_text
+from curation.domains.identity import normalise_prose
 from curation.errors import ConfigError, RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 
 PATTERN_SECONDS = 1.0
 """Seconds after which a match of a pattern is given up; the package looks at the clock now and then, so it may be some
@@ -38,9 +38,9 @@ class _Rule(ABC):
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
         """Return a verdict for each completion."""
-        return [self._verdict(*pair) for pair in zip(completions, references, strict=True)]
+        return [self._judge(*pair) for pair in zip(completions, references, strict=True)]
 
-    def _verdict(self, completion: str, reference: str) -> bool | RowError:
+    def _judge(self, completion: str, reference: str) -> bool | RowError:
         try:
             return self.right(completion, reference)
         except RowError as error:
@@ -67,8 +67,8 @@ class Normalised(_Rule):
     """The texts are equal without letter case, white space, quotation marks and punctuation at words' ends."""
 
     def right(self, completion: str, reference: str) -> bool:
-        """Return whether they are (``curation.domains.identity.plain_text``)."""
-        return plain_text(completion) == plain_text(reference)
+        """Return whether they are (``curation.domains.identity.normalise_prose``)."""
+        return normalise_prose(completion) == normalise_prose(reference)
 
 
 class Number(_Rule):
@@ -91,14 +91,14 @@ class Number(_Rule):
     def right(self, completion: str, reference: str) -> bool:
         """Return whether the numbers are equal, up to the tolerance."""
         if (wanted := _NUMBER.fullmatch(reference.strip())) is None:
-            raise RowError(f"bad_reference: {quoted(reference)} is not a number")
+            raise RowError(f"bad_reference: {quote_text(reference)} is not a number")
         if not (found := _NUMBER.findall(completion)):
             return False
-        gold, answer = _decimal(wanted[0]), _decimal(found[-1])
+        gold, answer = _parse_decimal(wanted[0]), _parse_decimal(found[-1])
         return gold == answer or abs(gold - answer) <= max(self._absolute, self._relative * abs(gold))
 
 
-def _decimal(text: str) -> Decimal:
+def _parse_decimal(text: str) -> Decimal:
     return Decimal(text.replace(",", "").replace("\N{MINUS SIGN}", "-"))
 
 
@@ -116,24 +116,24 @@ class Pattern(_Rule):
         self._pattern = None
         if pattern is not None:
             try:
-                self._pattern = _compiled(pattern)
+                self._pattern = _compile(pattern)
             except RowError as error:
                 raise ConfigError(f"check.regex.pattern: {str(error).partition(': ')[2]}") from error
 
     def right(self, completion: str, reference: str) -> bool:
         """Return whether it matches."""
-        pattern = self._pattern or _compiled(reference.strip())
+        pattern = self._pattern or _compile(reference.strip())
         if len(completion) > MOST_MATCHED:
             raise RowError(f"check_failed: a completion of more than {MOST_MATCHED:,} characters is not matched")
         try:
             return pattern.fullmatch(completion.strip(), timeout=PATTERN_SECONDS) is not None
         except TimeoutError:
             raise RowError(
-                f"check_failed: {quoted(pattern.pattern)} took longer than {PATTERN_SECONDS:g} s on this completion"
+                f"check_failed: {quote_text(pattern.pattern)} took longer than {PATTERN_SECONDS:g} s on this completion"
             ) from None
 
 
-def _compiled(pattern: object) -> Any:
+def _compile(pattern: object) -> Any:
     """Return the compiled expression.
 
     Raises:
@@ -144,7 +144,7 @@ def _compiled(pattern: object) -> Any:
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise RowError(f"bad_reference: {quoted(pattern)} is no regular expression ({error})") from None
+        raise RowError(f"bad_reference: {quote_text(pattern)} is no regular expression ({error})") from None
 
 
 class Json(_Rule):
@@ -165,14 +165,14 @@ class Json(_Rule):
     def right(self, completion: str, reference: str) -> bool:
         """Return whether they are equal; numbers are by value, and true is not 1."""
         try:
-            wanted = self._cut(_loaded(reference))
+            wanted = self._cut(_parse_json(reference))
         except (ValueError, RecursionError):
-            raise RowError(f"bad_reference: {quoted(reference)} is not JSON") from None
+            raise RowError(f"bad_reference: {quote_text(reference)} is not JSON") from None
         except KeyError as error:
-            raise RowError(f"bad_reference: {quoted(reference)} has no field {error}") from None
+            raise RowError(f"bad_reference: {quote_text(reference)} has no field {error}") from None
         fenced = _FENCED.search(completion)
         try:
-            return _same(self._cut(_loaded(fenced[1] if fenced else completion)), wanted)
+            return _equals(self._cut(_parse_json(fenced[1] if fenced else completion)), wanted)
         except (ValueError, KeyError, RecursionError):
             return False
 
@@ -184,18 +184,18 @@ class Json(_Rule):
         return {name: value[name] for name in self._fields}
 
 
-def _loaded(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     def refuse(name: str) -> Any:
         raise ValueError(name)
 
     return json.loads(text, parse_constant=refuse)
 
 
-def _same(one: object, other: object) -> bool:
+def _equals(one: object, other: object) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_equals(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_equals, one, other))
     return bool(one == other)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple, Self
 
-from curation.domains.equivalence.latex import Exploded, closes, depths_in, grouped, measured
-from curation.domains.equivalence.units import Unit, counted, sizes
+from curation.domains.equivalence.latex import Exploded, closes_bracket, list_depths, parse_measured, remove_separators
+from curation.domains.equivalence.units import Unit, iter_sizes, parse_count
 
 MAX_CHARS = 4000
 """Longer answers are refused unless they are identical."""
@@ -19,7 +19,7 @@ Atom = Callable[[str, str], bool]
 """Compares two canonical expressions, gold first."""
 
 
-def same(gold: str, label: str, *, atom: Atom) -> bool:
+def is_equivalent(gold: str, label: str, *, atom: Atom) -> bool:
     """Return whether two answers are equivalent; ``atom`` decides on expressions that differ and are no plain numbers.
 
     Raises:
@@ -30,83 +30,87 @@ def same(gold: str, label: str, *, atom: Atom) -> bool:
         return bool(gold)
     if max(len(gold), len(label)) > MAX_CHARS:
         raise Exploded
-    (gold, unit), (label, other_unit) = measured(gold), measured(label)
+    (gold, unit), (label, other_unit) = parse_measured(gold), parse_measured(label)
     if not gold or not label:
         return False
     sums = _SUM.fullmatch(gold), _SUM.fullmatch(label)
     if sums.count(None) == 1:  # the result of the one that is written out, as 48 + 24 = 72
-        gold, label = (grouped(found[1]) if found else text for found, text in zip(sums, (gold, label), strict=True))
+        gold, label = (
+            remove_separators(found[1]) if found else text for found, text in zip(sums, (gold, label), strict=True)
+        )
     if unit and other_unit and unit != other_unit:
-        return _same_measure(gold, unit, label, other_unit)
-    if _squeezed(gold) == _squeezed(label):
+        return _is_same_measure(gold, unit, label, other_unit)
+    if _remove_spaces(gold) == _remove_spaces(label):
         return True
     for number, known, other in ((gold, unit, label), (label, other_unit, gold)):
-        if PlainNumber.read(number) and (found := counted(other)):
-            return _same_measure(number, known, *found) if known else _same_item(number, found.text, atom)
+        if PlainNumber.read(number) and (found := parse_count(other)):
+            return _is_same_measure(number, known, *found) if known else _is_same_item(number, found.text, atom)
     if _WORDS.search(gold) or _WORDS.search(label):
-        return _letters(gold) == _letters(label)
-    golds, labels = _items(gold), _items(label)
+        return _keep_letters(gold) == _keep_letters(label)
+    golds, labels = _split_items(gold), _split_items(label)
     if len(golds) * len(labels) > MAX_PAIRS:
         raise Exploded
     if len(golds) == len(labels) == 1:
-        return _same_item(golds[0], labels[0], atom)
-    if all(any(_same_item(one, other, atom) for other in labels) for one in golds):
-        return all(any(_same_item(one, other, atom) for one in golds) for other in labels)
+        return _is_same_item(golds[0], labels[0], atom)
+    if all(any(_is_same_item(one, other, atom) for other in labels) for one in golds):
+        return all(any(_is_same_item(one, other, atom) for one in golds) for other in labels)
     single = golds if len(golds) == 1 else labels if len(labels) == 1 else []
     return any(PlainNumber.read(item) is None for item in single) and atom(gold, label)  # such as x \in \{1, 2\}
 
 
-def _same_item(gold: str, label: str, atom: Atom) -> bool:
-    if _squeezed(gold) == _squeezed(label):
+def _is_same_item(gold: str, label: str, atom: Atom) -> bool:
+    if _remove_spaces(gold) == _remove_spaces(label):
         return True
     if gold.endswith("%") or label.endswith("%"):
-        return _same_shares(gold, label, atom)
+        return _is_same_share(gold, label, atom)
     bases = bool(_BASED.fullmatch(gold)) + bool(_BASED.fullmatch(label))
     if bases:
-        return bases == 1 and _same_item(gold.partition("_")[0], label.partition("_")[0], atom)
+        return bases == 1 and _is_same_item(gold.partition("_")[0], label.partition("_")[0], atom)
     one, other = PlainNumber.read(gold), PlainNumber.read(label)
     left, right = _Bracketed.read(gold), _Bracketed.read(label)
     if not (one and other) and (one or other):  # brackets around a number are no tuple, as in (1,000)
-        one, other = one or _in_brackets(gold), other or _in_brackets(label)
+        one, other = one or _read_in_brackets(gold), other or _read_in_brackets(label)
     if one and other:
         return one.near(other)
     if left and right:
         return (
             left.brackets == right.brackets
             and len(left.parts) == len(right.parts)
-            and all(_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
+            and all(_is_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
         )
     return not ((one or left) and (other or right)) and atom(gold, label)
 
 
-def _in_brackets(text: str) -> "PlainNumber | None":
-    return PlainNumber.read(grouped(text[1:-1].strip())) if text.startswith("(") and text.endswith(")") else None
+def _read_in_brackets(text: str) -> "PlainNumber | None":
+    return (
+        PlainNumber.read(remove_separators(text[1:-1].strip())) if text.startswith("(") and text.endswith(")") else None
+    )
 
 
-def _same_measure(gold: str, unit: Unit, label: str, other_unit: Unit) -> bool:
+def _is_same_measure(gold: str, unit: Unit, label: str, other_unit: Unit) -> bool:
     """Return whether two numbers of different units are the same measure, if one is a decimal to one part in 10,000."""
     one, other = PlainNumber.read(gold), PlainNumber.read(label)
     if one is None or other is None:
         return False
     tolerance = TOLERANCE if one.decimal or other.decimal else 0
-    measures = ((one.value * size, other.value * second) for size, second in sizes(unit, other_unit))
+    measures = ((one.value * size, other.value * second) for size, second in iter_sizes(unit, other_unit))
     return any(abs(left - right) <= tolerance * max(abs(left), abs(right)) for left, right in measures)
 
 
-def _squeezed(text: str) -> str:
+def _remove_spaces(text: str) -> str:
     return re.sub(r"\s", "", text)
 
 
-def _same_shares(gold: str, label: str, atom: Atom) -> bool:
+def _is_same_share(gold: str, label: str, atom: Atom) -> bool:
     one, other = gold.rstrip("% "), label.rstrip("% ")
     if not one or not other:
         return False
     if gold.endswith("%") and label.endswith("%"):
-        return _same_item(one, other, atom)
+        return _is_same_item(one, other, atom)
     hundredths = [
         rf"\frac{{{text}}}{{100}}" if written.endswith("%") else text for text, written in ((one, gold), (other, label))
     ]
-    return _same_item(one, other, atom) or _same_item(hundredths[0], hundredths[1], atom)
+    return _is_same_item(one, other, atom) or _is_same_item(hundredths[0], hundredths[1], atom)
 
 
 class PlainNumber(NamedTuple):
@@ -165,15 +169,15 @@ class _Bracketed(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Self | None:
         inner = text[1:-1]
-        if text[:1] not in ("(", "[") or text[-1] not in (")", "]") or closes(inner):
+        if text[:1] not in ("(", "[") or text[-1] not in (")", "]") or closes_bracket(inner):
             return None
         parts = _split(inner)
         return cls(text[0] + text[-1], parts) if len(parts) > 1 else None
 
 
-def _items(text: str) -> list[str]:
+def _split_items(text: str) -> list[str]:
     r"""Return the items of a list or a set, two for an item with a ``\pm``; a single item for anything else."""
-    if text.startswith(r"\{") and text.endswith(r"\}") and not closes(text[2:-2]):
+    if text.startswith(r"\{") and text.endswith(r"\}") and not closes_bracket(text[2:-2]):
         text = text[2:-2]
     if _TUPLES.fullmatch(text):
         text = re.sub(r"\) *\(", "),(", text)
@@ -187,7 +191,7 @@ def _items(text: str) -> list[str]:
 def _split(text: str) -> list[str]:
     """Return the parts of ``text`` between commas and semicolons outside brackets."""
     parts = [""]
-    for token, depth in depths_in(text):
+    for token, depth in list_depths(text):
         if token in (",", ";") and depth == 0:
             parts.append("")
         else:
@@ -195,7 +199,7 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _letters(text: str) -> str:
+def _keep_letters(text: str) -> str:
     return re.sub(r"[^\w+\-=<>/^*]", "", text.replace(r"\text", "")).casefold()
 
 

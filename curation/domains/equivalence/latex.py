@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from curation.domains.equivalence.units import NOT_COUNTED, MeasuredAnswer, money_in, with_signs, without_unit
+from curation.domains.equivalence.units import NOT_COUNTED, MeasuredAnswer, find_currency, with_signs, without_unit
 
 MAX_DEPTH = 50
 """The maximum depth of nested brackets."""
@@ -13,12 +13,12 @@ class Exploded(Exception):
     """The answers cannot be compared within the limits."""
 
 
-def canonical(text: str) -> str:
-    """Return an answer in a canonical spelling without its unit, as :func:`measured`."""
-    return measured(text).text
+def normalise_latex(text: str) -> str:
+    """Return an answer in a canonical spelling without its unit, as :func:`parse_measured`."""
+    return parse_measured(text).text
 
 
-def measured(text: str) -> MeasuredAnswer:
+def parse_measured(text: str) -> MeasuredAnswer:
     r"""Return an answer in a canonical spelling, and its unit.
 
     It has no delimiters, sizes, cosmetic spaces, units or thousands separators. Arguments of ``\frac``, ``\sqrt``,
@@ -27,35 +27,35 @@ def measured(text: str) -> MeasuredAnswer:
     Raises:
         Exploded: the brackets are nested too deep.
     """
-    text = with_signs(unmarked(text))
-    money, text = money_in(text), _as_latex(text)
+    text = with_signs(strip_markdown(text))
+    money, text = find_currency(text), _as_latex(text)
     text = _MENDED.sub(lambda found: _MENDS[found[0]], text)
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
-    depths = depths_in(_THOUSANDS.sub("", _DECIMAL_COMMA.sub(".", text)))
+    depths = list_depths(_THOUSANDS.sub("", _DECIMAL_COMMA.sub(".", text)))
     if any(abs(depth) > MAX_DEPTH for _, depth in depths):
         raise Exploded
-    text = re.sub(r"\s+", " ", _rebuilt([token for token, _ in depths])).strip(" =").rstrip(_ENDS)
-    while text.startswith("{") and text.endswith("}") and not closes(text[1:-1]):
+    text = re.sub(r"\s+", " ", _rebuild([token for token, _ in depths])).strip(" =").rstrip(_ENDS)
+    while text.startswith("{") and text.endswith("}") and not closes_bracket(text[1:-1]):
         text = text[1:-1].strip().rstrip(_ENDS)
     if _TRIGONOMETRY.search(text):
         text = re.sub(r"(\d+(?:\.\d+)?)°", r"\\frac{\1\\pi}{180}", text)
-    text, unit = without_unit(_MAGNITUDE.sub(_scaled, text))
+    text, unit = without_unit(_MAGNITUDE.sub(_convert_scaled, text))
     text = _AND.sub(",", _PERCENT.sub("%", text.replace("°", "")))
     text = _SYMBOLS.sub(r"\1", _WORDS_AFTER.sub(r"\1", text)).strip(" =").rstrip(_ENDS)
-    text = _REPEATING.sub(_fraction, text)
-    text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", grouped(text))
+    text = _REPEATING.sub(_convert_repeating, text)
+    text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", remove_separators(text))
     return MeasuredAnswer(re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset")), unit or money)
 
 
-def unmarked(text: str) -> str:
+def strip_markdown(text: str) -> str:
     """Return a text without the marks of Markdown for bold, italic or code around the whole of it."""
     while found := _MARKED.fullmatch(text):
         text = found["text"]
     return text
 
 
-def grouped(text: str) -> str:
+def remove_separators(text: str) -> str:
     """Return a number without separators between groups of three digits; another text as it is."""
     return _GROUPED.sub(lambda found: re.sub("[, '\u2019]", "", found[0]), text)
 
@@ -69,21 +69,21 @@ def _as_latex(text: str) -> str:
     if text.isascii():
         return text
     text = _SUPERSCRIPTS.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
-    text = _FRACTIONS.sub(_vulgar, text)
+    text = _FRACTIONS.sub(_convert_vulgar, text)
     return text.replace("\N{FRACTION SLASH}", "/")
 
 
-def _vulgar(found: re.Match[str]) -> str:
+def _convert_vulgar(found: re.Match[str]) -> str:
     top, _, over = unicodedata.normalize("NFKC", found[0]).partition("\N{FRACTION SLASH}")
     return rf"\frac{{{top}}}{{{over}}}"
 
 
-def _scaled(found: re.Match[str]) -> str:
+def _convert_scaled(found: re.Match[str]) -> str:
     """Return a number in thousands or millions, with an exponent."""
     return f"{found['number'].replace(',', '')}e{_EXPONENTS[found['word'] or found['plain']]}"
 
 
-def _rebuilt(tokens: list[str]) -> str:
+def _rebuild(tokens: list[str]) -> str:
     """Rebuild the text of ``tokens`` from the right, so that a command's arguments are complete when it is reached."""
     right: list[str] = []  # what follows, the nearest last; a group in braces is one entry
 
@@ -128,18 +128,18 @@ def _rebuilt(tokens: list[str]) -> str:
     return "".join(entry for entry in reversed(right) if entry != "}")
 
 
-def _fraction(repeating: re.Match[str]) -> str:
+def _convert_repeating(repeating: re.Match[str]) -> str:
     integer, once, again = repeating.groups()
     top = int(integer + once + again) - int(integer + once or "0")
     return rf"\frac{{{top}}}{{{10 ** len(once) * (10 ** len(again) - 1)}}}"
 
 
-def closes(text: str) -> bool:
+def closes_bracket(text: str) -> bool:
     r"""Return whether ``text`` closes a bracket opened before it, as between the ends of ``(1, 2) \cup (3, 4)``."""
-    return any(depth < 0 for _, depth in depths_in(text))
+    return any(depth < 0 for _, depth in list_depths(text))
 
 
-def depths_in(text: str) -> list[tuple[str, int]]:
+def list_depths(text: str) -> list[tuple[str, int]]:
     """Return the tokens of ``text``, each with the number of open brackets after it."""
     depth, tokens = 0, []
     for token in _TOKEN.findall(text):

@@ -18,7 +18,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from curation.domains.equivalence.answers import TOLERANCE, same
+from curation.domains.equivalence.answers import TOLERANCE, is_equivalent
 from curation.domains.equivalence.latex import Exploded
 from curation.errors import CurationError
 
@@ -47,7 +47,7 @@ class Equivalence:
     def same(self, label: str, gold: str) -> bool:
         """Return whether ``label`` is equivalent to ``gold``."""
         try:
-            return same(gold, label, atom=_undecided)
+            return is_equivalent(gold, label, atom=_raise_undecided)
         except _Undecided:
             verdict = _ask(gold, label, self._timeout)
         except Exploded:
@@ -56,7 +56,7 @@ class Equivalence:
         return bool(verdict)
 
 
-def _undecided(gold: str, label: str) -> bool:
+def _raise_undecided(gold: str, label: str) -> bool:
     raise _Undecided
 
 
@@ -150,7 +150,7 @@ def _serve(connection: Connection) -> None:
             return
         signal.setitimer(signal.ITIMER_REAL, timeout + 1)  # ends this process if its parent has died
         try:
-            verdict = same(gold, label, atom=_verify)
+            verdict = is_equivalent(gold, label, atom=_verify)
         except (Exploded, MemoryError, RecursionError):
             verdict = None
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -163,7 +163,9 @@ def _verify(gold: str, label: str) -> bool:
 
     try:
         left, right = _read(gold), _read(label)
-        return not _apart(left, right) and bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
+        return not _is_apart(left, right) and bool(
+            verify(left, right, timeout_seconds=None, allow_set_relation_comp=True)
+        )
     except (MemoryError, RecursionError):
         raise
     except Exception:  # latex2sympy raises a bare Exception for unreadable input, sympy whatever its terms meet
@@ -180,7 +182,7 @@ def _read(text: str) -> Any:
     return expression.subs({symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"})
 
 
-def _apart(left: object, right: object) -> bool:
+def _is_apart(left: object, right: object) -> bool:
     """Return whether both are numbers that differ by more than the tolerance."""
     import sympy
 

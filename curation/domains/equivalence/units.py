@@ -117,19 +117,19 @@ def without_unit(text: str) -> MeasuredAnswer:
     is_variable = name in _LETTERS and found["set"] is None
     if is_variable or (singular not in _MEANINGS and singular not in _UNNAMED):
         return MeasuredAnswer(text, NO_UNIT)
-    return MeasuredAnswer(found["number"], _unit(singular, power))
+    return MeasuredAnswer(found["number"], _make_unit(singular, power))
 
 
-def counted(text: str) -> MeasuredAnswer | None:
+def parse_count(text: str) -> MeasuredAnswer | None:
     """Return the number of an answer that counts things, as ``12 apples``, or has a one-letter unit; else ``None``.
 
     ``text`` is in canonical spelling.
     """
     found = _COUNTED.fullmatch(text)
-    return MeasuredAnswer(found["number"], _unit(found["letter"] or "", 1)) if found else None
+    return MeasuredAnswer(found["number"], _make_unit(found["letter"] or "", 1)) if found else None
 
 
-def _unit(name: str, power: int) -> Unit:
+def _make_unit(name: str, power: int) -> Unit:
     return frozenset((kind, power, size**power) for kind, size in _MEANINGS.get(name, []))
 
 
@@ -138,14 +138,14 @@ def with_signs(text: str) -> str:
     return _CODES.sub(lambda found: (r"\$", "€", "£", "₹")[(found.lastindex or 1) - 1], text)
 
 
-def money_in(text: str) -> Unit:
+def find_currency(text: str) -> Unit:
     r"""Return the currency whose sign stands before or after a number; a single ``$`` is no delimiter of LaTeX."""
     found = _MONEY.search(text)
     sign = found[0].lstrip("\\") if found else "$" if text.count("$") == 1 else None
-    return _unit(sign or "", 1)
+    return _make_unit(sign or "", 1)
 
 
-def sizes(one: Unit, other: Unit) -> Iterator[tuple[Fraction, Fraction]]:
+def iter_sizes(one: Unit, other: Unit) -> Iterator[tuple[Fraction, Fraction]]:
     """Yield the sizes of two units in each dimension that both have; none where they measure different things."""
     for kind, power, size in one:
         yield from ((size, second) for dimension, exponent, second in other if (dimension, exponent) == (kind, power))

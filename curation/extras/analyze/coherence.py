@@ -71,14 +71,17 @@ class Coherence:
 
     def to_json(self) -> Json:
         """Return the findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
-        energies = [_jackknifed(value, without_G, self.num_rows) for value, without_G in self._pairs(self.energy_k)]
+        energies = [
+            _compute_jackknife(value, without_G, self.num_rows) for value, without_G in self._list_pairs(self.energy_k)
+        ]
         shares = [
-            _jackknifed(value, self.decay_Gk[:, k], self.num_rows).to_json() for k, value in enumerate(self.share_k)
+            _compute_jackknife(value, self.decay_Gk[:, k], self.num_rows).to_json()
+            for k, value in enumerate(self.share_k)
         ]
         return {
             "n": self.num_rows,
             "energy": [estimate.to_json() for estimate in energies],
-            "mean_energy": _jackknifed(
+            "mean_energy": _compute_jackknife(
                 float(self.energy_k.mean()), self.without_Gk.mean(axis=1), self.num_rows
             ).to_json(),
             "quantiles": np.quantile(self.rows_energy_N, np.linspace(0, 1, 101)).tolist(),
@@ -88,26 +91,26 @@ class Coherence:
             "dimension": self.dimension,
         }
 
-    def _pairs(self, value_k: Floats) -> list[tuple[float, Floats]]:
+    def _list_pairs(self, value_k: Floats) -> list[tuple[float, Floats]]:
         return [(float(value), self.without_Gk[:, k]) for k, value in enumerate(value_k)]
 
 
-def coherence(batches: Batches, size: int) -> Coherence:
+def compute_coherence(batches: Batches, size: int) -> Coherence:
     """Return energies and singular values of gradients with ``size`` numbers; rows without any gradient are left out.
 
     Raises:
         ValueError: there are fewer than two groups of rows.
     """
     total_DD, num_rows, filled = np.zeros((size, size)), 0, set[int]()
-    for ids_N, gradient_ND in _kept(batches):
+    for ids_N, gradient_ND in _iter_kept(batches):
         total_DD += gradient_ND.T @ gradient_ND
         num_rows += len(ids_N)
-        filled |= set(_groups(ids_N).tolist())
+        filled |= set(_assign_groups(ids_N).tolist())
     if len(filled) < 2:
         raise ValueError(f"{num_rows} rows with a gradient are too few to compare directions")
     most = min(MOST, size, num_rows)
-    value_k, vector_Dk = directions(total_DD, most)
-    rows_Nk = np.concatenate([energies(gradient_ND, vector_Dk) for _, gradient_ND in _kept(batches)])
+    value_k, vector_Dk = find_directions(total_DD, most)
+    rows_Nk = np.concatenate([compute_energies(gradient_ND, vector_Dk) for _, gradient_ND in _iter_kept(batches)])
     trace, energy_k = float(np.trace(total_DD)), rows_Nk.mean(axis=0)
     without = [  # a group without rows leaves all of them
         _without(batches, total_DD, group, most) if group in filled else (energy_k, value_k / trace)
@@ -125,7 +128,7 @@ def coherence(batches: Batches, size: int) -> Coherence:
     )
 
 
-def difference(arm: Coherence, other: Coherence) -> Json:
+def compare_coherence(arm: Coherence, other: Coherence) -> Json:
     """Return one arm's mean top-k energy minus another's: for k = ``SHOWN`` and as the mean over all k, as JSON."""
     at = min(SHOWN, len(arm.energy_k), len(other.energy_k)) - 1
     most = min(len(arm.energy_k), len(other.energy_k))
@@ -133,14 +136,14 @@ def difference(arm: Coherence, other: Coherence) -> Json:
     replicates = [energies_Gk[..., :most].mean(axis=-1) for energies_Gk in (arm.without_Gk, other.without_Gk)]
     n = min(arm.num_rows, other.num_rows)
     return {
-        "energy": _jackknifed(
+        "energy": _compute_jackknife(
             float(arm.energy_k[at] - other.energy_k[at]), arm.without_Gk[:, at] - other.without_Gk[:, at], n
         ).to_json(),
-        "mean_energy": _jackknifed(float(means[0] - means[1]), replicates[0] - replicates[1], n).to_json(),
+        "mean_energy": _compute_jackknife(float(means[0] - means[1]), replicates[0] - replicates[1], n).to_json(),
     }
 
 
-def directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
+def find_directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
     """Return the largest eigenvalues of a Gram matrix, descending [k], and their eigenvectors [D, k]; none below 0."""
     if len(gram_DD) <= max(DENSE, 2 * most):
         value_k, vector_Dk = scipy.linalg.eigh(gram_DD, subset_by_index=(len(gram_DD) - most, len(gram_DD) - 1))
@@ -151,7 +154,7 @@ def directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
     return np.maximum(value_k[order_k], 0.0), vector_Dk[:, order_k]
 
 
-def energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
+def compute_energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
     """Return the top-1, top-2, ... energies of rows, [N, k]: shares of their squared norms."""
     norm_N1 = (gradient_ND**2).sum(axis=1, keepdims=True)
     energy_Nk: Floats = np.minimum(np.cumsum((gradient_ND @ vector_Dk) ** 2, axis=1) / norm_N1, 1.0)
@@ -161,31 +164,31 @@ def energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
 def _without(batches: Batches, total_DD: Floats, group: int, most: int) -> tuple[Floats, Floats]:
     """Return the mean energies of the rows outside a group, and the share of their total in each direction."""
     left_DD = total_DD.copy()
-    for ids_N, gradient_ND in _kept(batches):
-        out_MD = gradient_ND[_groups(ids_N) == group]
+    for ids_N, gradient_ND in _iter_kept(batches):
+        out_MD = gradient_ND[_assign_groups(ids_N) == group]
         left_DD -= out_MD.T @ out_MD
-    value_k, vector_Dk = directions(left_DD, most)
+    value_k, vector_Dk = find_directions(left_DD, most)
     sum_k, num = np.zeros(most), 0
-    for ids_N, gradient_ND in _kept(batches):
-        in_MD = gradient_ND[_groups(ids_N) != group]
-        sum_k += energies(in_MD, vector_Dk).sum(axis=0)
+    for ids_N, gradient_ND in _iter_kept(batches):
+        in_MD = gradient_ND[_assign_groups(ids_N) != group]
+        sum_k += compute_energies(in_MD, vector_Dk).sum(axis=0)
         num += len(in_MD)
     return sum_k / num, value_k / np.trace(left_DD)
 
 
-def _kept(batches: Batches) -> Iterable[tuple[Int64s, Floats]]:
+def _iter_kept(batches: Batches) -> Iterable[tuple[Int64s, Floats]]:
     for ids_N, gradient_ND in batches():
         wide_ND = gradient_ND.astype(np.float64)
         kept_N = np.isfinite(wide_ND).all(axis=1) & (wide_ND != 0).any(axis=1)
         yield ids_N[kept_N], wide_ND[kept_N]
 
 
-def _groups(ids_N: Int64s) -> Int64s:
+def _assign_groups(ids_N: Int64s) -> Int64s:
     """Return the group of each row."""
     return (hash64(ids_N, 0) % np.uint64(GROUPS)).astype(np.int64)
 
 
-def _jackknifed(value: float, without_G: Floats, n: int) -> Estimate:
+def _compute_jackknife(value: float, without_G: Floats, n: int) -> Estimate:
     """Return a value with the t interval of the delete-a-group jackknife."""
     num = len(without_G)
     error = math.sqrt((num - 1) / num * float(((without_G - without_G.mean()) ** 2).sum()))

@@ -4,28 +4,28 @@ from collections.abc import Iterator
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import RunConfig
-from curation.domains import get_domain, position_of
+from curation.domains import get_domain, get_position_function
 from curation.errors import ConfigError
 from curation.extras.analyze.config import AnalyzeConfig, EngineConfig, GradientsConfig
 from curation.extras.analyze.gradients import CompareGradients, TakeGradients
 from curation.extras.analyze.uci import find_engine
 from curation.extras.analyze.value_moves import ValueMoves
 from curation.hashing import derive
-from curation.models.dtypes import HALF_TRAINING, taken
+from curation.models.dtypes import HALF_TRAINING, choose_dtype
 from curation.pipeline.extending import FeatureInputs
 from curation.pipeline.outlook import TypedModels
-from curation.pipeline.roles import checkpoint
+from curation.pipeline.roles import find_checkpoint
 from curation.rundir.graph import Out
 
 
 def describe(inputs: FeatureInputs) -> dict[str, Out]:
     """Return the outputs of a generation's analysis: ``advantages`` and ``coherence``."""
     section, config, outs = inputs.section, inputs.config, dict[str, Out]()
-    is_valued = config.splits.audit and position_of(get_domain(config.domain_of("pool"))) is not None
+    is_valued = config.splits.audit and get_position_function(get_domain(config.domain_of("pool"))) is not None
     if section.engine is not None and is_valued:
-        outs["advantages"] = _advantages(inputs, section.engine)
+        outs["advantages"] = _describe_advantages(inputs, section.engine)
     if section.gradients is not None and inputs.record["student_base"] is not None:
-        outs["coherence"] = _coherence(inputs, section.gradients)
+        outs["coherence"] = _describe_coherence(inputs, section.gradients)
     return outs
 
 
@@ -44,7 +44,7 @@ def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
         ConfigError: the run lacks what a stage reads, the engine is not there, or nothing is left to be measured.
     """
     engine, gradients = section.engine, section.gradients
-    has_moves = position_of(get_domain(config.domain_of("pool"))) is not None
+    has_moves = get_position_function(get_domain(config.domain_of("pool"))) is not None
     left_out = []
     if engine is not None and not has_moves:
         left_out.append(f"no engine is asked: labels of the domain {config.domain.name} are no chess moves")
@@ -65,7 +65,7 @@ def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
     yield from left_out
 
 
-def _advantages(inputs: FeatureInputs, engine: EngineConfig) -> Out:
+def _describe_advantages(inputs: FeatureInputs, engine: EngineConfig) -> Out:
     config, record = inputs.config, inputs.record
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
     stage = ValueMoves(
@@ -83,9 +83,11 @@ def _advantages(inputs: FeatureInputs, engine: EngineConfig) -> Out:
     return stage.out("found")
 
 
-def _coherence(inputs: FeatureInputs, gradients: GradientsConfig) -> Out:
+def _describe_coherence(inputs: FeatureInputs, gradients: GradientsConfig) -> Out:
     record, recipe, seed = inputs.record, inputs.config.student, derive(inputs.config.seed, "gradients")
-    dtype = taken(gradients.dtype, checkpoint(record["student_base"]), on_gpu=gradients.gpus > 0, half=HALF_TRAINING)
+    dtype = choose_dtype(
+        gradients.dtype, find_checkpoint(record["student_base"]), on_gpu=gradients.gpus > 0, half=HALF_TRAINING
+    )
     gradients = gradients.model_copy(update={"dtype": dtype})
     stages = {
         arm: TakeGradients(

@@ -10,7 +10,7 @@ import numpy as np
 
 from curation.arrays import Floats, Int64s
 from curation.json_types import JsonView
-from curation.metrics.estimates import over_seeds, proportion
+from curation.metrics.estimates import average_over_seeds, compute_proportion
 
 MATE = 10_000
 """Centipawns of a mate."""
@@ -20,7 +20,7 @@ BIN = 100
 """Centipawns of a bin of the histogram."""
 
 
-def values(centipawns_N: Floats, mate_N: Floats) -> Int64s:
+def to_centipawns(centipawns_N: Floats, mate_N: Floats) -> Int64s:
     """Return the value of each move in centipawns, int64 [N]; of both columns one is NaN.
 
     ``mate_N``: moves until mate, negative where the mover is mated, 0 where the move itself is mate.
@@ -31,10 +31,10 @@ def values(centipawns_N: Floats, mate_N: Floats) -> Int64s:
     return np.clip(value_N, -MATE, MATE)
 
 
-def compared(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView:
+def compare_moves(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView:
     """Return gaps of rows whose weak label differs from gold, as JSON: shares with exact intervals, mean and histogram.
 
-    ``gold_N``, ``chosen_N``: centipawns by :func:`values`. ``stronger`` is the paper's "optimal alternatives", any gap
+    ``gold_N``, ``chosen_N``: centipawns by :func:`to_centipawns`. ``stronger`` is the paper's "optimal alternatives", any gap
     below 0; ``equal_or_stronger`` a gap of at most ``equal_within``; ``winning_mates`` chosen moves that force mate or
     are mate.
     """
@@ -51,8 +51,10 @@ def compared(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView
     }
     return {
         "n": n,
-        **{name: proportion(int(flags_N.sum()), n).to_json() if n else None for name, flags_N in shares.items()},
-        "mean_gap": over_seeds(cut_N.tolist()).to_json() if n else None,
+        **{
+            name: compute_proportion(int(flags_N.sum()), n).to_json() if n else None for name, flags_N in shares.items()
+        },
+        "mean_gap": average_over_seeds(cut_N.tolist()).to_json() if n else None,
         "median_gap": float(np.median(gap_N)) if n else None,
         "edges": edges.tolist(),
         "counts": counts.tolist(),

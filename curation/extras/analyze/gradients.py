@@ -13,20 +13,20 @@ import pyarrow as pa
 
 from curation.arrays import Float32s, Int64s
 from curation.errors import ConfigError
-from curation.extras.analyze.coherence import Coherence, coherence, difference
+from curation.extras.analyze.coherence import Coherence, compare_coherence, compute_coherence
 from curation.extras.analyze.config import GradientsConfig
-from curation.hashing import first_by_hash
+from curation.hashing import draw_by_hash
 from curation.heavy import torch
 from curation.json_types import Json
-from curation.models import check_tokens, load_model, load_tokenizer, state_size
-from curation.models.dtypes import HALF_TRAINING, taken
+from curation.models import check_tokens, get_state_size, load_model, load_tokenizer
+from curation.models.dtypes import HALF_TRAINING, choose_dtype
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.stages.chunked import in_chunks
-from curation.storage.lease import Guard, unguarded
+from curation.stages.chunked import compute_in_chunks
+from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
-from curation.tasks import in_tasks
+from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
 from train.tokens import Pair, TrainingRow, tokenize
 
@@ -41,7 +41,7 @@ FEWEST = 20
 """Rows of an arm with fewer gradients are not compared with others."""
 
 
-def schema(size: int) -> pa.Schema:
+def make_schema(size: int) -> pa.Schema:
     """Return the gradient of each row's loss by the student's last hidden states, summed over the row's positions.
 
     ``loss`` the mean cross-entropy of the completion's ``num_tokens`` tokens, the end token included.
@@ -62,7 +62,7 @@ class TakeGradients(Stage):
 
     class Made(NamedTuple):
         gradients: TableRef
-        """Schema :func:`schema`."""
+        """Schema :func:`make_schema`."""
 
     digest: In[str]
     """A digest that names the rows."""
@@ -83,7 +83,7 @@ class TakeGradients(Stage):
     def run(self, task: Task) -> Done:
         """Take them, and say how many rows have none."""
         with task.progress() as update:
-            ref = gradients(self, str(task.directory / "gradients.lance"), guard=task.guard, progress=update)
+            ref = take_gradients(self, str(task.directory / "gradients.lance"), guard=task.guard, progress=update)
         if num_failed := io.count(ref, filter="error IS NOT NULL"):
             task.say(f"{num_failed:,} rows have no gradient; the table has their errors")
         return Done(outputs=self.Made(gradients=ref), rows=io.count(ref))
@@ -108,19 +108,21 @@ class CompareGradients(Stage):
         return Done(outputs=self.Made(found=found), rows=found["n"] * len(found["arms"]))
 
 
-def gradients(job: TakeGradients, uri: str, *, guard: Guard = unguarded, progress: Update | None = None) -> TableRef:
-    """Return the gradients (schema :func:`schema`) of a draw of an arm's rows.
+def take_gradients(
+    job: TakeGradients, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
+) -> TableRef:
+    """Return the gradients (schema :func:`make_schema`) of a draw of an arm's rows.
 
     Raises:
         ModelError: the base student does not load, or does not name its output layer.
         CommitError: rows in and rows out differ.
     """
     ids_N = io.read(job.rows, columns=["row_id"])["row_id"].to_numpy()
-    return in_chunks(
-        partial(_gradients, job=job),
-        first_by_hash(ids_N, job.gradients.rows, job.seed),
+    return compute_in_chunks(
+        partial(_compute_gradients, job=job),
+        draw_by_hash(ids_N, job.gradients.rows, job.seed),
         uri,
-        schema(state_size(job.base, ())),
+        make_schema(get_state_size(job.base, ())),
         chunk_rows=CHUNK_ROWS,
         resources={"num_cpus": job.gradients.cpus, "num_gpus": job.gradients.gpus},
         guard=guard,
@@ -143,9 +145,11 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
             "analyze.gradients.rows or the budget, or leave it out by analyze.gradients: null"
         )
     num = min(map(len, enough.values()))
-    chosen = {arm: np.sort(first_by_hash(ids_N, num, seed)) for arm, ids_N in enough.items()}
+    chosen = {arm: np.sort(draw_by_hash(ids_N, num, seed)) for arm, ids_N in enough.items()}
     found: dict[str, Coherence] = {}
-    for arm, measured in zip(chosen, in_tasks(_coherence, ((tables[arm], chosen[arm]) for arm in chosen)), strict=True):
+    for arm, measured in zip(
+        chosen, run_in_tasks(_measure_coherence, ((tables[arm], chosen[arm]) for arm in chosen)), strict=True
+    ):
         found[arm] = measured
         if progress is not None:
             progress(Standing(rows=len(found), total=len(chosen), unit="arms"))
@@ -160,14 +164,14 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
             arm: {
                 **measured.to_json(),
                 "loss": float(np.mean(io.take(tables[arm], chosen[arm], ["loss"])["loss"].to_numpy())),
-                "against": None if against is None or arm == reference else difference(measured, against),
+                "against": None if against is None or arm == reference else compare_coherence(measured, against),
             }
             for arm, measured in found.items()
         },
     }
 
 
-def batches(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s]]:
+def iter_gradients(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s]]:
     """Yield the ids and gradients of those rows, some at a time."""
     scanner = io.open_table(ref).scanner(columns=["row_id", "gradient"], batch_size=READ_ROWS, scan_in_order=True)
     for batch in scanner.to_batches():
@@ -177,19 +181,19 @@ def batches(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s
         yield ids_B[kept_M], column.flatten().to_numpy().reshape(len(kept_M), -1)
 
 
-def _coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
+def _measure_coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
     size = io.open_table(ref).schema.field("gradient").type.list_size
-    return coherence(lambda: batches(ref, row_ids_N), size)
+    return compute_coherence(lambda: iter_gradients(ref, row_ids_N), size)
 
 
-def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
+def _compute_gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """Return the rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
-    from curation.extras.analyze.row_gradients import row_gradients
+    from curation.extras.analyze.row_gradients import compute_row_gradients
 
     torch.set_num_threads(job.gradients.cpus)
     asked, on_gpu = job.gradients, job.gradients.gpus > 0
-    dtype = taken(asked.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
-    model, tokenizer = _loaded(job.base, dtype, "cuda" if on_gpu else "cpu")
+    dtype = choose_dtype(asked.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
+    model, tokenizer = _load_base(job.base, dtype, "cuda" if on_gpu else "cpu")
     texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
     longest_last: list[TrainingRow] = []
     rows: list[Json] = []
@@ -204,17 +208,17 @@ def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     pad = tokenizer.pad_token_id
     for start in range(0, len(longest_last), job.gradients.batch_rows):
         batch = longest_last[start : start + job.gradients.batch_rows]
-        measured = row_gradients(model, batch, int(pad))
+        measured = compute_row_gradients(model, batch, int(pad))
         for row, gradient_D, loss, num in zip(batch, *measured, strict=True):
             if np.isfinite(gradient_D).all():
                 rows.append({"row_id": row["row_id"], "loss": loss, "num_tokens": num, "gradient": gradient_D})
             else:
                 rows.append({"row_id": row["row_id"], "error": "not_finite: the gradient overflows"})
-    return pa.Table.from_pylist(rows, schema=schema(model.config.get_text_config().hidden_size))
+    return pa.Table.from_pylist(rows, schema=make_schema(model.config.get_text_config().hidden_size))
 
 
 @lru_cache(maxsize=1)
-def _loaded(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+def _load_base(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Return one model per worker process, not per task."""
     model, tokenizer = load_model(base, dtype=dtype, device=device), load_tokenizer(base)
     check_tokens(base, tokenizer, model)

@@ -16,7 +16,7 @@ import torch
 
 from curation.arrays import Float32s, Int64s
 from curation.errors import ModelError
-from train.sft import IGNORED, collate, completion_loss
+from train.sft import IGNORED, collate, compute_completion_loss
 from train.tokens import TrainingRow
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class RowGradients(NamedTuple):
     num_tokens_B: Int64s
 
 
-def row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
+def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
     """Return the gradients of some rows, in one forward pass.
 
     ``model`` is in evaluation mode; its weights are not changed, and get no gradients.
@@ -67,11 +67,11 @@ def row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: in
         hook.remove()
     weights_B1 = 1.0 / num_tokens_B.clamp(min=1)[:, None].float()
     # The rows do not touch each other, so that the gradient of the sum of their losses holds each row's own.
-    total = completion_loss(logits_BKV, labels_BK, 1, weights_B1)
+    total = compute_completion_loss(logits_BKV, labels_BK, 1, weights_B1)
     (gradient_BKD,) = torch.autograd.grad(total, held["hidden"])
     with torch.no_grad():
         loss_B = [
-            completion_loss(logits_BKV[index : index + 1], labels_BK[index : index + 1])
+            compute_completion_loss(logits_BKV[index : index + 1], labels_BK[index : index + 1])
             for index in range(len(labels_BK))
         ]
     return RowGradients(

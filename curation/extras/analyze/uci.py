@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from curation.errors import ConfigError, RowError
-from curation.escaping import quoted
+from curation.escaping import quote_text
 from curation.extras.analyze.config import EngineConfig
 from curation.heavy import Lazy
 
@@ -85,13 +85,13 @@ class UciEngine:
         try:
             board.push(board.parse_uci(move))
         except ValueError as error:
-            raise RowError(f"illegal_move: {quoted(move)} in {quoted(fen, 100)}") from error
+            raise RowError(f"illegal_move: {quote_text(move)} in {quote_text(fen, 100)}") from error
         if (outcome := board.outcome()) is not None:
             return Value(None, 0) if outcome.winner is not None else Value(0, None)
-        score = self._searched(board).pov(mover)
+        score = self._search(board).pov(mover)
         return Value(score.score(), score.mate())
 
-    def _searched(self, board: "chess.Board") -> "engine.PovScore":
+    def _search(self, board: "chess.Board") -> "engine.PovScore":
         if self._failures >= MOST_FAILURES:
             raise RowError(f"engine_given_up: it failed at the {MOST_FAILURES} rows before")
         try:

@@ -8,18 +8,18 @@ import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import attempt, get_domain, position_of
-from curation.errors import RowError, kind_of
+from curation.domains import attempt, get_domain, get_position_function
+from curation.errors import RowError, get_error_kind
 from curation.extras.analyze.config import EngineConfig
-from curation.extras.analyze.gaps import compared, values
+from curation.extras.analyze.gaps import compare_moves, to_centipawns
 from curation.extras.analyze.uci import UciEngine, Value
-from curation.hashing import first_by_hash
+from curation.hashing import draw_by_hash
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.stages.chunked import in_chunks
-from curation.storage.lease import Guard, unguarded
+from curation.stages.chunked import compute_in_chunks
+from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
 from curation.telemetry.standing import Update
 
@@ -66,7 +66,7 @@ class ValueMoves(Stage):
         """Value the moves, and say how many rows could not be valued."""
         uri = str(task.directory / "advantages.lance")
         with task.progress() as update:
-            table, arms = advantages(self, uri, guard=task.guard, progress=update)
+            table, arms = measure_advantages(self, uri, guard=task.guard, progress=update)
         num_rows, num_failed = io.count(table), io.count(table, filter="error IS NOT NULL")
         if num_failed:
             task.say(f"{num_failed:,} of {num_rows:,} rows could not be valued; the table has their errors")
@@ -82,19 +82,19 @@ class ValueMoves(Stage):
         return Done(outputs=self.Made(found=found, table=table), rows=num_rows)
 
 
-def _differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> tuple[Int64s, Json]:
+def _draw_differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> tuple[Int64s, Json]:
     """Return an arm's rows that the engine is asked about, a draw of at most ``rows``, and counts of the arm's rows.
 
     Their weak label is a move, and not the gold one.
     """
     table = io.read(selection, columns=["row_id", "label"])
     ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
-    place_N = io.offsets(grades, ids_N)  # of a large pool only the selected rows' grades are held
+    place_N = io.find_offsets(grades, ids_N)  # of a large pool only the selected rows' grades are held
     wrong_N = place_N >= 0
     correct_M = io.take_offsets(grades, place_N[wrong_N], ["correct"])["correct"]
     wrong_N[wrong_N] = ~correct_M.to_numpy().astype(np.bool_)
     ids_M = ids_N[parsed_N & wrong_N]
-    drawn_M = first_by_hash(ids_M, rows, seed)
+    drawn_M = draw_by_hash(ids_M, rows, seed)
     return drawn_M, {
         "num_selected": len(ids_N),
         "num_unparsed": int((~parsed_N).sum()),
@@ -103,8 +103,8 @@ def _differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -
     }
 
 
-def advantages(
-    job: ValueMoves, uri: str, *, guard: Guard = unguarded, progress: Update | None = None
+def measure_advantages(
+    job: ValueMoves, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
 ) -> tuple[TableRef, Json]:
     """Write the table (schema ``ADVANTAGES``) of all arms' rows together; return it and each arm's findings.
 
@@ -113,13 +113,13 @@ def advantages(
         CommitError: rows in and rows out differ.
     """
     found = {
-        arm: _differing(ref, job.grades, rows=job.engine.rows, seed=job.seed)
+        arm: _draw_differing(ref, job.grades, rows=job.engine.rows, seed=job.seed)
         for arm, ref in job.selections.items()
         if ref is not None
     }
     every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in found.values())]))
-    table = in_chunks(
-        partial(_value, job=job),
+    table = compute_in_chunks(
+        partial(_value_rows, job=job),
         every_N,
         uri,
         ADVANTAGES,
@@ -127,27 +127,27 @@ def advantages(
         guard=guard,
         progress=progress,
     )
-    return table, {arm: counts | _of_arm(table, drawn_M, job.engine) for arm, (drawn_M, counts) in found.items()}
+    return table, {arm: counts | _summarise_arm(table, drawn_M, job.engine) for arm, (drawn_M, counts) in found.items()}
 
 
-def _of_arm(table: TableRef, drawn_M: Int64s, engine: EngineConfig) -> Json:
+def _summarise_arm(table: TableRef, drawn_M: Int64s, engine: EngineConfig) -> Json:
     asked = io.take(table, drawn_M)
-    kinds = [kind_of(error) for error in asked["error"].to_pylist() if error is not None]
+    kinds = [get_error_kind(error) for error in asked["error"].to_pylist() if error is not None]
     healthy = asked.filter(asked["error"].is_null())
     gold_N, chosen_N = (
-        values(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
+        to_centipawns(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
         for move in ("gold", "chosen")
     )
     return {
         "errors": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
-        **compared(gold_N, chosen_N, equal_within=engine.equal_within),
+        **compare_moves(gold_N, chosen_N, equal_within=engine.equal_within),
     }
 
 
-def _value(ids_M: Int64s, job: ValueMoves) -> pa.Table:
+def _value_rows(ids_M: Int64s, job: ValueMoves) -> pa.Table:
     """Return the rows of a chunk; one that the engine cannot value is an error row."""
-    domain = _domain(job.domain.model_dump_json())
-    position = position_of(domain)
+    domain = _load_domain(job.domain.model_dump_json())
+    position = get_position_function(domain)
     assert position is not None, "a run whose labels are no moves has no such stage"
     examples = io.take(job.examples, ids_M, ["row_id", *domain.columns.names]).to_pylist()
     gold = io.take(job.audit, ids_M, ["gold"])["gold"].to_pylist()
@@ -160,17 +160,19 @@ def _value(ids_M: Int64s, job: ValueMoves) -> pa.Table:
             try:
                 if fen is None:
                     raise RowError(problem)
-                row |= _columns("gold", engine.value(fen, right)) | _columns("chosen", engine.value(fen, weak))
+                row |= _make_columns("gold", engine.value(fen, right)) | _make_columns(
+                    "chosen", engine.value(fen, weak)
+                )
             except RowError as error:
                 row["error"] = str(error)
             rows.append(row)
     return pa.Table.from_pylist(rows, schema=ADVANTAGES)
 
 
-def _columns(move: str, value: Value) -> dict[str, int | None]:
+def _make_columns(move: str, value: Value) -> dict[str, int | None]:
     return {f"{move}_cp": value.centipawns, f"{move}_mate": value.mate}
 
 
 @lru_cache(maxsize=2)
-def _domain(config: str) -> Any:
+def _load_domain(config: str) -> Any:
     return get_domain(DomainConfig.model_validate_json(config))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from curation.escaping import escaped
+from curation.escaping import escape_text
 from curation.json_types import JsonView
 from curation.refs import fingerprint
 
@@ -32,28 +32,28 @@ class TrackedRun:
 
     def inert(self) -> "TrackedRun":
         """Return the same without characters that act, or that no store can keep: they are escaped."""
-        return replace(self, **{item.name: _inert(getattr(self, item.name)) for item in fields(self)})
+        return replace(self, **{item.name: _make_inert(getattr(self, item.name)) for item in fields(self)})
 
     def flat_settings(self) -> dict[str, str]:
         """Return the settings' leaves by dotted key."""
-        return dict(_leaves(self.settings, ""))
+        return dict(_iter_leaves(self.settings, ""))
 
 
-def entry_of(report: JsonView, directory: str, files: Mapping[str, str]) -> TrackedRun:
+def make_entry(report: JsonView, directory: str, files: Mapping[str, str]) -> TrackedRun:
     """Return the entry of a run's report (``curation.report.collect``)."""
     settings = {key: value for key, value in report["config"].items() if key != "tracking"}
     return TrackedRun(
         id=fingerprint({"directory": directory, "settings": settings})[:16],
         name=report["name"],
         settings=settings,
-        numbers=dict(_numbers(report)),
-        curves=dict(_curves(report)),
+        numbers=dict(_iter_numbers(report)),
+        curves=dict(_iter_curves(report)),
         tags={"run_dir": directory, "domain": report["domain"], **report["versions"]},
         files=files,
     )
 
 
-def _numbers(report: JsonView) -> Iterator[tuple[str, float]]:
+def _iter_numbers(report: JsonView) -> Iterator[tuple[str, float]]:
     yield "seconds", sum(stage["seconds"] for stage in report["stages"])
     for generation in report["generations"]:
         at = f"gen-{generation['index']}"
@@ -65,11 +65,11 @@ def _numbers(report: JsonView) -> Iterator[tuple[str, float]]:
             place = f"{at}/{arm['name']}"
             yield f"{place}/num_selected", arm["num_selected"]
             yield from _estimate(f"{place}/purity", arm["purity"])
-            yield from _of_student(place, arm)
+            yield from _iter_student(place, arm)
         for student in generation["students"]:
             yield from _estimate(f"{at}/students/{student['name']}/base/accuracy", student["base"])
             for arm in student["arms"]:
-                yield from _of_student(f"{at}/students/{student['name']}/{arm['name']}", arm)
+                yield from _iter_student(f"{at}/students/{student['name']}/{arm['name']}", arm)
         for rows in ("validation", "pool"):
             for view, table in generation["trust"].get(rows, {}).items():
                 for function, found in table["functions"].items():
@@ -81,7 +81,7 @@ def _numbers(report: JsonView) -> Iterator[tuple[str, float]]:
             yield from _estimate(f"chain/{line['kind']}/{line['arm']}/gen-{index}/accuracy", point)
 
 
-def _of_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
+def _iter_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
     """Yield accuracy and recovery of an arm's student."""
     yield from _estimate(f"{place}/accuracy", arm["accuracy"])
     if arm["recovery"] is not None:
@@ -90,7 +90,7 @@ def _of_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
         yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
 
 
-def _curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+def _iter_curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     for generation in report["generations"]:
         at = f"gen-{generation['index']}"
         trained = {f"{at}/{arm}": training for arm, training in generation["training"].items()}
@@ -114,17 +114,17 @@ def _estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float
                 yield f"{name}_{bound}", estimate[bound]
 
 
-def _inert(value: object) -> Any:
+def _make_inert(value: object) -> Any:
     if isinstance(value, str):
-        return escaped(value, page=True)
+        return escape_text(value, page=True)
     if isinstance(value, Mapping):
-        return {_inert(key): _inert(part) for key, part in value.items()}
-    return [_inert(part) for part in value] if isinstance(value, list) else value
+        return {_make_inert(key): _make_inert(part) for key, part in value.items()}
+    return [_make_inert(part) for part in value] if isinstance(value, list) else value
 
 
-def _leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
+def _iter_leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+            yield from _iter_leaves(item, f"{path}.{key}" if path else str(key))
     else:
         yield path, str(value)

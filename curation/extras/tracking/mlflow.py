@@ -19,7 +19,7 @@ _FOREIGN = re.compile(r"[^\w.\- :/]")
 """Characters that MLflow refuses in the name of a parameter or metric."""
 
 
-def valid_name(text: str) -> str:
+def make_valid_name(text: str) -> str:
     """Return the text if MLflow takes it as a name; else one like it, with a digest that keeps different texts apart.
 
     MLflow refuses long names, all but letters, digits and a few signs, and what is no normal relative path.
@@ -46,12 +46,12 @@ class MlflowTracker:
 
         run_id, is_new = self._run(entry)
         now = int(1000 * time.time())
-        metrics = [Metric(valid_name(name), float(value), now, 0) for name, value in entry.numbers.items()]
-        curves = {valid_name(name): points for name, points in entry.curves.items()}
+        metrics = [Metric(make_valid_name(name), float(value), now, 0) for name, value in entry.numbers.items()]
+        curves = {make_valid_name(name): points for name, points in entry.curves.items()}
         for name, points in curves.items():  # MLflow would keep a step that is given again as another point
             known = set() if is_new else {point.step for point in self._client.get_metric_history(run_id, name)}
             metrics += [Metric(name, float(value), now, step) for step, value in points if step not in known]
-        params = [Param(valid_name(name), value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
+        params = [Param(make_valid_name(name), value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
         while metrics or params:
             self._client.log_batch(run_id, metrics=metrics[:NUM_METRICS], params=params[:NUM_PARAMS])
             metrics, params = metrics[NUM_METRICS:], params[NUM_PARAMS:]
@@ -67,6 +67,6 @@ class MlflowTracker:
             return str(run.info.run_id), False
         tags = {
             ID_TAG: entry.id,
-            **{valid_name(f"curation.{name}"): value[:MAX_TAG] for name, value in entry.tags.items()},
+            **{make_valid_name(f"curation.{name}"): value[:MAX_TAG] for name, value in entry.tags.items()},
         }
         return str(self._client.create_run(where, run_name=entry.name, tags=tags).info.run_id), True

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Protocol
 
 from curation.errors import ConfigError
-from curation.escaping import message
+from curation.escaping import format_error
 from curation.extras.tracking.config import TrackingConfig
-from curation.extras.tracking.entry import TrackedRun, entry_of
+from curation.extras.tracking.entry import TrackedRun, make_entry
 from curation.json_types import JsonView
 from curation.redaction import HIDDEN
-from curation.registry import code
+from curation.registry import load_code
 from curation.storage.paths import Place
 
 TRACKERS = {
@@ -58,22 +58,22 @@ def publish_report(config: TrackingConfig, report: JsonView, directory: Place) -
     """Let each tracker write the report of the run in a directory; yield a sentence for each one that failed."""
     if config.given():
         files = {name: (directory / name).read_text() for name in ("report.html", "report.json")}
-        yield from publish(config, entry_of(report, str(directory), files))
+        yield from publish(config, make_entry(report, str(directory), files))
 
 
 def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
     """Let each tracker write the entry; yield a sentence for each one that failed or takes too long."""
     for name, settings in config.given().items():
-        if (problem := _problem(partial(_log, name, settings, entry.inert()))) is not None:
+        if (problem := _attempt_work(partial(_log, name, settings, entry.inert()))) is not None:
             yield f"tracking.{name} failed ({problem}); the run is complete without it"
 
 
 def _log(name: str, settings: object, entry: TrackedRun) -> None:
-    tracker: Tracker = code(TRACKERS[name])(settings)
+    tracker: Tracker = load_code(TRACKERS[name])(settings)
     tracker.log(entry)
 
 
-def _problem(work: Callable[[], None]) -> str | None:
+def _attempt_work(work: Callable[[], None]) -> str | None:
     """Return the error of ``work`` in one line, or that it timed out; after a time-out its thread is abandoned."""
     problems: list[str] = []
 
@@ -81,7 +81,7 @@ def _problem(work: Callable[[], None]) -> str | None:
         try:
             work()
         except Exception as error:  # a client of another project, its server, the network: none may cost the run
-            problems.append(f"{type(error).__name__}: {message(error)}")
+            problems.append(f"{type(error).__name__}: {format_error(error)}")
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()

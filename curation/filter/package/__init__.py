@@ -18,7 +18,14 @@ that it names is registered, of this version or of an installed package, or allo
 (``curation.filter.package.code``).
 """
 
-from curation.filter.package.checks import UNJUDGED, check_fits, check_runs, check_verdict, digests_of, teacher_of
+from curation.filter.package.checks import (
+    UNJUDGED,
+    check_fits,
+    check_runs,
+    check_verdict,
+    compute_digests,
+    find_teacher,
+)
 from curation.filter.package.content import check_content
 from curation.filter.package.description import (
     CalibrationRows,
@@ -31,8 +38,8 @@ from curation.filter.package.description import (
     RunVerdict,
     Sample,
 )
-from curation.filter.package.folder import FORMAT, PACKAGE, SCORES, TrustPackage, copied, load, write
-from curation.filter.package.questions import asked, differs
+from curation.filter.package.folder import FORMAT, PACKAGE, SCORES, TrustPackage, copy_package, load, write
+from curation.filter.package.questions import collect_questions, find_difference
 from curation.filter.package.tables import pack_words
 
 __all__ = [
@@ -50,16 +57,16 @@ __all__ = [
     "RunVerdict",
     "Sample",
     "TrustPackage",
-    "asked",
     "check_content",
     "check_fits",
     "check_runs",
     "check_verdict",
-    "copied",
-    "differs",
-    "digests_of",
+    "collect_questions",
+    "compute_digests",
+    "copy_package",
+    "find_difference",
+    "find_teacher",
     "load",
     "pack_words",
-    "teacher_of",
     "write",
 ]

@@ -10,12 +10,12 @@ from curation.domains.given import as_asked
 from curation.errors import PackageError
 from curation.filter.package.description import STOP
 from curation.filter.package.folder import TrustPackage
-from curation.filter.package.questions import differs
+from curation.filter.package.questions import find_difference
 from curation.models import resolve
 from curation.refs import ModelRef
 from curation.registry import BACKENDS
-from curation.storage.digest import model_digest
-from curation.storage.paths import place
+from curation.storage.digest import compute_model_digest
+from curation.storage.paths import to_place
 
 UNJUDGED = "no report of its run judged this trust function when it was exported, so nobody says whether to use it"
 
@@ -41,12 +41,14 @@ def check_fits(
         check_teacher(package, teacher)
     if domain is not None and domain != fitted.domain:
         raise PackageError(
-            f"{package.uri}: was fitted on rows of the domain {_shown(fitted.domain)}, and is given those of "
-            f"{_shown(domain)}; use a package of that domain"
+            f"{package.uri}: was fitted on rows of the domain {_format_domain(fitted.domain)}, and is given those of "
+            f"{_format_domain(domain)}; use a package of that domain"
         )
-    if (different := differs(as_asked(get_domain(fitted.domain), fitted.decoding), fitted.questions)) is not None:
+    if (
+        different := find_difference(as_asked(get_domain(fitted.domain), fitted.decoding), fitted.questions)
+    ) is not None:
         raise PackageError(
-            f"{package.uri}: the domain {_shown(fitted.domain)} is another version than the package's: {different}; "
+            f"{package.uri}: the domain {_format_domain(fitted.domain)} is another version than the package's: {different}; "
             "trust was fitted on answers to the package's prompts: install the version that wrote it "
             f"({fitted.versions.get('trust-curation', 'unknown')}), or export a package of a new run"
         )
@@ -62,19 +64,19 @@ def check_fits(
         )
 
 
-def _shown(domain: DomainConfig) -> str:
+def _format_domain(domain: DomainConfig) -> str:
     options = ", ".join(f"{key}: {value!r}" for key, value in sorted(domain.options.items()))
     return f"{domain.name} ({options})" if options else domain.name
 
 
-def digests_of(model: ModelRef) -> dict[str, str]:
+def compute_digests(model: ModelRef) -> dict[str, str]:
     """Return ``model_digest`` of ``base`` and ``adapter``, if they are folders; a hub id is known by its commit."""
     parts = {"base": model.base, "adapter": model.adapter}
-    folders = {name: place(path) for name, path in parts.items() if path is not None}
-    return {name: model_digest(folder) for name, folder in folders.items() if folder.is_dir()}
+    folders = {name: to_place(path) for name, path in parts.items() if path is not None}
+    return {name: compute_model_digest(folder) for name, folder in folders.items() if folder.is_dir()}
 
 
-def teacher_of(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
+def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
     """Return the package's teacher, checked, as it can be loaded here; ``None`` for a backend without weights.
 
     Args:
@@ -92,7 +94,7 @@ def teacher_of(package: TrustPackage, given: ModelRef | str | None = None) -> Mo
             return None
         for part in fitted.teacher_digests:
             path = getattr(fitted.teacher, part)
-            if not place(path).is_dir():
+            if not to_place(path).is_dir():
                 raise PackageError(
                     f"{package.uri}: the {part} of its teacher is not at {path}; name the place where it is now (its "
                     "content is checked)"
@@ -113,12 +115,12 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
     if fitted.teacher is None:
         raise PackageError(
             f"{package.uri}: was fitted on labels of the backend {fitted.ask.backend}, which has no weights, and is "
-            f"given the model {_named(teacher)}; use a package of that model"
+            f"given the model {_format_model(teacher)}; use a package of that model"
         )
-    found = digests_of(teacher)
+    found = compute_digests(teacher)
     if found.keys() != fitted.teacher_digests.keys() or (teacher.adapter is None) != (fitted.teacher.adapter is None):
         raise PackageError(
-            f"{package.uri}: its teacher is {_named(fitted.teacher)}, and it is given {_named(teacher)}: one is a hub "
+            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given {_format_model(teacher)}: one is a hub "
             "id or has an adapter where the other has not; name the teacher in the same way"
         )
     for part, was in fitted.teacher_digests.items():
@@ -131,7 +133,7 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
     mine, theirs = (fitted.teacher.base, fitted.teacher.revision), (teacher.base, teacher.revision)
     if "base" not in found and mine != theirs:
         raise PackageError(
-            f"{package.uri}: its teacher is {_named(fitted.teacher)}, and it is given {_named(teacher)}; give the "
+            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given {_format_model(teacher)}; give the "
             "teacher that it was fitted for"
         )
 
@@ -147,7 +149,7 @@ def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
     if (
         runs.backend is not None
         and runs.backend != fitted.backend
-        and not (_weighs(runs.backend) and _weighs(fitted.backend))
+        and not (_has_weights(runs.backend) and _has_weights(fitted.backend))
     ):
         raise PackageError(
             f"{package.uri}: was fitted on answers of the backend {fitted.backend}, and teacher.backend is "
@@ -181,12 +183,12 @@ def _check_served(uri: str, was: ServedConfig | None, mine: EndpointConfig | Non
             )
 
 
-def _weighs(backend: str) -> bool:
+def _has_weights(backend: str) -> bool:
     """Return whether a backend is one of ours that load a model's weights, so that another one can take its place."""
     return backend == "auto" or (backend in list(BACKENDS) and BACKENDS[backend].weights)
 
 
-def _named(model: ModelRef) -> str:
+def _format_model(model: ModelRef) -> str:
     revision = "" if model.revision is None else f" at {model.revision}"
     return f"{model.base}{revision}" + (f" with the adapter {model.adapter}" if model.adapter else "")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curation.errors import CurationError, PackageError
 from curation.filter.package.folder import TrustPackage
-from curation.label_columns import follows_from_domain
+from curation.label_columns import is_from_domain
 from curation.refs import TrustRef
 from curation.tables import schemas
 from curation.trust import load_fitted
@@ -62,10 +62,10 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
     described, name = package.description, ref.uri.rsplit("/", 1)[-1]
     try:
         function = load_fitted(ref)
-        added = [column for column in function.features if follows_from_domain(column)]
+        added = [column for column in function.features if is_from_domain(column)]
         ask = described.ask
-        schema = schemas.labels(states, ask.state_dtype, described.state_size, ask.token_logprobs, added)
-        raw_N = function.raw_score(_noise(schema))
+        schema = schemas.make_labels_schema(states, ask.state_dtype, described.state_size, ask.token_logprobs, added)
+        raw_N = function.raw_score(_make_noise(schema))
     except _PROBLEMS as error:
         raise PackageError(
             f"{package.uri}: its trust function {name} cannot score rows of its teacher ({error}); copy or export the "
@@ -78,7 +78,7 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
         )
 
 
-def _noise(schema: pa.Schema) -> pa.RecordBatch:
+def _make_noise(schema: pa.Schema) -> pa.RecordBatch:
     """Return rows of a labels table whose states are normal and whose numbers are 1."""
     rng = np.random.default_rng(0)
     columns = []

@@ -142,7 +142,7 @@ class Description(Section):
     teacher: Annotated[ModelRef, AfterValidator(_without_code)] | None
     """The model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
     teacher_digests: dict[str, str] = Field(default={})
-    """``curation.storage.digest.model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub id is
+    """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub id is
     known by its commit (``teacher.revision``)."""
     state_size: Annotated[int, Field(ge=0, le=1 << 20)]
     """Numbers of one hidden state."""
@@ -164,7 +164,7 @@ class Description(Section):
     inputs: tuple[str, ...]
     """The states and scalar columns that it reads, in order."""
     fit: dict[str, Any]
-    """How the fit went (``curation.stages.fit.summary``), with the calibration of trust."""
+    """How the fit went (``curation.stages.fit.describe_fit``), with the calibration of trust."""
     calibration: CalibrationRows | None
     """``None``: the package holds no calibration rows, so that no cut can be certified without fresh ones."""
     sample: Sample

@@ -26,8 +26,8 @@ from curation.filter.package.tables import (
     CASCADED,
     LABELLED,
     WORDS,
-    floats_of,
     read_rows,
+    to_floats,
     unpack_words,
     write_held_out,
 )
@@ -35,10 +35,10 @@ from curation.metrics.text_shift import Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores
 from curation.selection.cascade import HeldOut
-from curation.storage.cache import fetched, staged
-from curation.storage.digest import file_sha256
+from curation.storage.cache import fetch_folder, staged
+from curation.storage.digest import compute_sha256
 from curation.storage.json_files import read_json
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, to_place
 from curation.trust import saved
 
 FORMAT = 2
@@ -104,8 +104,8 @@ class TrustPackage:
                 f"{self.uri}: holds no first cut, so that a filter cannot have a cascade: {self._why_no_first_cut}"
             )
         with self._reading(HELD_OUT):
-            table = read_rows(fetched(self.uri) / HELD_OUT, CASCADED)
-            first_M, full_M = (floats_of(table[name]).astype(np.float64) for name in ("first", "raw"))
+            table = read_rows(fetch_folder(self.uri) / HELD_OUT, CASCADED)
+            first_M, full_M = (to_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
             asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
         return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
 
@@ -137,10 +137,10 @@ class TrustPackage:
                 "by n, share or threshold"
             )
         with self._reading(CALIBRATION):
-            path = fetched(self.uri) / CALIBRATION
+            path = fetch_folder(self.uri) / CALIBRATION
             is_labelled = "label" in pq.read_schema(path).names
             table = read_rows(path, LABELLED if is_labelled else CALIBRATED)
-            raw_M, trust_M = (floats_of(table[name]) for name in ("raw", "trust"))
+            raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
             label_M = table["label"].to_numpy() if is_labelled else None
             return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
 
@@ -155,7 +155,7 @@ class TrustPackage:
         if not self.description.sample.states:
             return {}
         with self._reading(SHIFT):
-            arrays = load_file(fetched(self.uri) / SHIFT)
+            arrays = load_file(fetch_folder(self.uri) / SHIFT)
             return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
 
     def words(self) -> Words:
@@ -165,7 +165,7 @@ class TrustPackage:
             PackageError: the file holds something else.
         """
         with self._reading(SHIFT):
-            return unpack_words(load_file(fetched(self.uri) / SHIFT), self.description.sample.num_texts)
+            return unpack_words(load_file(fetch_folder(self.uri) / SHIFT), self.description.sample.num_texts)
 
     def reference_score(self, name: str) -> Float32s | None:
         """Return the held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
@@ -178,7 +178,7 @@ class TrustPackage:
         if not self.description.sample.states:
             return None
         with self._reading(SHIFT):
-            score_N = load_file(fetched(self.uri) / SHIFT).get(name)
+            score_N = load_file(fetch_folder(self.uri) / SHIFT).get(name)
             if score_N is not None and score_N.shape != (self.description.sample.num_rows,):
                 raise ValueError(f"{name} has the shape {score_N.shape}, not one score a row")
             return None if score_N is None else score_N.astype(np.float32)
@@ -242,7 +242,7 @@ def write(
         pq.write_table(pa.table(columns, schema=schema), folder / CALIBRATION)
     if reference:
         save_file({name: np.ascontiguousarray(states_ND) for name, states_ND in reference.items()}, folder / SHIFT)
-    files = {name: _facts(folder / name) for name in sorted(_local_names(folder))}
+    files = {name: _read_facts(folder / name) for name in sorted(_list_names(folder))}
     content = _Content(format=FORMAT, digest=_digest(description, files), files=files, description=description)
     text = json.dumps(content.model_dump(mode="json"), indent=1, allow_nan=False)
     (folder / PACKAGE).write_text(text + "\n")
@@ -252,9 +252,9 @@ def write(
 
 
 def _copy(trust: TrustRef, folder: Path) -> None:
-    if saved.pin(place(trust.uri), TrustRef).digest != trust.digest:
+    if saved.pin(to_place(trust.uri), TrustRef).digest != trust.digest:
         raise ModelError(f"{trust.uri}: changed since digest {trust.digest} was taken; fit it again")
-    source = fetched(trust.uri)
+    source = fetch_folder(trust.uri)
     folder.mkdir(parents=True)
     for name in (saved.WEIGHTS, saved.DESCRIPTION):
         shutil.copyfile(source / name, folder / name)
@@ -274,25 +274,25 @@ def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
     return _load(uri, tuple(allow_code))
 
 
-def copied(package: TrustPackage, to: Place) -> TrustPackage:
+def copy_package(package: TrustPackage, to: Place) -> TrustPackage:
     """Return a copy of a package, in a folder that every node can read."""
     with staged(to) as local:
-        shutil.copytree(fetched(package.uri), local, dirs_exist_ok=True)
+        shutil.copytree(fetch_folder(package.uri), local, dirs_exist_ok=True)
     return load(to, allow_code=package.allow_code)
 
 
 def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
     """Return the package, as :func:`load` gives it; None allows what the package names, for one that was made here."""
     try:
-        folder = place(uri)
+        folder = to_place(uri)
         if not (folder / PACKAGE).is_file():
             raise PackageError(
                 f"{uri}: is no trust package (there is no {PACKAGE}); give a folder or URL that `curate "
                 "export-trust` wrote"
             )
         _refuse_others(folder)
-        local = fetched(str(folder))
-        content = _content(local / PACKAGE, str(uri), allow_code)
+        local = fetch_folder(str(folder))
+        content = _read_content(local / PACKAGE, str(uri), allow_code)
         _check_files(local, content, str(uri))
         if (digest := _digest(content.description, content.files)) != content.digest:
             raise PackageError(
@@ -304,7 +304,7 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
         if allow_code is not None:
             for ref in (trust, first):
                 if ref is not None:
-                    refuse_maker(str(uri), saved.described(ref).get("made_by"), allow_code)
+                    refuse_maker(str(uri), saved.read_description(ref).get("made_by"), allow_code)
     except (RunDirError, ModelError) as error:
         raise PackageError(str(error)) from error
     except OSError as error:
@@ -322,7 +322,7 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
 def _refuse_others(folder: Place) -> None:
     """Refuse files that no package has, before any is read or downloaded."""
     known = {PACKAGE, CALIBRATION, SHIFT, *OF_CASCADE, *NEEDED, *UNREAD}
-    names = [entry.path for entry in folder.entries()] if isinstance(folder, Remote) else _local_names(folder)
+    names = [entry.path for entry in folder.entries()] if isinstance(folder, Remote) else _list_names(folder)
     if others := sorted(set(names) - known):
         raise PackageError(
             f"{folder}: holds {', '.join(others[:5])}, which no trust package has (only {', '.join(sorted(known))}); "
@@ -336,7 +336,7 @@ def _refuse_others(folder: Place) -> None:
             )
 
 
-def _content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:
+def _read_content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:
     """Return the content of ``package.json``, of this version's format."""
     try:
         raw = read_json(path)
@@ -365,13 +365,13 @@ def _check_files(folder: Path, content: _Content, uri: str) -> None:
     needed = {*NEEDED, *(OF_CASCADE if content.description.cascade is not None else ())}
     if missing := sorted(needed - files.keys()):
         raise PackageError(f"{uri}: {PACKAGE} names no {', '.join(missing)}; copy or export the package again")
-    there = set(_local_names(folder)) - {PACKAGE, *UNREAD}
+    there = set(_list_names(folder)) - {PACKAGE, *UNREAD}
     if unnamed := sorted(there - files.keys()):
         raise PackageError(f"{uri}: {', '.join(unnamed)} is not named in {PACKAGE}; copy or export the package again")
     for name, recorded in files.items():
         if name not in there:
             raise PackageError(f"{uri}: {name} is missing; copy the package again")
-        if (found := _facts(folder / name)) != recorded:
+        if (found := _read_facts(folder / name)) != recorded:
             raise PackageError(
                 f"{uri}: {name} has {found.bytes:,} bytes with the digest {found.sha256[:16]}, and {PACKAGE} names "
                 f"{recorded.bytes:,} with {recorded.sha256[:16]}: it was truncated or changed; copy the package again"
@@ -383,9 +383,9 @@ def _digest(description: Description, files: Mapping[str, _File]) -> str:
     return fingerprint({"format": FORMAT, "description": description.content, "files": recorded})
 
 
-def _facts(path: Path) -> _File:
-    return _File(bytes=path.stat().st_size, sha256=file_sha256(path))
+def _read_facts(path: Path) -> _File:
+    return _File(bytes=path.stat().st_size, sha256=compute_sha256(path))
 
 
-def _local_names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()]

@@ -12,7 +12,7 @@ SHOWN = 60
 """Characters of a text that a message shows, from a little before the first difference."""
 
 
-def asked(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:
+def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:
     """Return the first few of ``rows`` (example, completion, label as it was read) that can be written as JSON."""
     found: list[Question] = []
     for example, completion, label in rows:
@@ -27,7 +27,7 @@ def asked(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tu
     return tuple(found)
 
 
-def differs(domain: Domain, questions: Iterable[Question]) -> str | None:
+def find_difference(domain: Domain, questions: Iterable[Question]) -> str | None:
     """Return how this version of a domain reads a stored question differently; ``None`` if it is all the same."""
     for number, question in enumerate(questions):
         now: JsonView = {
@@ -39,7 +39,7 @@ def differs(domain: Domain, questions: Iterable[Question]) -> str | None:
             was = getattr(question, what)
             value = tuple(value) if isinstance(value, list) else value
             if problem or value != was:
-                here, there = _apart(problem or _text(value), _text(was))
+                here, there = _cut_to_difference(problem or _to_text(value), _to_text(was))
                 return f"{what} of stored question {number} is {here!r} here, and {there!r} in the package"
     return None
 
@@ -51,11 +51,11 @@ def _is_json(example: Mapping[str, object]) -> bool:
         return False
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _apart(one: str, other: str) -> tuple[str, str]:
+def _cut_to_difference(one: str, other: str) -> tuple[str, str]:
     """Return both texts around the place where they first differ."""
     place = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
     start = max(0, (min(len(one), len(other)) if place is None else place) - SHOWN // 3)

@@ -45,7 +45,7 @@ def write_held_out(rows: HeldOut, path: Path) -> None:
     pq.write_table(pa.table([*scores, *tokens], schema=CASCADED), path)
 
 
-def floats_of(column: pa.Array | pa.ChunkedArray) -> Float32s:
+def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:
     """Return a column as float32 [N], NaN for null."""
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
 

@@ -11,9 +11,9 @@ from curation.config.filter import CertifiedConfig
 from curation.domains import get_domain
 from curation.errors import PackageError, SourceError
 from curation.filter.package import TrustPackage
-from curation.filter.package.tables import floats_of
+from curation.filter.package.tables import to_floats
 from curation.selection.budget import GradedScores
-from curation.sources.paths import filesystem
+from curation.sources.paths import get_filesystem
 
 CALIBRATION = ("raw", "trust", "correct")
 
@@ -29,7 +29,7 @@ class CertifyingRows(NamedTuple):
     """The closed set of labels, where each has a cut of its own."""
 
 
-def certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
+def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
     """Return the rows that certify a cut: fresh ones where they are given, else the package's.
 
     Raises:
@@ -68,7 +68,7 @@ def read_calibration(path: str) -> CertifyingRows:
         SourceError: it cannot be read, lacks a column, or has one of another type.
     """
     try:
-        opened, inner = filesystem(path)
+        opened, inner = get_filesystem(path)
         table = pq.read_table(inner, filesystem=opened)
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
@@ -81,7 +81,7 @@ def read_calibration(path: str) -> CertifyingRows:
                 f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
                 f"{name} as {wanted}"
             )
-    raw_M, trust_M = (floats_of(table[name]) for name in ("raw", "trust"))
+    raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
     label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
     floor = (table.schema.metadata or {}).get(b"floor")
     return CertifyingRows(
@@ -89,14 +89,14 @@ def read_calibration(path: str) -> CertifyingRows:
     )
 
 
-def calibration_digest(path: str) -> str:
+def compute_calibration_digest(path: str) -> str:
     """Return a digest of the file's content.
 
     Raises:
         SourceError: it cannot be read.
     """
     try:
-        opened, inner = filesystem(path)
+        opened, inner = get_filesystem(path)
         with opened.open_input_stream(inner) as file:
             return hashlib.sha256(file.read()).hexdigest()[:16]
     except OSError as error:

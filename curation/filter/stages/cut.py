@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Bools
-from curation.config.base import rows_in
+from curation.config.base import count_share
 from curation.config.filter import CertifiedConfig, KeepConfig
-from curation.domains.class_counts import places
+from curation.domains.class_counts import find_class_places
 from curation.errors import BudgetError
 from curation.filter.package import TrustPackage
-from curation.filter.package.tables import floats_of
-from curation.filter.stages.certifying import CertifyingRows, certifying_rows
+from curation.filter.package.tables import to_floats
+from curation.filter.stages.certifying import CertifyingRows, read_certifying_rows
 from curation.filter.stages.packaged import Packaged
 from curation.hashing import derive
 from curation.json_types import Json
@@ -59,12 +59,12 @@ class ThresholdCut:
         """Return which rows pass, bool [N]; never one without a label."""
         usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
         usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
-        score_N = np.where(usable_N, floats_of(labels.column(self.column)), np.float32(np.nan))
+        score_N = np.where(usable_N, to_floats(labels.column(self.column)), np.float32(np.nan))
         passes_N: Bools = np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), score_N))
         if self.by_label is None:
             return passes_N
         least_T = np.append([*self.by_label.values()], np.inf)
-        return passes_N & (score_N >= least_T[places(labels.column("label"), [*self.by_label])])
+        return passes_N & (score_N >= least_T[find_class_places(labels.column("label"), [*self.by_label])])
 
     def to_json(self) -> Json:
         """Return the threshold as a JSON object."""
@@ -136,7 +136,7 @@ class MakeCut(Stage, Packaged):
         """Decide, and say how."""
         keep, given = self.keep, CertifyingRows(None, None)
         if keep.certified is not None:
-            given = certifying_rows(keep.certified, self.loaded())
+            given = read_certifying_rows(keep.certified, self.loaded())
         found = decide(list(self.tables.values()), self.function, keep, *given, seed=self.seed)
         by_class = "" if found.threshold.by_label is None else ", by class from there on"
         task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{by_class}")
@@ -161,9 +161,9 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
         UserError: calibration rows are not there, or cannot be read.
     """
     if keep.certified is not None:
-        certifying_rows(keep.certified, package)
+        read_certifying_rows(keep.certified, package)
     elif keep.threshold is None:
-        _number(keep, num_rows, num_rows, of=f"the pool's {num_rows:,} rows")
+        _count_wanted(keep, num_rows, num_rows, of=f"the pool's {num_rows:,} rows")
 
 
 def decide(
@@ -184,10 +184,10 @@ def decide(
         BudgetError: no row would pass, or fewer rows have a score than are to be kept.
         UserError: the calibration rows cannot be used.
     """
-    raw, trust = schemas.raw_column(function), schemas.trust_column(function)
+    raw, trust = schemas.get_raw_column(function), schemas.trust_column(function)
     pool = PoolScores(labels=tables[0], further=tuple(tables[1:]), trust=function)
-    labelled, dropped = pool.num_rows, sum(map(io.num_dropped, tables))
-    found = [*pool.mapped(_counted, trust=True)]
+    labelled, dropped = pool.num_rows, sum(map(io.count_dropped, tables))
+    found = [*pool.mapped(_count_scored, trust=True)]
     scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
@@ -202,7 +202,7 @@ def decide(
         threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
-        count = _certified(pool, keep.certified, CertifyingRows(calibration, floor, classes), seed=seed)
+        count = _count_certified(pool, keep.certified, CertifyingRows(calibration, floor, classes), seed=seed)
         risk, by_label = {"per": keep.certified.per, **(count.risk or {})}, None
         if keep.certified.per == "label":
             cuts = {item["label"]: item["threshold"] for item in risk["classes"]}
@@ -212,10 +212,10 @@ def decide(
         bound = Bound(score=lowest_raw, tie=ALL_TIES, seed=0, num_selected=0)
         threshold = ThresholdCut(column=raw, bound=bound, by_label=by_label)
     else:
-        wanted = _number(keep, labelled + dropped, scored + dropped)
+        wanted = _count_wanted(keep, labelled + dropped, scored + dropped)
         short = max(0, wanted - scored)
         threshold = ThresholdCut(column=raw, bound=pool.bound(wanted - short, seed))
-    lowest = min(_trusts_that_pass(tables, threshold, trust), default=float("nan"))
+    lowest = min(_iter_passing_trusts(tables, threshold, trust), default=float("nan"))
     return Decision(
         threshold=threshold,
         num_labelled=labelled,
@@ -227,9 +227,9 @@ def decide(
     )
 
 
-def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None) -> int:
+def _count_wanted(keep: KeepConfig, labelled: int, scored: int, of: str | None = None) -> int:
     """Return how many rows ``keep`` asks for; both numbers include dropped rows, ``of`` says in messages of what."""
-    wanted = keep.n or rows_in(keep.share or 0.0, labelled)
+    wanted = keep.n or count_share(keep.share or 0.0, labelled)
     if wanted < 1:
         raise BudgetError(
             f"keep.share: nothing is written: {keep.share} of {of or f'{labelled:,} labelled rows'} is less than one; "
@@ -243,7 +243,7 @@ def _number(keep: KeepConfig, labelled: int, scored: int, of: str | None = None)
     return wanted
 
 
-def _certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows, *, seed: int) -> Count:
+def _count_certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows, *, seed: int) -> Count:
     """Return the rows above the cut that the calibration rows certify, by the budget rule of runs."""
     rule = Certified(**config.model_dump(exclude={"calibration"}))
     found = rule.count(
@@ -269,7 +269,7 @@ def _certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows,
     return found
 
 
-def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
+def _count_scored(batches: Iterable[Batch]) -> tuple[int, float]:
     """Return how many rows have a score, and the highest."""
     number, highest = 0, -np.inf
     for _, score_N in batches:
@@ -278,10 +278,10 @@ def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
     return number, highest
 
 
-def _trusts_that_pass(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:
+def _iter_passing_trusts(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:
     for ref in tables:
         columns = list(dict.fromkeys([*threshold.columns, trust]))
         for batch in io.open_table(ref).scanner(columns=columns, filter=threshold.near).to_batches():
-            passing_N = floats_of(batch.column(trust))[threshold.passes(batch)]
+            passing_N = to_floats(batch.column(trust))[threshold.passes(batch)]
             if len(passing_N):
                 yield float(passing_N.min())

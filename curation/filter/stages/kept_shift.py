@@ -18,13 +18,13 @@ from curation.filter.package import TrustPackage
 from curation.filter.stages.cut import ThresholdCut
 from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
-from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, count_passing, distances_to_source
-from curation.metrics.shift import Shift, passing_in_words, two_sample
+from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, compute_distances, count_passing
+from curation.metrics.shift import Shift, compare_samples, describe_passing
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.first_cut import FirstCutRule, Passing, passing
-from curation.stages.shift import joined, sample_rows, scores_in, states_in
+from curation.stages.first_cut import FirstCutRule, Passing, load_passing
+from curation.stages.shift import get_scores, get_states, join_states, sample_rows
 from curation.tables import io
 from curation.tables.schemas import trust_column
 
@@ -68,7 +68,7 @@ class KeptShift:
         """Return a warning for the report, or ``None``."""
         found = []
         if self.passing is not None and self.passing.alarm:
-            found.append(passing_in_words(self.passing))
+            found.append(describe_passing(self.passing))
         if self.trust_alarm:
             found.append(
                 f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
@@ -121,7 +121,7 @@ class MeasureKept(Stage, Packaged):
     def run(self, task: Task) -> Done:
         """Test the rows."""
         package, threshold = self.loaded(), ThresholdCut.from_json(self.threshold)
-        passes = passing(self.first_cut)
+        passes = load_passing(self.first_cut)
         found = compare_kept(package, threshold, self.tables, self.function, seed=self.seed, first_cut=passes)
         return Done(outputs=self.Made(kept=found.to_json()), rows=sum(map(io.count, self.tables.values())))
 
@@ -145,10 +145,10 @@ def compare_kept(
     reference = package.reference(() if first_cut is None else first_cut.states)
     parts = [sample_rows(ref, list(reference), seed, ["label", threshold.column]) for ref in tables.values()]
     rows = pa.concat_tables(parts)
-    found = states_in(rows, list(reference))
-    source_ND, pool_MD = (joined(side, names) if names else None for side in (reference, found))
+    found = get_states(rows, list(reference))
+    source_ND, pool_MD = (join_states(side, names) if names else None for side in (reference, found))
     source = Rows(source_ND, package.reference_score(which))
-    pool = Rows(pool_MD, scores_in(rows, threshold.column))
+    pool = Rows(pool_MD, get_scores(rows, threshold.column))
     if first_cut is not None:
         source, pool = source.only(first_cut(reference)), pool.only(first_cut(found))
     known_K = None
@@ -183,11 +183,11 @@ def compare(
     everything = passes = None
     if source.states_ND is not None and pool.states_ND is not None:
         if len(rounds) > 1:
-            everything = two_sample(source.states_ND, pool.states_ND, seed=seed)
+            everything = compare_samples(source.states_ND, pool.states_ND, seed=seed)
         if source.score_N is not None:
             finite_N, finite_M = (np.isfinite(states).all(axis=1) for states in (source.states_ND, pool.states_ND))
             rng = np.random.default_rng(seed)
-            distances = distances_to_source(source.states_ND[finite_N], pool.states_ND[finite_M], rng)
+            distances = compute_distances(source.states_ND[finite_N], pool.states_ND[finite_M], rng)
             passes = count_passing(distances, source.score_N[finite_N], pool.score_N[finite_M], least)
     distance, p_value = _compare_trust(calibration_K, pool.score_N[pool.score_N >= least], least)
     return KeptShift(rounds=rounds, everything=everything, passing=passes, distance=distance, p_value=p_value)

@@ -50,7 +50,7 @@ def check_number(folders: Sequence[str]) -> None:
         )
 
 
-def folders_of(columns: Mapping[str, pa.Array]) -> pa.Array:
+def format_folders(columns: Mapping[str, pa.Array]) -> pa.Array:
     """Return the folder of each row, string [N], from the columns by name, the outermost first.
 
     Raises:
@@ -59,12 +59,12 @@ def folders_of(columns: Mapping[str, pa.Array]) -> pa.Array:
     parts = []
     for name, values in columns.items():
         coded = values.dictionary_encode(null_encoding="encode")
-        names = pa.array([_segment(name, value) for value in coded.dictionary.to_pylist()], pa.string())
+        names = pa.array([_format_segment(name, value) for value in coded.dictionary.to_pylist()], pa.string())
         parts.append(names.take(coded.indices))
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
 
 
-def _segment(name: str, value: str | int | bool | None) -> str:
+def _format_segment(name: str, value: str | int | bool | None) -> str:
     text = NULL if value is None else str(value).lower() if isinstance(value, bool) else quote(str(value), safe="")
     segment = f"{quote(name, safe='')}={text}"
     if len(segment) > MAX_BYTES:

@@ -20,11 +20,11 @@ from curation.config.filter import Format
 from curation.domains import get_domain
 from curation.errors import CommitError
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.partitions import folders_of
+from curation.filter.stages.partitions import format_folders
 from curation.filter.stages.pool import PoolRows
-from curation.filter.stages.ranking import RANK, passing
+from curation.filter.stages.ranking import RANK, iter_passing
 from curation.refs import TableRef
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 from curation.tables import commits, io, schemas
 from curation.tables.files import WrittenFile, write_file
 
@@ -67,7 +67,7 @@ class WriteJob:
     @property
     def table_uri(self) -> str:
         """Address of the Lance table."""
-        return str(place(self.output) / f"{self.stem}.lance")
+        return str(to_place(self.output) / f"{self.stem}.lance")
 
 
 _MADE = pa.schema(
@@ -127,15 +127,15 @@ def divide(
 def count_rows(fragment: int, job: WriteJob) -> Counter[str]:
     """Return how many rows of a fragment pass, by folder."""
     counts: Counter[str] = Counter()
-    for labels in passing(job.labels, job.threshold, fragment, []):
+    for labels in iter_passing(job.labels, job.threshold, fragment, []):
         if job.partition_by:
-            counts.update(_folders(labels, job).to_pylist())
+            counts.update(_format_folders(labels, job).to_pylist())
         elif labels.num_rows:
             counts[""] += labels.num_rows
     return counts
 
 
-def _folders(labels: pa.RecordBatch, job: WriteJob) -> pa.Array:
+def _format_folders(labels: pa.RecordBatch, job: WriteJob) -> pa.Array:
     """Return the folder of each row, string [N]."""
     row_ids_N = labels.column("row_id").to_numpy()
     own = [name for name in job.partition_by if name not in _MADE.names]
@@ -144,19 +144,19 @@ def _folders(labels: pa.RecordBatch, job: WriteJob) -> pa.Array:
     for name in own:
         assert taken is not None, "read where a column of the pool is asked for"
         values[name] = taken[name].combine_chunks()
-    return folders_of({name: values[name] for name in job.partition_by})
+    return format_folders({name: values[name] for name in job.partition_by})
 
 
 def write_part(part: FilePart, job: WriteJob) -> WrittenFile:
     """Write a part as a file."""
     name = f"{job.stem}-{part.number:05}.{job.form}"
     path = f"{part.folder}/{name}" if part.folder else name
-    return replace(write_file(_batches(part, job), job.schema, place(job.output) / path, job.form), path=path)
+    return replace(write_file(_iter_batches(part, job), job.schema, to_place(job.output) / path, job.form), path=path)
 
 
 def write_part_as_fragment(part: FilePart, job: WriteJob, done: bytes) -> pa.Table:
     """Write a part as a fragment; nothing where it is committed."""
-    batches = _batches(part, job)
+    batches = _iter_batches(part, job)
     first = next(batches)
     if first.column("row_id")[0].as_py() in BitMap64.deserialize(done):
         return commits.WRITTEN.empty_table()
@@ -169,21 +169,21 @@ def write_part_as_fragment(part: FilePart, job: WriteJob, done: bytes) -> pa.Tab
 
     reader = pa.RecordBatchReader.from_batches(job.schema, noted())
     fragments = write_fragments(reader, job.table_uri, schema=job.schema, mode="append")
-    return commits.written(job.table_uri, fragments, b"".join(ids))
+    return commits.make_written_row(job.table_uri, fragments, b"".join(ids))
 
 
-def _batches(part: FilePart, job: WriteJob) -> Iterator[pa.RecordBatch]:
+def _iter_batches(part: FilePart, job: WriteJob) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part, at most ``ranking.BATCH_ROWS`` at a time."""
     domain, examples = get_domain(job.rows.domain), io.open_table(job.examples)
     own = [name for name in job.schema.names if name not in _MADE.names]
     asked = list(dict.fromkeys(["row_id", *own, *domain.columns.names]))
     for span in part.spans:
         seen, start = 0, job.starts[span.fragment]
-        for labels in passing(job.labels, job.threshold, span.fragment, ["completion", job.trust]):
+        for labels in iter_passing(job.labels, job.threshold, span.fragment, ["completion", job.trust]):
             places_B = start + np.arange(labels.num_rows)
             start += labels.num_rows
             if part.folder:
-                mine = pc.equal(_folders(labels, job), part.folder)
+                mine = pc.equal(_format_folders(labels, job), part.folder)
                 labels, places_B = labels.filter(mine), places_B[mine.to_numpy(zero_copy_only=False)]
             low, high = max(span.skip - seen, 0), min(span.skip + span.take - seen, labels.num_rows)
             seen += labels.num_rows

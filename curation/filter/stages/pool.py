@@ -20,13 +20,13 @@ from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, setting
 from curation.rundir.run import Task
-from curation.sources import Assignment, Permutation, SourceFile, kept_fields, require_columns
-from curation.stages.deal import POOL, DealJob, DealtSource, table_schema
-from curation.stages.prepare import SplitWriting, chunks_of, deal_left
+from curation.sources import Assignment, Permutation, SourceFile, make_kept_fields, require_columns
+from curation.stages.deal import POOL, DealJob, DealtSource, make_table_schema
+from curation.stages.prepare import SplitWriting, deal_left, iter_chunks
 from curation.stages.usable import SplitCounts, check_share, count_split
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
-from curation.tasks import cause
+from curation.tasks import make_driver_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +52,11 @@ class PoolRows:
             SourceError: files disagree about the type of one.
         """
         own = get_domain(self.domain).columns.names
-        return tuple(kept_fields(self.files, [name for name in self.columns if name not in own]))
+        return tuple(make_kept_fields(self.files, [name for name in self.columns if name not in own]))
 
     def schema(self) -> pa.Schema:
         """Return the table's: the domain's columns, the kept ones, and ``error``."""
-        return table_schema(get_domain(self.domain), POOL, kept=self.kept)
+        return make_table_schema(get_domain(self.domain), POOL, kept=self.kept)
 
     def check(self) -> None:
         """Refuse files that lack a column.
@@ -129,10 +129,10 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     job = DealJob(sources={POOL: source}, uris={POOL: uri})
     io.create(uri, schema)
     try:
-        deal_left(job, {POOL: schema}, [*chunks_of({POOL: rows.files}, writing.chunk_rows)], writing)
+        deal_left(job, {POOL: schema}, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)
     except ray.exceptions.RayError as error:
-        raise cause(error, "reading the pool") from error
-    ref = io.latest(uri)
+        raise make_driver_error(error, "reading the pool") from error
+    ref = io.find_latest(uri)
     if (found := io.count(ref)) != total:
         raise CommitError(f"{uri}: {total} rows in, {found} rows out")
     errors = count_split(ref, POOL).errors

@@ -7,13 +7,13 @@ from curation.domains import get_domain
 from curation.filter.package import TrustPackage
 from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
-from curation.metrics.shift import Shift, two_sample
+from curation.metrics.shift import Shift, compare_samples
 from curation.metrics.text_shift import compare_with_words
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.first_cut import FirstCutRule, passing
-from curation.stages.shift import gravest, joined, sample_states, sampled_texts
+from curation.stages.first_cut import FirstCutRule, load_passing
+from curation.stages.shift import find_gravest_shift, join_states, sample_states, sample_texts
 from curation.tables import io
 
 
@@ -41,18 +41,24 @@ class MeasurePoolShift(Stage, Packaged):
     def measured(self) -> Shift:
         """Return the test."""
         package = self.loaded()
-        return self._by_states(package) if package.description.sample.states else self._by_words(package)
+        return self._compare_states(package) if package.description.sample.states else self._compare_words(package)
 
-    def _by_states(self, package: TrustPackage) -> Shift:
-        (labels,), states, passes = self.tables.values(), package.description.sample.states, passing(self.first_cut)
+    def _compare_states(self, package: TrustPackage) -> Shift:
+        (labels,), states, passes = (
+            self.tables.values(),
+            package.description.sample.states,
+            load_passing(self.first_cut),
+        )
         reference = package.reference(() if passes is None else passes.states)
         sides = [reference, sample_states(labels, list(reference), self.seed)]
-        hidden = [joined(side, states) if passes is None else joined(side, states)[passes(side)] for side in sides]
-        return two_sample(*hidden, seed=self.seed)
+        hidden = [
+            join_states(side, states) if passes is None else join_states(side, states)[passes(side)] for side in sides
+        ]
+        return compare_samples(*hidden, seed=self.seed)
 
-    def _by_words(self, package: TrustPackage) -> Shift:
+    def _compare_words(self, package: TrustPackage) -> Shift:
         """Test the round alone, and with those before it; the one that differs more stands for the round."""
         domain, words_NW = get_domain(package.description.domain), package.words()
-        texts = [sampled_texts(ref, domain, self.seed) for ref in self.tables.values()]
+        texts = [sample_texts(ref, domain, self.seed) for ref in self.tables.values()]
         pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]
-        return gravest(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))
+        return find_gravest_shift(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))

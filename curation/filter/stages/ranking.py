@@ -21,9 +21,9 @@ from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.selection.external_sort import sorted_by
+from curation.selection.external_sort import iter_sorted
 from curation.tables import io, schemas
-from curation.tasks import cause, in_tasks
+from curation.tasks import make_driver_error, run_in_tasks
 
 BATCH_ROWS = 8192
 RANK = pa.field("rank", pa.int64())
@@ -74,7 +74,7 @@ def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str
     Raises:
         RunFailedError: Ray gave up.
     """
-    raw = schemas.raw_column(function)
+    raw = schemas.get_raw_column(function)
     fragments = [[fragment.fragment_id for fragment in io.open_table(ref).get_fragments()] for ref in tables]
     calls = (
         (ref, threshold, fragment, raw, seed)
@@ -84,14 +84,14 @@ def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str
     begins = [0]
 
     def placed() -> Iterator[tuple[Int64s, Float32s, Uint64s]]:
-        for score_B, tie_B in in_tasks(_keys, calls):
+        for score_B, tie_B in run_in_tasks(_read_keys, calls):
             begins.append(begins[-1] + len(score_B))
             yield np.arange(begins[-2], begins[-1]), score_B, tie_B
 
     try:
-        places = list(sorted_by(placed()))
+        places = list(iter_sorted(placed()))
     except ray.exceptions.RayError as error:
-        raise cause(error, "ranking") from error
+        raise make_driver_error(error, "ranking") from error
     starts = [begins[number] for number in itertools.accumulate(map(len, fragments[:-1]), initial=0)]
     rank_n = np.empty(begins[-1], dtype=np.int64)
     ends = itertools.accumulate(map(len, places))
@@ -105,7 +105,9 @@ def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str
     return Ranks(io.write_batches(batches, schema, uri), tuple(starts))
 
 
-def passing(ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def iter_passing(
+    ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
     dataset = io.open_table(ref)
     found = dataset.get_fragment(fragment)
@@ -119,10 +121,10 @@ def passing(ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequ
         yield batch.filter(pa.array(threshold.passes(batch)))
 
 
-def _keys(ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int) -> tuple[Float32s, Uint64s]:
+def _read_keys(ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int) -> tuple[Float32s, Uint64s]:
     """Return scores and hashes of the rows of a fragment that pass, both [n]."""
     scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]
-    for batch in passing(ref, threshold, fragment, [raw]):
+    for batch in iter_passing(ref, threshold, fragment, [raw]):
         scores.append(batch.column(raw).to_numpy(zero_copy_only=False).astype(np.float32))
         ties.append(hash64(batch.column("row_id").to_numpy(), seed))
     return np.concatenate(scores), np.concatenate(ties)

@@ -27,12 +27,12 @@ from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.run import Task
-from curation.storage.lease import Guard, unguarded
-from curation.storage.paths import Place, place, write_atomically
+from curation.storage.lease import Guard, guard_nothing
+from curation.storage.paths import Place, to_place, write_atomically
 from curation.tables import commits, io, schemas
 from curation.tables.files import WrittenFile
 from curation.tables.stream import CommitRound, commit_stream
-from curation.tasks import cause, in_tasks
+from curation.tasks import make_driver_error, run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
 
@@ -83,7 +83,7 @@ class Write(Stage):
             with_rank=self.with_rank,
             ranks=self.ranks,
         )
-        place(self.output).mkdir(parents=True, exist_ok=True)
+        to_place(self.output).mkdir(parents=True, exist_ok=True)
         with task.progress() as update:
             files = write_rows(
                 job,
@@ -104,7 +104,7 @@ def write_rows(
     rows_per_file: int,
     first_rank: int = 0,
     commit_seconds: float = 2.0,
-    guard: Guard = unguarded,
+    guard: Guard = guard_nothing,
     progress: Update | None = None,
 ) -> list[Json]:
     """Write the rows that pass and are not written yet; the files as JSON (``path``, ``rows``, ``bytes``, ``sha256``).
@@ -120,7 +120,7 @@ def write_rows(
     try:
         shared = ray.put(job)
         fragments = [fragment.fragment_id for fragment in io.open_table(job.labels).get_fragments()]
-        counts = list(in_tasks(count_rows, zip(fragments, itertools.repeat(shared))))
+        counts = list(run_in_tasks(count_rows, zip(fragments, itertools.repeat(shared))))
         check_number(folders := sorted({folder for found in counts for folder in found}))
         parts: list[FilePart] = []
         for folder in folders:
@@ -137,17 +137,17 @@ def write_rows(
         if not parts:
             return []
         if job.form == "lance":
-            return [_table(job, parts, update, commit_seconds=commit_seconds, guard=guard)]
-        return _files(job, parts, notes, update, guard=guard)
+            return [_write_table(job, parts, update, commit_seconds=commit_seconds, guard=guard)]
+        return _write_files(job, parts, notes, update, guard=guard)
     except ray.exceptions.RayError as error:
-        raise cause(error, "writing") from error
+        raise make_driver_error(error, "writing") from error
 
 
-def _files(
+def _write_files(
     job: WriteJob, parts: Sequence[FilePart], notes: Place, update: Callable[[int], None], *, guard: Guard
 ) -> list[Json]:
     noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
-    there = set(data_files(place(job.output)))  # a file that a later cut removed has a note still
+    there = set(iter_data_files(to_place(job.output)))  # a file that a later cut removed has a note still
     done: dict[int, WrittenFile] = {}
     for part in parts:
         if (name := f"{part.number:05}.json") in noted:
@@ -157,7 +157,7 @@ def _files(
     num_written = sum(written.rows for written in done.values())
     update(num_written)
     left = [part for part in parts if part.number not in done]
-    for part, written in zip(left, in_tasks(write_part, zip(left, itertools.repeat(ray.put(job)))), strict=True):
+    for part, written in zip(left, run_in_tasks(write_part, zip(left, itertools.repeat(ray.put(job)))), strict=True):
         if written.rows != part.num_rows:
             raise CommitError(f"{job.output}/{written.path}: {part.num_rows} rows in, {written.rows} rows out")
         guard()
@@ -168,36 +168,36 @@ def _files(
     return [done[part.number].to_json() for part in parts]
 
 
-def _table(
+def _write_table(
     job: WriteJob, parts: Sequence[FilePart], update: Callable[[int], None], *, commit_seconds: float, guard: Guard
 ) -> Json:
     io.create(job.table_uri, job.schema)
     committer = commits.Committer(job.table_uri, guard)
     done = ray.put(committer.done.serialize())
-    before, total = _of_round(job), sum(part.num_rows for part in parts)
+    before, total = _count_committed(job), sum(part.num_rows for part in parts)
     update(before)
 
     def committed(done: CommitRound) -> None:
         update(before + sum(done.rows.values()))
 
-    written = in_tasks(write_part_as_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
+    written = run_in_tasks(write_part_as_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
     commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
-    if (found := _of_round(job)) != total:
+    if (found := _count_committed(job)) != total:
         raise CommitError(f"{job.table_uri}: {total} rows pass, {found} are written")
-    return {"path": f"{job.stem}.lance", "rows": total, "version": io.latest(job.table_uri).version}
+    return {"path": f"{job.stem}.lance", "rows": total, "version": io.find_latest(job.table_uri).version}
 
 
-def _of_round(job: WriteJob) -> int:
+def _count_committed(job: WriteJob) -> int:
     """Return the committed rows of the job's files, whose numbers follow each other."""
     first, last = job.rows.files[0].index, job.rows.files[-1].index
     within = f"row_id >= {first << schemas.FILE_SHIFT} AND row_id < {(last + 1) << schemas.FILE_SHIFT}"
-    return io.count(io.latest(job.table_uri), filter=within)
+    return io.count(io.find_latest(job.table_uri), filter=within)
 
 
-def data_files(folder: Place, within: str = "") -> Iterator[str]:
+def iter_data_files(folder: Place, within: str = "") -> Iterator[str]:
     """Yield the paths, relative to an output's folder of data, of the files and tables in it and in its partitions."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if "=" in path.name:
-            yield from data_files(path, f"{within}{path.name}/")
+            yield from iter_data_files(path, f"{within}{path.name}/")
         else:
             yield f"{within}{path.name}"

@@ -44,9 +44,14 @@ from curation.hashing import derive
 from curation.selection.budget import Count, Pool
 from curation.selection.class_shares import ClassScores
 from curation.selection.order import Ordered, Sorted, Streamed
-from curation.selection.risk.curve import Curve, curve_of
-from curation.selection.risk.ours import fixed_sequence
-from curation.selection.risk.paper import hoeffding, hoeffding_bonferroni, hoeffding_grid, hoeffding_split
+from curation.selection.risk.curve import Curve, compute_rule_curve
+from curation.selection.risk.ours import apply_fixed_sequence
+from curation.selection.risk.paper import (
+    apply_hoeffding,
+    apply_hoeffding_bonferroni,
+    apply_hoeffding_grid,
+    apply_hoeffding_split,
+)
 from curation.selection.risk.problem import Kind, Problem, RankedRows, Rule, RuleResult
 
 
@@ -112,11 +117,11 @@ def calibrate(
             boolean, or differing lengths; or no pool row may be selected.
     """
     _check_settings(alpha, delta, rule, kind)
-    problem = _problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed, floor)
+    problem = _make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed, floor)
     return _cut(problem, rule, _RULES[rule](problem))
 
 
-def curve(
+def compute_risk_curve(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
     pool_scores_N: npt.ArrayLike | Streamed,
@@ -132,10 +137,10 @@ def curve(
     Arguments and errors are those of :func:`calibrate`.
     """
     _check_settings(alpha, delta, rule, kind)
-    return curve_of(_problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed), rule)
+    return compute_rule_curve(_make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed), rule)
 
 
-def _problem(
+def _make_problem(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
     pool_scores_N: npt.ArrayLike | Streamed,
@@ -145,7 +150,7 @@ def _problem(
     seed: int,
     floor: float | None = None,
 ) -> Problem:
-    scores_M, correct_M = _checked_rows(scores_M, correct_M)
+    scores_M, correct_M = _check_rows(scores_M, correct_M)
     if floor is not None and (scores_M < floor).any():
         raise UserError(
             f"calibration rows: {int((scores_M < floor).sum()):,} score less than their floor {floor:g}; give only "
@@ -176,11 +181,11 @@ def _problem(
 
 
 _RULES: Mapping[Rule, Callable[[Problem], RuleResult]] = {
-    "fixed_sequence": fixed_sequence,
-    "hoeffding": hoeffding,
-    "hoeffding_bonferroni": hoeffding_bonferroni,
-    "hoeffding_grid": hoeffding_grid,
-    "hoeffding_split": hoeffding_split,
+    "fixed_sequence": apply_fixed_sequence,
+    "hoeffding": apply_hoeffding,
+    "hoeffding_bonferroni": apply_hoeffding_bonferroni,
+    "hoeffding_grid": apply_hoeffding_grid,
+    "hoeffding_split": apply_hoeffding_split,
 }
 
 
@@ -197,13 +202,13 @@ def _cut(problem: Problem, rule: Rule, found: RuleResult) -> RiskCut:
         num_kept=num_kept,
         noise=float(candidates.wrong_G[place]) / num_kept if num_kept else None,
         bound=bound if bound < math.inf else None,
-        guarantee=_guarantee(problem, rule) if certified else f"none: {nothing}, nothing is selected",
+        guarantee=_describe_guarantee(problem, rule) if certified else f"none: {nothing}, nothing is selected",
         needed=found.needed,
         needed_basis=found.needed_basis,
     )
 
 
-def _guarantee(problem: Problem, rule: Rule) -> str:
+def _describe_guarantee(problem: Problem, rule: Rule) -> str:
     grid = "pool quantiles" if problem.kind == "threshold" else "prefixes taken as fixed beforehand"
     scope = {
         "fixed_sequence": "over the whole search (fixed-sequence test, exact binomial)",
@@ -231,7 +236,7 @@ def _check_settings(alpha: float, delta: float, rule: str, kind: str) -> None:
             raise ConfigError(f"{name}: {choice!r} is not one of {', '.join(known)}")
 
 
-def _checked_rows(scores_M: npt.ArrayLike, correct_M: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _check_rows(scores_M: npt.ArrayLike, correct_M: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.bool_]]:
     scores, correct = np.asarray(scores_M), np.asarray(correct_M)
     if scores.ndim != 1 or scores.shape != correct.shape:
         raise UserError(f"calibration rows: scores {scores.shape} and correctness {correct.shape} are not two columns")
@@ -262,7 +267,7 @@ class Certified:
         assert pool.scores is not None, "declared"
         settings = {name: value for name, value in asdict(self).items() if name != "per"}
         if self.per == "label":
-            return _by_class(pool, settings)
+            return _count_by_class(pool, settings)
         raw_M, ordered = pool.calibration.raw_M, pool.scores.ordered(pool.floor)
         cut = calibrate(
             np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
@@ -276,7 +281,7 @@ class Certified:
         return Count(n, threshold=cut.threshold, risk={**settings, **asdict(cut)}, is_cut=True)
 
 
-def _by_class(pool: Pool, settings: Mapping[str, object]) -> Count:
+def _count_by_class(pool: Pool, settings: Mapping[str, object]) -> Count:
     """Return how many pass the cuts of their classes."""
     from curation.selection.risk.by_class import calibrate_classes  # it reads this module
 

@@ -90,7 +90,7 @@ class ClassCuts:
         """The guarantee in words: classes, probability and assumption, and the classes without it."""
         tested = [name for name, cut in zip(self.classes, self.cuts, strict=True) if cut is not None]
         without = [name for name in tested if name not in self.thresholds]
-        named = self._named(without)
+        named = self._describe_classes(without)
         if len(without) == len(tested):
             return f"none: no cut is certified in any of {len(tested)} classes, nothing is selected: {named}"
         first = next(cut for cut in self.cuts if cut is not None and cut.threshold is not None)
@@ -102,7 +102,7 @@ class ClassCuts:
             f"tested at {self.delta:g}/{len(tested)} each, Bonferroni){none}; assumes that {assumption}"
         )
 
-    def _named(self, without: Sequence[str]) -> str:
+    def _describe_classes(self, without: Sequence[str]) -> str:
         """Return the first classes without a cut, with the calibration rows that they have and those that would do."""
         cuts, found = dict(zip(self.classes, self.cuts, strict=True)), []
         for name in without[:MOST_NAMED]:

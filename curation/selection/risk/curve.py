@@ -11,9 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.selection.risk.ours import exact_upper, start_share
-from curation.selection.risk.paper import bonferroni_level, coarse_grid, deciding_half, hoeffding_upper
-from curation.selection.risk.problem import Problem, RankedRows, Rule, distinct
+from curation.selection.risk.ours import compute_exact_upper, start_share
+from curation.selection.risk.paper import (
+    compute_bonferroni_level,
+    compute_hoeffding_upper,
+    find_deciding_half,
+    make_coarse_grid,
+)
+from curation.selection.risk.problem import Problem, RankedRows, Rule, sort_distinct
 
 NUM_POINTS = 100
 
@@ -41,12 +46,12 @@ class Curve:
     """The number of calibration rows: all, or for ``hoeffding_split`` the half whose test decided."""
 
 
-def curve_of(problem: Problem, rule: Rule) -> Curve:
+def compute_rule_curve(problem: Problem, rule: Rule) -> Curve:
     """Return the curves of a rule at ``NUM_POINTS`` quantiles of the pool, equal ones merged."""
-    rows, level = _tested(problem, rule)
+    rows, level = _find_tested(problem, rule)
     wanted_S = np.arange(1, NUM_POINTS + 1) / NUM_POINTS
     quantile_S = problem.quantiles(wanted_S)
-    threshold_G = distinct(quantile_S)
+    threshold_G = sort_distinct(quantile_S)
     above_G = problem.pool.num_above(threshold_G, inclusive=True)
     _, kept_G, wrong_G = rows.at(threshold_G)
     start = 0.0
@@ -56,7 +61,7 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
         if problem.kind == "top_k":
             # The prefix of all calibration rows comes after those of rows that may be selected.
             reached_G = np.where(kept_G < len(rows.score_M), kept_G / rows.num_rows, 1.0)
-    upper = exact_upper if rule == "fixed_sequence" else hoeffding_upper
+    upper = compute_exact_upper if rule == "fixed_sequence" else compute_hoeffding_upper
     return Curve(
         threshold_G=threshold_G,
         share_G=above_G / problem.pool.num_rows,
@@ -70,12 +75,12 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
     )
 
 
-def _tested(problem: Problem, rule: Rule) -> tuple[RankedRows, float]:
+def _find_tested(problem: Problem, rule: Rule) -> tuple[RankedRows, float]:
     """Return the calibration rows on which the rule decides, and the level of each test."""
     if rule == "hoeffding_bonferroni":
-        return problem.rows, bonferroni_level(problem)
+        return problem.rows, compute_bonferroni_level(problem)
     if rule == "hoeffding_grid":
-        return problem.rows, coarse_grid(problem)[1]
+        return problem.rows, make_coarse_grid(problem)[1]
     if rule == "hoeffding_split":
-        return deciding_half(problem), problem.delta
+        return find_deciding_half(problem), problem.delta
     return problem.rows, problem.delta

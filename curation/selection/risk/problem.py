@@ -47,7 +47,7 @@ class RankedRows(NamedTuple):
 
     def prefix_ends(self, share_G: Floats) -> Floats:
         """Return the last row's score of each prefix of these shares; skip prefixes that end at an unscored row."""
-        last_G = ranks(share_G, self.num_rows) - 1
+        last_G = compute_ranks(share_G, self.num_rows) - 1
         return self.score_M[last_G[last_G < len(self.score_M)]]
 
 
@@ -69,7 +69,7 @@ class Problem:
 
     def quantiles(self, share_G: Floats) -> Floats:
         """Return the scores at or above which these shares of the pool lie (at most all rows that may be selected)."""
-        return self.pool.at_ranks(np.minimum(ranks(share_G, self.pool.num_rows), self.pool.num_scored))
+        return self.pool.at_ranks(np.minimum(compute_ranks(share_G, self.pool.num_rows), self.pool.num_scored))
 
 
 class RuleResult(NamedTuple):
@@ -84,12 +84,12 @@ class RuleResult(NamedTuple):
     needed_basis: str | None = None
 
 
-def ranks(share_G: Floats, num_rows: int) -> Int64s:
+def compute_ranks(share_G: Floats, num_rows: int) -> Int64s:
     """Return the number of rows in each of these shares, rounded up, at least 1."""
     rank_G: Int64s = np.maximum(np.ceil(share_G * num_rows - 1e-9), 1).astype(np.int64)
     return rank_G
 
 
-def distinct(scores_M: Floats) -> Floats:
+def sort_distinct(scores_M: Floats) -> Floats:
     """Return each score once, descending."""
     return np.unique(scores_M)[::-1]

@@ -15,9 +15,9 @@ import ray.train
 import yaml
 
 from curation.cluster import capacity
-from curation.cluster.capacity import Need, lacking, needs
+from curation.cluster.capacity import Need, describe_lacking, list_needs
 from curation.config import ActorsConfig, AskConfig, RayConfig, RunConfig, TeacherConfig, TrustConfig
-from curation.config.base import ray_resources
+from curation.config.base import make_ray_resources
 from curation.errors import ClusterError, ConfigError
 
 TOKEN = "0123456789abcdef" * 4
@@ -219,12 +219,12 @@ LARGE = {"CPU": 1.0, "memory": 12e9}
     ],
 )
 def test_room_is_counted_node_by_node(need: Need, nodes: list[dict[str, float]], fits: bool):
-    assert (lacking([need], nodes) == []) is fits
+    assert (describe_lacking([need], nodes) == []) is fits
 
 
 def test_memory_is_told_in_gibibytes():
     need = Need(key="student", count=1, resources={"CPU": 2, "memory": 40 * 2**30})
-    (told,) = lacking([need], [{"CPU": 4, "memory": 12.5 * 2**30}])
+    (told,) = describe_lacking([need], [{"CPU": 4, "memory": 12.5 * 2**30}])
     assert told == (
         "student asks for a worker of 2 CPU and 40.0 GiB of memory, and there is room for 0 "
         "(nodes: 4 CPU and 12.5 GiB of memory)"
@@ -232,10 +232,10 @@ def test_memory_is_told_in_gibibytes():
 
 
 def test_an_accelerator_is_a_resource_of_its_node():
-    need = Need(key="teacher.actors", count=2, resources=ray_resources(1, 1, 0, "A100"))
+    need = Need(key="teacher.actors", count=2, resources=make_ray_resources(1, 1, 0, "A100"))
     fast, slow = {"CPU": 8.0, "GPU": 8.0, "accelerator_type:A100": 1.0}, {"GPU": 8.0, "accelerator_type:T4": 1.0}
-    assert lacking([need], [slow, fast]) == []
-    (told,) = lacking([need], [slow | {"CPU": 8.0}, {"CPU": 2.0}])
+    assert describe_lacking([need], [slow, fast]) == []
+    (told,) = describe_lacking([need], [slow | {"CPU": 8.0}, {"CPU": 2.0}])
     assert told == (
         "teacher.actors asks for 2 workers of 1 CPU and 1 GPU and accelerator type A100, and there is room for 0 "
         "(nodes: 2 CPU and 0 GPU and accelerator type none; 8 CPU and 8 GPU and accelerator type T4)"
@@ -256,7 +256,7 @@ def test_an_accelerator_is_a_resource_of_its_node():
     ],
 )
 def test_names_of_accelerators_are_rays(name: str, near: str | None):
-    need = Need(key="student", count=1, resources=ray_resources(1, 1, 0, name))
+    need = Need(key="student", count=1, resources=make_ray_resources(1, 1, 0, name))
     with pytest.raises(ConfigError) as error:
         capacity.check_machine(RayConfig(), [need])
     assert f"student.accelerator_type: {name!r} is no name" in str(error.value)
@@ -267,7 +267,7 @@ def test_names_of_accelerators_are_rays(name: str, near: str | None):
     "name", ["A100", "T4", "A100-80G", "TPU-V4", "AMD-Instinct-MI210", "H200", "L40S", "RTX-PRO-6000", "GB200"]
 )
 def test_names_that_ray_gives_are_taken(name: str):
-    capacity.check_accelerators([Need(key="student", count=1, resources=ray_resources(1, 1, 0, name))])
+    capacity.check_accelerators([Need(key="student", count=1, resources=make_ray_resources(1, 1, 0, name))])
 
 
 def test_an_accelerator_is_asked_for_as_by_ray_and_is_in_no_key():
@@ -322,11 +322,11 @@ def test_actors_are_where_their_accelerator_is():
 def test_the_configuration_says_what_is_needed():
     raw = config_of()
     raw["teacher"]["actors"] = {"num_cpus": 2, "num_gpus": 0.5, "memory_gib": 1.5, "min": 1, "max": 8}
-    assert [need.key for need in needs(RunConfig.model_validate(raw))] == ["teacher.actors", "trust"]
+    assert [need.key for need in list_needs(RunConfig.model_validate(raw))] == ["teacher.actors", "trust"]
     raw["splits"]["test"] = {"from": "sums", "rows": 10}
     raw["generations"] = [{"student": {"path": "base"}}]
     raw["student"] = {"num_workers": 2, "cpus_per_worker": 3, "gpus_per_worker": 1, "memory_gib_per_worker": 2}
-    asked = {need.key: need for need in needs(RunConfig.model_validate(raw))}
+    asked = {need.key: need for need in list_needs(RunConfig.model_validate(raw))}
     assert set(asked) == {"teacher.actors", "trust", "student"}
     assert asked["teacher.actors"] == Need(
         key="teacher.actors", count=1, resources={"CPU": 2, "GPU": 0.5, "memory": 1.5 * 2**30}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from curation.cluster import nodes
-from curation.cluster.nodes import NodeAnswer, differences, others
-from curation.cluster.versions import versions
+from curation.cluster.nodes import NodeAnswer, describe_differences, describe_differing_nodes
+from curation.cluster.versions import find_versions
 from curation.errors import ClusterError
 
 pytestmark = pytest.mark.whole_run
@@ -73,8 +73,8 @@ cluster.shutdown()
 
 
 def test_equal_versions_do_not_differ():
-    assert differences(HERE, dict(HERE)) == []
-    assert differences({}, {}) == []
+    assert describe_differences(HERE, dict(HERE)) == []
+    assert describe_differences({}, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_equal_versions_do_not_differ():
     ],
 )
 def test_a_difference_names_both_versions(package: str, version: str, told: list[str]):
-    assert differences(HERE, HERE | {package: version}) == told
+    assert describe_differences(HERE, HERE | {package: version}) == told
 
 
 def test_a_missing_package_differs_in_either_direction():
     less = {name: version for name, version in HERE.items() if name != "ray"}
-    assert differences(HERE, less) == ["ray not installed (here 2.60.0)"]
-    assert differences(less, HERE) == ["ray 2.60.0 (here not installed)"]
+    assert describe_differences(HERE, less) == ["ray not installed (here 2.60.0)"]
+    assert describe_differences(less, HERE) == ["ray 2.60.0 (here not installed)"]
 
 
 def test_the_nodes_that_differ_are_named_and_silent_ones_are_not():
@@ -108,15 +108,15 @@ def test_the_nodes_that_differ_are_named_and_silent_ones_are_not():
         ),
         NodeAnswer(node="10.0.0.3 (node cc)", node_id="cc", value=None, problem="no answer within 60 seconds"),
     ]
-    assert list(others(HERE, answers)) == [
+    assert list(describe_differing_nodes(HERE, answers)) == [
         "10.0.0.2 (node bb) has ray 2.59.0 (here 2.60.0), torch 2.12.0 (here 2.13.0+cpu)"
     ]
 
 
 def test_what_is_installed_here_is_what_the_manifest_says_and_the_code():
-    found = nodes.installed()()
+    found = nodes.make_versions_question()()
     code = found.pop(nodes.CODE)
-    assert found == versions() and len(code) == 8
+    assert found == find_versions() and len(code) == 8
     int(code, 16)
 
 
@@ -134,7 +134,7 @@ def test_the_digest_is_of_this_projects_code_and_nothing_else(tmp_path: Path):
             copy = tmp_path / path.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
-    here = nodes.installed()()[nodes.CODE]
+    here = nodes.make_versions_question()()[nodes.CODE]
     assert digest() == here
     (tmp_path / "other.py").write_text("x = 1\n")
     assert digest() == here
@@ -162,14 +162,14 @@ def test_a_node_with_another_version_is_refused_by_name(tmp_path: Path):
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: chess\nVersion: 9.9.9\n")
     told, initialised = lines_of(OTHER_VERSION, tmp_path)
-    assert f"chess {versions()['chess']} (here 9.9.9)" in told and "(node " in told and "constraints.txt" in told
+    assert f"chess {find_versions()['chess']} (here 9.9.9)" in told and "(node " in told and "constraints.txt" in told
     assert told.startswith("the nodes of the cluster must have the versions of this process: ")
     assert initialised == "False"
 
 
 def test_a_cluster_of_another_ray_is_refused_with_both_versions():
     told = " ".join(lines_of(OTHER_RAY))
-    assert "Ray: 2.59.0" in told and f"Ray: {versions()['ray']}" in told
+    assert "Ray: 2.59.0" in told and f"Ray: {find_versions()['ray']}" in told
 
 
 def test_nodes_that_do_not_answer_say_why(local_ray):
@@ -197,14 +197,14 @@ def test_ray_holds_what_a_task_needs(local_ray, resources):
     def holds() -> dict[str, float]:
         return local_ray.get_runtime_context().get_assigned_resources()
 
-    assert local_ray.get(local_ray.remote(holds).options(**nodes.held(resources)).remote()) == resources
+    assert local_ray.get(local_ray.remote(holds).options(**nodes.make_ray_options(resources)).remote()) == resources
 
 
 def test_the_nodes_are_told_at_the_start_and_again_now_and_then(local_ray, monkeypatch):
     monkeypatch.setattr(nodes, "AGAIN_SECONDS", 0.1)
     told = []
     with nodes.follow(lambda **event: told.append(tuple(event.values())), seconds=0.02):
-        assert told == [(1, [nodes.name(nodes.living()[0])], [])]
+        assert told == [(1, [nodes.name(nodes.list_living()[0])], [])]
         end = time.monotonic() + 30
         while len(told) < 3 and time.monotonic() < end:
             time.sleep(0.02)

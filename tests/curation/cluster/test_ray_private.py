@@ -15,7 +15,7 @@ import ray
 import curation
 import train
 from curation.cluster import ray_private
-from curation.commands.doctor.machine import ray_disk
+from curation.commands.doctor.machine import check_ray_disk
 
 PRIVATE = ("ray.autoscaler", "ray.core", "ray.experimental", "ray.train.v2")
 """Packages of Ray that its documentation does not name; besides, every name with a leading underscore."""
@@ -51,15 +51,15 @@ class Worker:
 
 def test_no_node_drains_unless_it_is_told_to(local_ray):
     with interface("ray.train.v2._internal.execution.preemption"):
-        assert ray_private.draining_nodes() == set()
+        assert ray_private.find_draining_nodes() == set()
 
 
 def test_the_head_is_found_and_answers_who_has_not_joined(local_ray):
     with interface("ray._private.services.canonicalize_bootstrap_address"):
-        assert ray_private.head_address("local") is None
-        assert ray_private.head_address("10.0.0.1:6379") == "10.0.0.1:6379"
+        assert ray_private.find_head_address("local") is None
+        assert ray_private.find_head_address("10.0.0.1:6379") == "10.0.0.1:6379"
         with pytest.raises(ValueError, match="nowhere"):
-            ray_private.head_address("nowhere")
+            ray_private.find_head_address("nowhere")
     with interface("ray._raylet.GcsClient or ray._common.usage.usage_lib.get_cluster_metadata"):
         head = ray_private.Head(ray.get_runtime_context().gcs_address)
         assert head.ray_version() == ray.__version__
@@ -86,18 +86,18 @@ def test_a_token_is_taken_where_one_is_named():
 def test_the_types_of_nodes(local_ray):
     """A node that no autoscaler started; ``test_autoscaling`` has one that does."""
     with interface("ray.autoscaler.v2.sdk.get_cluster_status"):
-        (name,) = ray_private.node_types()
+        (name,) = ray_private.list_node_types()
         assert name == f"node_{ray.nodes()[0]['NodeID']}"
 
 
 def test_rays_temporary_directory(local_ray):
-    found = ray_disk().finding.partition(":")[0]
+    found = check_ray_disk().finding.partition(":")[0]
     assert ray.get_runtime_context().get_session_name() in os.listdir(found)
 
 
 def test_the_folder_of_the_object_store_is_known_where_this_process_started_it(local_ray):
     with interface("ray._private.worker._global_node"):
-        folder = ray_private.spill_folder()
+        folder = ray_private.find_spill_folder()
         assert folder is not None and ray.get_runtime_context().get_session_name() in folder
 
 

@@ -20,14 +20,14 @@ def test_a_refused_start_does_not_ask_about_load(monkeypatch: pytest.MonkeyPatch
     under_way: list[str | None] = []
 
     def init(**settings: Any) -> None:
-        under_way.append(activity.current())
+        under_way.append(activity.get_current_activity())
         raise ValueError("the object store needs at least 75 MiB")
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(RunFailedError) as refused:
         session._start_ray(RayConfig(num_cpus=1))
     assert str(refused.value) == "Ray did not start: ValueError: the object store needs at least 75 MiB"
-    assert under_way == ["starting Ray"] and activity.current() is None
+    assert under_way == ["starting Ray"] and activity.get_current_activity() is None
 
 
 def test_a_slow_start_says_how_busy_the_machine_is_and_what_to_do(
@@ -39,7 +39,7 @@ def test_a_slow_start_says_how_busy_the_machine_is_and_what_to_do(
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(os, "getloadavg", lambda: (17.25, 9.0, 4.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(memory, "usable", lambda: Memory(total=24 << 30, free=3 << 29))
+    monkeypatch.setattr(memory, "read_usable_memory", lambda: Memory(total=24 << 30, free=3 << 29))
     pressure = "a load average of 17.2 on 2 cores and 1.5 of 24.0 GiB of memory free"
     with pytest.raises(RunFailedError) as failed:
         session._start_ray(RayConfig(num_cpus=1))

@@ -14,9 +14,9 @@ from object_store import object_store
 from curation.cli import main
 from curation.commands.clean import clean_table
 from curation.refs import TableRef, fingerprint
-from curation.rundir.manifest import Manifest, signed
+from curation.rundir.manifest import Manifest, sign_text
 from curation.storage import lease
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 from curation.tables import commits, io, schemas
 
 SCHEMA = pa.schema([schemas.ROW_ID])
@@ -34,7 +34,7 @@ def commit(uri: str, first: int) -> TableRef:
     row = write(uri, first)
     committer.add(row["fragments"], row["row_ids"])
     committer.flush()
-    return io.latest(uri)
+    return io.find_latest(uri)
 
 
 def directory_of(run: Place, inputs: dict[str, object]) -> Place:
@@ -83,7 +83,7 @@ def test_what_nothing_names_goes_and_what_is_on_record_stays(run):
     ref = label(run, {"seed": 0})
     write(ref.uri, 100)
     age(run, 1)
-    newest = io.latest(ref.uri)
+    newest = io.find_latest(ref.uri)
     data = Path(ref.uri) / "data"
     named = {path.name for path in data.iterdir()}
     write(ref.uri, 200)
@@ -108,7 +108,7 @@ def test_what_nothing_names_goes_and_what_is_on_record_stays(run):
 def test_what_only_a_compaction_replaced_is_freed_with_its_versions(run):
     uri = label(run, {"seed": 0}, done=False).uri
     lance.dataset(uri).optimize.compact_files()
-    ref = io.latest(uri)
+    ref = io.find_latest(uri)
     Manifest.load(run).record(STAGE, {"seed": 0}, {"labels": ref.to_json()}, rows=30, seconds=0.0)
     code, told = curate(run, "--older-than", 0)
     assert code == 0 and "versions, " in told[0]
@@ -147,7 +147,7 @@ def test_results_of_other_settings_go_but_not_those_under_way_or_named(run):
     assert code == 0 and told[0].startswith(f"{first}: ") and f"{size / 1024:,.1f} KiB" in told[0]
     assert not first.exists()
     assert [io.count(ref) for ref in (second, third)] == [20, 20]
-    assert io.count(io.latest(under_way.uri)) == 30
+    assert io.count(io.find_latest(under_way.uri)) == 30
 
 
 @pytest.mark.parametrize("made", [None, "folder", "damaged"])
@@ -173,7 +173,7 @@ def test_a_run_of_an_earlier_format_is_left_alone(run):
     """Its records name tables by where it was made: after a move nothing would tell what of them is on record."""
     label(run, {"seed": 0})
     text = (run / "manifest.json").read_text().replace('"format": 5', '"format": 3')
-    (run / "manifest.json").write_text(signed(text))
+    (run / "manifest.json").write_text(sign_text(text))
     before = content(run)
     code, told = curate(run, "--older-than", 0)
     assert code == 2 and "is of format 3" in told[0]
@@ -182,17 +182,17 @@ def test_a_run_of_an_earlier_format_is_left_alone(run):
 
 def test_a_run_in_an_object_store_is_cleaned_alike():
     with object_store() as server:
-        run = place(server.url("clean"))
+        run = to_place(server.url("clean"))
         first, second = (label(run, {"seed": seed}) for seed in (0, 1))
         write(second.uri, 100)
         time.sleep(1.1)
         Manifest.load(run).record(STAGE, {"seed": 1}, {"labels": second.to_json()}, rows=20, seconds=0.0)
         assert curate(run, "--older-than", 1)[1] == ["removed: 0 files, 0 bytes"]
         code, told = curate(run, "--older-than", 0)
-        assert code == 0 and told[0].startswith(f"{place(first.uri).parent}: ")
+        assert code == 0 and told[0].startswith(f"{to_place(first.uri).parent}: ")
         assert told[1].startswith(f"{second.uri}: 2 versions, 3 files, ")
         assert versions(second.uri) == [3, 4] and io.count(second) == 20
-        assert not place(first.uri).parent.exists()
+        assert not to_place(first.uri).parent.exists()
         code, told = curate(f"{run}-other")
         assert code == 2 and "is not a run directory" in told[0]
 

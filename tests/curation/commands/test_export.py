@@ -27,7 +27,7 @@ import curation
 from benchmarks.recorded import recorded
 from curation import run
 from curation.cli import main
-from curation.commands.export.card import card_of
+from curation.commands.export.card import format_card
 from curation.config.load import load_config
 from curation.errors import PackageError
 from curation.filter import Filter
@@ -37,12 +37,12 @@ from curation.hashing import derive, hash_unit
 from curation.models import load_model
 from curation.refs import ModelRef
 from curation.report.levels import STOP
-from curation.rundir.manifest import signed
+from curation.rundir.manifest import sign_text
 from curation.storage import digest
-from curation.storage.digest import model_digest
-from curation.storage.paths import Remote, place
+from curation.storage.digest import compute_model_digest
+from curation.storage.paths import Remote, to_place
 from curation.trust import load_fitted
-from curation.trust.parts import VALIDATION, part_of
+from curation.trust.parts import VALIDATION, assign_parts
 
 pytestmark = pytest.mark.whole_run
 
@@ -99,7 +99,7 @@ def changed(finished: tuple[Path, Any], directory: Path, change: Callable[[dict[
     shutil.copytree(finished[0], copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     change(manifest["stages"], copy)
-    (copy / "manifest.json").write_text(signed(json.dumps(manifest, indent=1)))
+    (copy / "manifest.json").write_text(sign_text(json.dumps(manifest, indent=1)))
     return copy
 
 
@@ -209,7 +209,7 @@ def test_a_base_on_the_hub_is_named_with_its_commit_and_a_guarantee_in_words(fin
     assert "none: it is of the rows of the arm trust" in (tmp_path / "other/README.md").read_text()
     lineage = json.loads((tmp_path / "out/lineage.json").read_text())
     lineage["data"]["sources"]["puzzles"]["path"] = "hf://datasets/Lichess/chess-puzzles/data/*.parquet"
-    assert ModelCard(card_of(lineage)).data.datasets == ["Lichess/chess-puzzles"]
+    assert ModelCard(format_card(lineage)).data.datasets == ["Lichess/chess-puzzles"]
 
 
 def test_full_weights_and_an_adapter_with_its_own_base_from_a_moved_run(finished, tmp_path: Path):
@@ -328,7 +328,7 @@ def test_a_run_in_an_object_store_is_exported_to_a_folder_and_to_a_url(finished,
     assert not (target / "adapter_config.json").is_file()
     with store.writes_refused(403):
         assert "cannot be written" in refused(run_dir, "-o", store.url("models/new"))
-    assert not place(store.url("models/new")).exists()
+    assert not to_place(store.url("models/new")).exists()
 
 
 def export_trust(*arguments: object) -> str:
@@ -345,7 +345,7 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     fit = stages["gen-0/trust"]
     assert package.digest in line and told.made.fingerprint == fit["fingerprint"] and told.made.run == "exported"
     assert told.teacher == ModelRef.from_json(stages["gen-0/label-pool"]["inputs"]["model"])
-    assert told.teacher_digests == {"base": model_digest(place(told.teacher.base))}
+    assert told.teacher_digests == {"base": compute_model_digest(to_place(told.teacher.base))}
     assert told.decoding.max_tokens == 4 and told.ask.states == ("output_last",) and told.domain.name == "chess"
     assert told.seed == stages["gen-0/label-pool"]["inputs"]["seed"] and told.fit == fit["outputs"]["fit"]
     assert [item.rows for item in told.evaluation] == ["validation", "pool"]
@@ -367,7 +367,7 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     grades = read(stages["gen-0/grade-source"]["outputs"]["grades"]).set_index("row_id").sort_index()
     grades = grades[labels.loc[grades.index]["label"].notna()]  # the fit reads no others
     grades = grades[
-        part_of(grades["question"].to_numpy(), load_config(directory / "config.yaml").trust, 0) == VALIDATION
+        assign_parts(grades["question"].to_numpy(), load_config(directory / "config.yaml").trust, 0) == VALIDATION
     ]
     held = labels.loc[grades.index]
     rows, function = package.calibration(), load_fitted(package.trust)
@@ -515,12 +515,12 @@ def test_a_package_in_an_object_store_is_the_same_package(finished, store, tmp_p
     assert np.array_equal(load_fitted(there.trust).raw_score(batch()), load_fitted(here.trust).raw_score(batch()))
     assert np.array_equal(there.reference()["output_last"], here.reference()["output_last"])
     for path in Path(BASE).iterdir():
-        (place(store.url("teacher")) / path.name).put(path)
+        (to_place(store.url("teacher")) / path.name).put(path)
     for size in (digest.SMALL_BYTES, 1 << 10):  # as a whole, and by samples
         monkeypatch.setattr(digest, "SMALL_BYTES", size)
         monkeypatch.setattr(digest, "SAMPLE_BYTES", 1 << 8)
-        assert model_digest(place(store.url("teacher"))) == model_digest(Path(BASE))
-    (place(target) / "model.pkl").put(b"x")
+        assert compute_model_digest(to_place(store.url("teacher"))) == compute_model_digest(Path(BASE))
+    (to_place(target) / "model.pkl").put(b"x")
     with pytest.raises(PackageError, match=r"holds model\.pkl"):
         package_of(target)
 

@@ -34,7 +34,7 @@ def test_the_levels_are_those_of_the_report():
 def test_the_exit_code(level: str | None, option: str | None, code: int, monkeypatch: pytest.MonkeyPatch):
     verdict = None if level is None else {"level": level, "sign": "!", "sentence": "So it is.", "findings": []}
     done: list[Any] = []
-    monkeypatch.setattr(run_verbs, "arms_table", lambda content: "arms")
+    monkeypatch.setattr(run_verbs, "format_arms", lambda content: "arms")
 
     class Running:
         @staticmethod

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.commands.init import Wishes, look, task_of
+from curation.commands.init import Wishes, detect_task, look
 from curation.config.load import load_config
 from curation.errors import ConfigError, SourceError
 
@@ -371,7 +371,7 @@ def test_prodigys_tasks_in_a_csv_are_named() -> None:
     rows = "".join(f't{n},"[""{("pos", "neg")[n % 2]}""]",{("accept", "reject")[n % 3 > 1]}\n' for n in range(40))
     Path("export.csv").write_text(f"text,accept,answer\n{rows}")
     with pytest.raises(ConfigError, match=r"accept and answer are those of Prodigy's tasks.*prodigy db-out"):
-        task_of([look("export.csv")], Wishes(), None)
+        detect_task([look("export.csv")], Wishes(), None)
 
 
 def test_the_delimiter_that_fits_the_header_says_why_a_file_cannot_be_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from curation.cli import main
-from curation.commands.inspect import TableQuery, examine, find, list_tables, page
+from curation.commands.inspect import TableQuery, examine, find, format_facts, list_tables
 from curation.errors import TableError
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
@@ -103,7 +103,7 @@ def test_only_the_newest_versions_are_told(tmp_path: Path):
     facts = examine(uri, TableQuery())
     assert facts.num_versions == 25 and [item.version for item in facts.versions] == list(range(25, 5, -1))
     assert {item.change for item in facts.versions} == {"+1 rows, +1 fragments"}
-    assert "versions   25, the last 20:" in page(facts)
+    assert "versions   25, the last 20:" in format_facts(facts)
     assert [item.version for item in examine(uri, TableQuery(version=20)).versions] == list(range(20, 0, -1))
 
 
@@ -129,7 +129,7 @@ def test_a_table_without_error_column_has_no_errors(tmp_path: Path):
     uri = str(tmp_path / "plain.lance")
     lance.write_dataset(pa.table({"a": [1]}), uri)
     facts = examine(uri, TableQuery())
-    assert facts.errors is None and "error rows" not in page(facts)
+    assert facts.errors is None and "error rows" not in format_facts(facts)
 
 
 def test_the_sample_is_the_rows_that_pass_with_long_lists_shortened(table: Path):
@@ -173,7 +173,7 @@ def test_values_of_every_kind_become_json(tmp_path: Path):
         }
     ]
     json.dumps(facts.sample, allow_nan=False)
-    shown = page(facts)
+    shown = format_facts(facts)
     assert "20 numbers, norm inf" in shown and "two\\nlines" in shown
     assert max(map(len, shown.splitlines())) < 200
 

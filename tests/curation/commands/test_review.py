@@ -16,9 +16,9 @@ from curation.cli import main
 from curation.commands.review import source
 from curation.commands.review.folder import ROWS, open_review
 from curation.hashing import derive, hash64
-from curation.metrics import share_of_finite
+from curation.metrics import compute_finite_share
 from curation.refs import TableRef
-from curation.rundir.manifest import Manifest, signed
+from curation.rundir.manifest import Manifest, sign_text
 from curation.selection.risk import calibrate
 from curation.tables import io
 
@@ -100,7 +100,7 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     sizes = {index: item["num_rows"] for index, item in enumerate(result["strata"])}
     num_selected = len(selected(run, "trust"))
     assert sum(sizes[index] for index in of) == num_selected == result["num_selected"]
-    shares = {index: share_of_finite(sum(right), len(right), sizes[index]) for index, right in of.items()}
+    shares = {index: compute_finite_share(sum(right), len(right), sizes[index]) for index, right in of.items()}
     expected = sum(sizes[index] * share.value for index, share in shares.items()) / num_selected
     purity = result["purity"]
     assert purity["value"] == pytest.approx(expected) and purity["low"] < expected < purity["high"]
@@ -176,7 +176,7 @@ def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: ReviewedRun):
     curate(run, "import", "csv", run.csv(Path("v.csv"), ids))
     result = json.loads(curate(run, "result", "--json"))
     num_right = sum(run.right[row_id] for row_id in ids)
-    share = share_of_finite(num_right, len(ids), len(selected(run, "naive")))
+    share = compute_finite_share(num_right, len(ids), len(selected(run, "naive")))
     assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
     assert "the rows of naive are no top by score" in curate(run, "result")
@@ -328,11 +328,11 @@ def refused_after(output: Path, run: ReviewedRun) -> str:
 def test_only_the_best_rows_of_a_pool_are_held(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "SPARE_ROWS", 0)
     origin = replace(source.find(run.directory, None), num_selected=10)
-    rows, num_candidates = source.rows_of(origin)
+    rows, num_candidates = source.find_review_rows(origin)
     scores = np.sort([raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed])[::-1]
     assert num_candidates == len(scores)
     assert np.array_equal(np.sort(rows.raw_N)[::-1], scores[:20].astype(np.float32))
-    again, _ = source.rows_of(origin, floor=float(scores[20]))
+    again, _ = source.find_review_rows(origin, floor=float(scores[20]))
     assert len(again.raw_N) == 21
 
 
@@ -344,7 +344,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_pat
     assert "nothing is selected yet" in refused("draw", "empty") and "--until gen-0/select" in refused("draw", "empty")
     assert "there is none; draw one" in refused("serve", "empty")
     foreign = (run.directory / "manifest.json").read_text().replace('"naive": {', '"centroids": {')
-    (tmp_path / "empty" / "manifest.json").write_text(signed(foreign))
+    (tmp_path / "empty" / "manifest.json").write_text(sign_text(foreign))
     assert "'centroids', whose module cannot be imported here" in refused("draw", "empty")
     where = (run.directory, "--folder", "reviews")
     assert "the arms naive, trust" in refused("draw", *where, "--arm", "ground_truth")

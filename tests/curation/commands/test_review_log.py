@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from curation.commands.review.log import BACK, VerdictLine, VerdictLog, standing_of
+from curation.commands.review.log import BACK, VerdictLine, VerdictLog, find_standing
 from curation.errors import ReviewError
 
 APPEND = """
@@ -59,9 +59,9 @@ def test_the_last_verdict_of_a_person_counts_and_back_withdraws_it():
         return VerdictLine(row_id=1, person=person, verdict=verdict, via="page")
 
     a, b, changed = entry("a", "right"), entry("b", "wrong"), entry("a", "wrong")
-    assert standing_of([a, b, changed]) == {1: {"b": b, "a": changed}}
-    assert standing_of([a, b, changed, entry("a", BACK)]) == {1: {"b": b}}
-    assert standing_of([a, entry("a", BACK)]) == {}
+    assert find_standing([a, b, changed]) == {1: {"b": b, "a": changed}}
+    assert find_standing([a, b, changed, entry("a", BACK)]) == {1: {"b": b}}
+    assert find_standing([a, entry("a", BACK)]) == {}
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/dev/full").exists(), reason="no full device")

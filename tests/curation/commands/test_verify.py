@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from benchmarks.fuzz.sealed_run import NUM_LEFT, rows, run
 from curation.cli import main
 from curation.commands.verify.check import verify
-from curation.refs import table_refs
+from curation.refs import iter_table_refs
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load
 from curation.tables import io
 from curation.tables.files import write_file
-from curation.tables.versions import files_of
+from curation.tables.versions import list_version_files
 
 NUM_FLIPS = 200
 
@@ -43,8 +43,8 @@ def files(directory: Path) -> dict[str, list[Path]]:
         for name in load(directory, record.sealed):
             parts = {"data": "data", "_deletions": "deletions", "_versions": "versions", "net": "weights"}
             found[parts.get(Path(name).parent.name, "exports")].add(directory / name)
-        for ref in table_refs(record.outputs):
-            assert {Path(ref.uri) / name for name in files_of(ref)} <= found["data"] | found["deletions"]
+        for ref in iter_table_refs(record.outputs):
+            assert {Path(ref.uri) / name for name in list_version_files(ref)} <= found["data"] | found["deletions"]
     found["manifest"] = {directory / "manifest.json"}
     return {kind: sorted(paths) for kind, paths in found.items()}
 

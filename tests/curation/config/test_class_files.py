@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from curation.config.load import config_of, load_config
+from curation.config.load import as_config, load_config
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
-from curation.rundir.graph import plain, with_outs
+from curation.rundir.graph import to_plain_json, with_outs
 from curation.sources import discover
 
 RUN = {
@@ -62,7 +62,7 @@ def test_the_content_of_the_file_is_in_the_keys_and_its_name_is_not(tmp_path: Pa
         (tmp_path / name).write_text(text)
         config = load(tmp_path, name)
         chain = describe(config, {key: discover(source) for key, source in config.sources.items()})
-        return {stage.name: plain(with_outs(dict(stage.inputs), str), {}) for stage in chain.stages}
+        return {stage.name: to_plain_json(with_outs(dict(stage.inputs), str), {}) for stage in chain.stages}
 
     first, other = keys("label\na\nb\n", "one.csv"), keys("label\na\nb\n", "two.csv")
     assert first["gen-0/label-pool"]["domain"] == other["gen-0/label-pool"]["domain"]
@@ -85,7 +85,7 @@ def test_the_file_lies_beside_the_file_that_names_it(tmp_path: Path, monkeypatch
     assert own is not None and own.options["classes"] == ["a", "b"]
     monkeypatch.chdir(tmp_path / "inner")
     given = {**RUN, "domain": {"name": "classification", "classes": "kinds.csv"}}
-    assert config_of(given).domain.options["classes"] == ["a", "b"]
+    assert as_config(given).domain.options["classes"] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

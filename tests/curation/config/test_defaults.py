@@ -13,7 +13,7 @@ from curation import run
 from curation.cli import main
 from curation.config import DecodingConfig, RunConfig, TrustConfig
 from curation.config.load import load_config, parse_config
-from curation.config.resolved import resolved, warnings
+from curation.config.resolved import describe_resolved, iter_warnings
 from curation.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -134,12 +134,12 @@ def test_a_users_own_domain_may_name_its_defaults(tmp_path: Path, monkeypatch: p
         ConfigError, match=r"domain: the defaults of 'essays_of_mine:Odd' must be a mapping of the sect"
     ):
         parsed("essays_of_mine:Odd")
-    lines = list(resolved(plain))
+    lines = list(describe_resolved(plain))
     assert lines[0].endswith("(general defaults, the domain names none)")
 
 
 def test_lines_say_what_follows_from_the_domain_and_what_from_the_file() -> None:
-    assert list(resolved(parsed("math"))) == [
+    assert list(describe_resolved(parsed("math"))) == [
         "teacher.decoding: temperature 0, max_tokens 4096, stop [] (from the domain)",
         "evaluation: 5 runs, temperature 0.6, max_tokens 4096, top_p 0.8, top_k 20, presence_penalty 1.5, stop [] "
         "(from the domain)",
@@ -152,7 +152,7 @@ def test_lines_say_what_follows_from_the_domain_and_what_from_the_file() -> None
         evaluation={"decoding": {"temperature": 0}},
         trust={"kind": "neural", "preset": "strategy_games", "depth": 2},
     )
-    assert list(resolved(config))[:3] == [
+    assert list(describe_resolved(config))[:3] == [
         r'teacher.decoding: temperature 0, max_tokens 4096, stop ["\n"] (from the domain; from the file: stop)',
         "evaluation: 1 run, temperature 0, max_tokens 4096, stop [] (from the domain; from the file: temperature)",
         "trust: neural, preset strategy_games (from the file: depth)",
@@ -175,14 +175,14 @@ def test_lines_say_what_follows_from_the_domain_and_what_from_the_file() -> None
 def test_a_family_that_a_path_names_is_told_and_not_assumed(path: str, family: str | None) -> None:
     config = parsed("math", teacher={"model": {"path": path}})
     assert not config.teacher.chat_template and not config.evaluation.chat_template
-    line = list(resolved(config))[3]
+    line = list(describe_resolved(config))[3]
     assert line.startswith("chat_template: teacher off, student off, evaluation off (off unless set")
     assert line.endswith(
         ")" if family is None else f"teacher {teacher_of(family)}, student off, evaluation on: chat_preset: {family})"
     ) and ("chat_preset" in line) == (family is not None)
     if family is not None:
         given = parsed("math", chat_preset=family, student={"chat_template": True})
-        assert list(resolved(given))[3].endswith(f"(from chat_preset: {family}; from the file: student)")
+        assert list(describe_resolved(given))[3].endswith(f"(from chat_preset: {family}; from the file: student)")
 
 
 def teacher_of(family: str) -> str:
@@ -192,28 +192,30 @@ def teacher_of(family: str) -> str:
 @pytest.mark.parametrize("domain", ["math", {"name": "mcqa", "generative": True}])
 def test_a_line_end_that_stops_reasoning_is_warned_of(domain: Any) -> None:
     student = [{"student": {"path": "org/student"}}]
-    assert list(warnings(parsed(domain, **LLM, generations=student))) == []
+    assert list(iter_warnings(parsed(domain, **LLM, generations=student))) == []
     stop = {"decoding": {"stop": ["\n"], "max_tokens": 500}}
-    found = list(warnings(parsed(domain, teacher={**LLM["teacher"], **stop}, evaluation=stop, generations=student)))
+    found = list(
+        iter_warnings(parsed(domain, teacher={**LLM["teacher"], **stop}, evaluation=stop, generations=student))
+    )
     assert [line.partition(":")[0] for line in found] == ["teacher.decoding.stop", "evaluation.decoding.stop"]
     assert all("first line" in line and line.endswith("set stop: []") for line in found)
 
 
 def test_few_tokens_for_reasoning_are_warned_of_but_not_where_a_model_is_taught_to_be_brief() -> None:
     few = {"decoding": {"max_tokens": 8}}
-    (line,) = warnings(parsed("math", teacher={**LLM["teacher"], **few}))
+    (line,) = iter_warnings(parsed("math", teacher={**LLM["teacher"], **few}))
     assert line.startswith("teacher.decoding.max_tokens: 8 ends answers of domain math in the middle")
     splits = {name: {"from": "rows", "rows": 5} for name in ("adapt", "source", "test", "pool")}
-    assert not list(warnings(parsed("math", splits=splits, teacher={**LLM["teacher"], **few, "adapt": {}})))
+    assert not list(iter_warnings(parsed("math", splits=splits, teacher={**LLM["teacher"], **few, "adapt": {}})))
     init = {"model": {"init": {"hidden_size": 16, "num_layers": 1}}, "decoding": {"max_tokens": 40, "stop": ["\n"]}}
-    assert not list(warnings(parsed("math", teacher=init)))
+    assert not list(iter_warnings(parsed("math", teacher=init)))
     for domain in ("chess", "mcqa"):
-        assert not list(warnings(parsed(domain, teacher={**LLM["teacher"], "decoding": {"max_tokens": 4}})))
+        assert not list(iter_warnings(parsed(domain, teacher={**LLM["teacher"], "decoding": {"max_tokens": 4}})))
 
 
 def test_a_model_from_scratch_without_room_for_the_answer_is_warned_of() -> None:
     init = {"init": {"hidden_size": 16, "num_layers": 1}}
-    found = list(warnings(parsed("math", teacher={"model": init}, generations=[{"student": init}])))
+    found = list(iter_warnings(parsed("math", teacher={"model": init}, generations=[{"student": init}])))
     assert [line.partition(".")[0] for line in found] == ["teacher", "evaluation"]
     assert all(
         "4096 leaves no room for a prompt in a model from scratch of max_positions 256" in line for line in found
@@ -222,17 +224,17 @@ def test_a_model_from_scratch_without_room_for_the_answer_is_warned_of() -> None
 
 def test_a_cap_on_letters_is_warned_of() -> None:
     capped = {"budget": {"n": 5}, "arms": ["trust"], "max_per_label": 2}
-    (line,) = warnings(parsed("mcqa", selection=capped, **LLM))
+    (line,) = iter_warnings(parsed("mcqa", selection=capped, **LLM))
     assert line.startswith("selection.max_per_label: 2 rows for each option of domain mcqa")
-    assert not list(warnings(parsed("chess", selection=capped, **LLM)))
+    assert not list(iter_warnings(parsed("chess", selection=capped, **LLM)))
 
 
 def test_the_rows_of_another_domain_count() -> None:
     sources = {"rows": {"path": "rows.jsonl"}, "sums": {"path": "sums.jsonl", "domain": "math"}}
     splits = {"source": {"from": "rows", "rows": 5}, "pool": {"from": "rows"}}
     probes = {"far": {"from": "sums", "rows": 3, "regime": "OOD-domain"}}
-    assert not list(warnings(parsed("chess", sources=sources, splits=splits, **LLM)))
-    found = list(warnings(parsed("chess", sources=sources, splits={**splits, "probes": probes}, **LLM)))
+    assert not list(iter_warnings(parsed("chess", sources=sources, splits=splits, **LLM)))
+    found = list(iter_warnings(parsed("chess", sources=sources, splits={**splits, "probes": probes}, **LLM)))
     assert len(found) == 2 and all("domain math" in line for line in found)
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from curation.config import PricesConfig, RunConfig
 from curation.config.filter import FilterTeacherConfig
-from curation.config.load import config_of
-from curation.config.resolved import resolved, warnings
+from curation.config.load import as_config
+from curation.config.resolved import describe_resolved, iter_warnings
 from curation.errors import ConfigError, PackageError
 from curation.filter import scorer
 from curation.filter.package.checks import check_runs
-from curation.rundir.graph import plain
+from curation.rundir.graph import to_plain_json
 
 SERVER: dict[str, Any] = {"url": "http://localhost:8000/v1/", "model": "m"}
 BASE: dict[str, Any] = {
@@ -29,7 +29,7 @@ def made(server: Any = None, **changes: Any) -> RunConfig:
     raw = {**BASE, "teacher": {**BASE["teacher"], "endpoint": {**SERVER, **(server or {})}}}
     for key, value in changes.items():
         raw[key] = {**raw.get(key, {}), **value} if isinstance(value, dict) else value
-    return config_of(raw)
+    return as_config(raw)
 
 
 def test_a_run_keeps_no_states_and_reads_numbers() -> None:
@@ -37,7 +37,7 @@ def test_a_run_keeps_no_states_and_reads_numbers() -> None:
     assert config.teacher.states == config.trust.states == () and config.teacher.chat_template
     assert config.compared == ("mean_logprob", "margin", "negentropy")
     assert not made({"kind": "vllm"}).teacher.chat_template
-    assert config_of(config.model_dump(mode="json", by_alias=True)) == config
+    assert as_config(config.model_dump(mode="json", by_alias=True)) == config
     without = made({"top_logprobs": 0})
     assert without.compared == ("num_prompt_tokens", "num_output_tokens")
     assert without.selection.arms == ("naive", "naive_parsed", "trust")
@@ -49,7 +49,7 @@ def test_a_run_keeps_no_states_and_reads_numbers() -> None:
 
 def test_a_cache_key_holds_the_model_and_what_it_is_asked_alone() -> None:
     def key(**server: Any) -> Any:
-        return plain(made(server).teacher.ask.paid_in("/run"), {})
+        return to_plain_json(made(server).teacher.ask.paid_in("/run"), {})
 
     moved = {
         "url": "https://other.example/v1",
@@ -132,13 +132,15 @@ def test_a_key_in_place_of_its_name_is_refused_and_not_shown() -> None:
 def test_validate_says_where_the_answers_come_from_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("A_KEY", raising=False)
     config = made({"price": {"input": 1, "output": 2}, "key_env": "A_KEY"})
-    assert "teacher: m of http://localhost:8000/v1 (kind openai, chats), 16 questions" in next(iter(resolved(config)))
-    found = " ".join(warnings(config))
+    assert "teacher: m of http://localhost:8000/v1 (kind openai, chats), 16 questions" in next(
+        iter(describe_resolved(config))
+    )
+    found = " ".join(iter_warnings(config))
     assert (
         "the environment variable A_KEY is not set here" in found and "nothing limits what the run may spend" in found
     )
     monkeypatch.setenv("A_KEY", "x")
-    assert "A_KEY" not in " ".join(warnings(config))
+    assert "A_KEY" not in " ".join(iter_warnings(config))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_key_in_plain_text_to_another_machine_is_a_warning(
     url: str, key_env: str | None, is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_KEY", "x")
-    found = " ".join(warnings(made({"url": url, "key_env": key_env})))
+    found = " ".join(iter_warnings(made({"url": url, "key_env": key_env})))
     assert (f"teacher.endpoint.url: {url} is not encrypted, so that the key of A_KEY" in found) is is_warned
 
 

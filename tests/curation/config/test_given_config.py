@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from curation.config import RunConfig
-from curation.config.load import config_of
+from curation.config.load import as_config
 from curation.errors import ConfigError
 
 BASE: dict[str, Any] = {
@@ -26,7 +26,7 @@ def made(**changes: Any) -> RunConfig:
             raw[section] = value
         else:
             raw[section] = {**raw.get(section, {}), name: value}
-    return config_of(raw)
+    return as_config(raw)
 
 
 def test_every_domain_knows_the_columns_and_nothing_is_kept_of_states() -> None:
@@ -36,7 +36,7 @@ def test_every_domain_knows_the_columns_and_nothing_is_kept_of_states() -> None:
         assert given is not None and given.completion == "answer" and given.numbers == {"score": "given_score"}
     assert config.teacher.states == config.trust.states == () and config.compared == ("given_score",)
     assert config.selection.arms == ("naive", "given_score", "naive_parsed", "trust", "trust_gold", "ground_truth")
-    assert config_of(config.model_dump(mode="json", by_alias=True)) == config
+    assert as_config(config.model_dump(mode="json", by_alias=True)) == config
 
 
 def test_a_test_split_is_graded_by_gold_labels() -> None:
@@ -119,7 +119,7 @@ def test_a_reader_brings_what_a_model_has() -> None:
     assert (ask.backend, ask.dtype, ask.reads_given) == ("vllm", "bfloat16", True)
     assert config.models["reader"].path == "small" and "teacher" not in config.models
     assert not ask.of_weights(chat_template=False).reads_given  # students answer
-    assert config_of(config.model_dump(mode="json", by_alias=True)) == config
+    assert as_config(config.model_dump(mode="json", by_alias=True)) == config
 
 
 def test_with_a_reader_numbers_and_states_are_both_optional() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from curation.arms import TRUST, Fitted
 from curation.config import RunConfig, TrustConfig
-from curation.config.load import config_of, load_ablation, load_config
-from curation.config.resolved import resolved
-from curation.config.trust import keys_read
+from curation.config.load import as_config, load_ablation, load_config
+from curation.config.resolved import describe_resolved
+from curation.config.trust import find_read_keys
 from curation.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -52,7 +52,7 @@ VALUES: dict[str, Any] = {
 
 
 def made(**sections: Any) -> RunConfig:
-    return config_of({**RAW, **sections})
+    return as_config({**RAW, **sections})
 
 
 def refusal(**sections: Any) -> str:
@@ -71,13 +71,13 @@ def test_a_key_is_refused_where_the_kind_does_not_read_it_and_kept_where_it_does
     for kind in KINDS:
         for key, value in VALUES.items():
             trust = {"kind": kind, key: value}
-            if key in keys_read(TRUST[kind]):  # type: ignore[arg-type]
+            if key in find_read_keys(TRUST[kind]):  # type: ignore[arg-type]
                 assert getattr(made(trust=trust).trust, key) == value
             elif not (key == "pca" and kind == "attention"):  # refused by its own rule
                 told = refusal(trust=trust)
                 assert told.startswith(f"config: trust.{key}: not read by trust.kind {kind}, but by "), told
                 assert "neural" in told.partition("but by ")[2] or key == "pca"
-    assert not {"depth", "preset", "calibration", "num_workers"} & keys_read(TRUST["stacked"])  # type: ignore[arg-type]
+    assert not {"depth", "preset", "calibration", "num_workers"} & find_read_keys(TRUST["stacked"])  # type: ignore[arg-type]
 
 
 def test_all_keys_are_named_with_the_kinds_that_read_them():
@@ -212,7 +212,7 @@ def test_ntf_is_the_papers_settings_with_the_row_of_domain_and_teacher(domain: s
 def test_what_a_file_sets_goes_before_the_papers_and_validate_says_so(key: str):
     config = made(trust={"kind": "ntf", key: VALUES[key]}, teacher={"model": {"path": QWEN3}})
     assert getattr(config.trust, key) == VALUES[key]
-    (line,) = [line for line in resolved(config) if line.startswith("trust: ")]
+    (line,) = [line for line in describe_resolved(config) if line.startswith("trust: ")]
     unchanged = spelled_out(ROWS[1][2])
     further = "" if getattr(unchanged, key) == VALUES[key] else f"; from the file: {key}"
     assert line == f"trust: ntf, preset world_knowledge_qwen3 (from the domain{further})"
@@ -223,9 +223,9 @@ def test_the_quickstart_has_the_papers_trust_function_by_one_line():
     lines = [line for line in text.splitlines() if line.startswith("trust: ")]
     assert len(lines) == 1 and "`trust: {kind: ntf, cpus_per_worker: 2}`" in text
     changed = yaml.safe_load(text.replace(lines[0], "trust: {kind: ntf, cpus_per_worker: 2}"))
-    config = config_of(changed)
+    config = as_config(changed)
     assert config.trust == spelled_out(ROWS[7][2]).model_copy(update={"kind": "ntf", "cpus_per_worker": 2})
-    told = list(resolved(load_config(EXAMPLES / "quickstart.yaml", ["trust.kind=ntf"])))
+    told = list(describe_resolved(load_config(EXAMPLES / "quickstart.yaml", ["trust.kind=ntf"])))
     assert "trust: ntf, preset strategy_games (from the domain; from the file: states, columns)" in told
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.domains.chess import Chess, ChessMate, mating_moves
+from curation.domains.chess import Chess, ChessMate, find_mating_moves
 from curation.errors import RowError
 
 DOMAIN = ChessMate()
@@ -37,7 +37,7 @@ def brute_force(board: chess.Board) -> set[chess.Move]:
 )
 def test_mating_moves_of_positions(fen, mates):
     board = chess.Board(fen)
-    found = {move.uci() for move in mating_moves(board)}
+    found = {move.uci() for move in find_mating_moves(board)}
     assert found == {move.uci() for move in brute_force(board)}
     assert board.fen() == chess.Board(fen).fen()
     if mates is not None:
@@ -51,7 +51,7 @@ def test_mating_moves_are_those_of_brute_force_in_games():
         while not board.is_game_over() and board.ply() < 110:
             if board.ply() > 20:
                 expected = brute_force(board)
-                assert set(mating_moves(board)) == expected, board.fen()
+                assert set(find_mating_moves(board)) == expected, board.fen()
                 num_mates += bool(expected)
             moves = list(board.legal_moves)
             captures = [move for move in moves if board.is_capture(move)]

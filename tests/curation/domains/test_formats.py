@@ -3,7 +3,7 @@
 import pytest
 
 from curation.domains.chess import Chess
-from curation.domains.formats import format_of, gold_source, is_bare
+from curation.domains.formats import choose_format, choose_gold_source, is_bare
 from curation.domains.math import Math
 from curation.domains.mcqa import Mcqa
 
@@ -34,7 +34,7 @@ def test_a_bare_answer_is_the_domains_sentence_for_its_label(domain, completion,
 
 def test_nearly_all_completions_decide_the_format():
     counts = [(95, 100), (94, 100), (100, 100), (0, 100), (0, 0), (19, 20), (18, 20)]
-    assert [format_of(*given) for given in counts] == [
+    assert [choose_format(*given) for given in counts] == [
         "answer",
         "rollout",
         "answer",
@@ -47,7 +47,7 @@ def test_nearly_all_completions_decide_the_format():
 
 @pytest.mark.parametrize("wanted", ["auto", "solutions", "samples", "answers"])
 def test_gold_trains_on_bare_answers_where_the_weak_arms_do(wanted):
-    assert gold_source("answer", wanted, num_gold=10, num_solved=10) == "answer"
+    assert choose_gold_source("answer", wanted, num_gold=10, num_solved=10) == "answer"
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_gold_trains_on_bare_answers_where_the_weak_arms_do(wanted):
     ],
 )
 def test_beside_rollouts_gold_trains_on_solutions_or_samples_and_never_on_both(wanted, num_solved, source):
-    assert gold_source("rollout", wanted, num_gold=100, num_solved=num_solved) == source
-    assert gold_source("rollout", "auto", num_gold=0, num_solved=0) == "sample"
+    assert choose_gold_source("rollout", wanted, num_gold=100, num_solved=num_solved) == source
+    assert choose_gold_source("rollout", "auto", num_gold=0, num_solved=0) == "sample"

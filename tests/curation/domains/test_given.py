@@ -6,7 +6,7 @@ import pytest
 
 from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
-from curation.domains.given import RIGHT, WRONG, completion_of, given_numbers
+from curation.domains.given import RIGHT, WRONG, get_given_completion, get_given_numbers
 from curation.errors import ConfigError, RowError
 
 IRONY = {"name": "classification", "classes": {"1": "ironic", "0": "not ironic"}}
@@ -48,17 +48,17 @@ def test_a_given_label_becomes_the_domains_completion(
 ) -> None:
     made = domain(of)
     example = made.read({**own, "answer": given, "confidence": "0.5"})
-    found = completion_of(made, example)
+    found = get_given_completion(made, example)
     assert found is not None and made.parse(found, example) == label
     assert found == (made.answer("2", example) if completion is None else completion)
 
 
 def test_columns_travel_only_when_they_are_named() -> None:
     plain, made = get_domain(DomainConfig.model_validate(IRONY)), domain(IRONY, confidence=["confidence", "votes.of 3"])
-    assert plain.columns.names == ["text"] and completion_of(plain, {"text": "a"}) is None
+    assert plain.columns.names == ["text"] and get_given_completion(plain, {"text": "a"}) is None
     assert made.columns.names == ["text", "weak_completion", "given_confidence", "given_votes_of_3"]
     assert made.forms == (("text", "answer", "confidence", "votes.of 3"),)
-    assert given_numbers(made) == ("given_confidence", "given_votes_of_3") and given_numbers(plain) == ()
+    assert get_given_numbers(made) == ("given_confidence", "given_votes_of_3") and get_given_numbers(plain) == ()
     assert made.prompt({"text": "a"}) == plain.prompt({"text": "a"}) and made.num_answers({"text": "a"}) == 2
 
 
@@ -120,7 +120,7 @@ def test_a_column_of_the_domain_is_not_overwritten() -> None:
             return ""
 
     from curation.config.given import GivenConfig
-    from curation.domains.given import reading
+    from curation.domains.given import wrap_domain
 
     with pytest.raises(ConfigError, match="own has a column 'weak_completion' of its own"):
-        reading(Own(), GivenConfig(completion="a"))
+        wrap_domain(Own(), GivenConfig(completion="a"))

@@ -3,9 +3,9 @@
 import pytest
 
 from curation.config import DomainConfig
-from curation.config.load import config_of
+from curation.config.load import as_config
 from curation.domains import get_domain
-from curation.domains.classification import labels_of
+from curation.domains.classification import parse_labels
 from curation.errors import ConfigError, RowError
 
 CLASSES = {"card": "a lost card", "fee": "fees", "app": "the app"}
@@ -106,10 +106,10 @@ def test_settings_that_do_not_go_with_several_labels_are_refused():
 
     def told(**changes):
         with pytest.raises(ConfigError) as caught:
-            config_of(run | changes)
+            as_config(run | changes)
         return str(caught.value)
 
-    assert config_of(run).teacher.decoding.stop == ("\n\n",)
+    assert as_config(run).teacher.decoding.stop == ("\n\n",)
     decoding = {"backend": "scripted", "decoding": {"normalise_options": True}}
     assert "set teacher.decoding.normalise_options: false" in told(teacher=decoding)
     constrained = {"decoding": {"constrained": "stepwise"}}
@@ -121,6 +121,6 @@ def test_settings_that_do_not_go_with_several_labels_are_refused():
 
 
 def test_the_classes_of_a_column_of_sets():
-    assert labels_of(["b", "a"], {"multi": True}) == labels_of("a, b", {"multi": True}) == {"a", "b"}
-    assert labels_of("none", {"multi": True}) == set() and labels_of("none", {}) == {"none"}
-    assert labels_of("a|b", {"multi": {"separator": "|"}}) == {"a", "b"}
+    assert parse_labels(["b", "a"], {"multi": True}) == parse_labels("a, b", {"multi": True}) == {"a", "b"}
+    assert parse_labels("none", {"multi": True}) == set() and parse_labels("none", {}) == {"none"}
+    assert parse_labels("a|b", {"multi": {"separator": "|"}}) == {"a", "b"}

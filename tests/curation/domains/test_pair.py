@@ -3,9 +3,9 @@
 import pytest
 
 from curation.config import DomainConfig
-from curation.config.defaults import traits_of
-from curation.domains import get_domain, preference_of
-from curation.domains.identity import same_question
+from curation.config.defaults import find_traits
+from curation.domains import get_domain, get_preference_function
+from curation.domains.identity import match_questions
 from curation.errors import ConfigError, RowError
 
 
@@ -51,7 +51,7 @@ def test_the_teacher_scores_a_letter_and_the_label_is_a_column():
     assert [domain.parse(text, example) for text in (" A", "B\n", "C", "")] == ["first", "second", None, None]
     assert domain.other_order("first", example) == ("second", {"question": "Why?", "first": "s", "second": "long"})
     assert domain.preference("second", example) == ("Why?", "s", "long")
-    assert domain.defaults["trust"] == {"preset": "world_knowledge"} and traits_of("pair", {}).lists_answers
+    assert domain.defaults["trust"] == {"preset": "world_knowledge"} and find_traits("pair", {}).lists_answers
 
 
 def test_by_likelihood_the_answers_themselves_are_scored_after_the_prompt():
@@ -67,9 +67,10 @@ def test_a_pair_is_the_same_question_in_either_order():
     domain = made()
     example = {"question": "Why?", "first": "x", "second": "y"}
     assert (
-        same_question(domain.identity(example), domain.identity(domain.other_order("first", example)[1])) == "permuted"
+        match_questions(domain.identity(example), domain.identity(domain.other_order("first", example)[1]))
+        == "permuted"
     )
-    assert same_question(domain.identity(example), domain.identity({**example, "question": "How?"})) is None
+    assert match_questions(domain.identity(example), domain.identity({**example, "question": "How?"})) is None
 
 
 def test_a_row_of_both_forms_is_read_by_the_columns_that_have_values():
@@ -103,9 +104,9 @@ def test_pairs_are_known_where_labels_were_made_elsewhere():
     domain = made(given_labels={"completion": "answer"})
     example = domain.read({"prompt": "Why?", "first": "x", "second": "y", "answer": "second"})
     assert domain.given_completion(example) == " B"
-    found = preference_of(domain)
+    found = get_preference_function(domain)
     assert found is not None and found("second", example) == ("Why?", "y", "x")
-    assert preference_of(get_domain(DomainConfig(name="mcqa"))) is None
+    assert get_preference_function(get_domain(DomainConfig(name="mcqa"))) is None
 
 
 def test_a_template_makes_the_prompt():

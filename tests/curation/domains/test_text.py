@@ -11,7 +11,7 @@ from curation.domains import attempt, get_domain
 from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.registry import DOMAINS
-from curation.rundir.graph import plain
+from curation.rundir.graph import to_plain_json
 from train.rewards import RolloutTask, grade
 
 PROMPT = "{{ a }} plus {{ b }}?"
@@ -134,7 +134,9 @@ def test_the_parts_of_a_configuration_that_grade() -> None:
         config.with_command(["python", "/here/check.py"]),
         DomainConfig(**config.options | {"check": moved}, name="text"),
     ]
-    assert plain(words[0], {}) == plain(words[1], {}) and "seconds" not in str(plain(words[0], {}))
+    assert to_plain_json(words[0], {}) == to_plain_json(words[1], {}) and "seconds" not in str(
+        to_plain_json(words[0], {})
+    )
     other = DomainConfig(name="chess")
     assert other.ungraded is other.portable is other.agreeing is other.keyed is other and other.command is None
     with pytest.raises(ConfigError, match="a trust package brings none"):

@@ -12,11 +12,11 @@ from scipy.stats import beta
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.domains.unseen_labels import OPEN, SeenLabels, count_unseen, is_unseen, seen_labels
+from curation.domains.unseen_labels import OPEN, SeenLabels, collect_seen_labels, count_unseen, is_unseen
 from curation.refs import TableRef
 from curation.stages.pool_scores import PoolScores
 from curation.stages.select import select
-from curation.storage.paths import place
+from curation.storage.paths import to_place
 from curation.tables import io, schemas
 
 TEXT = DomainConfig.model_validate({"name": "text", "prompt": "{{ asked }}", "reference": "answer"})
@@ -46,7 +46,7 @@ def labelled(folder: Path, golds: list[str]) -> TableRef:
 def test_labels_are_known_where_few_rows_have_one_of_their_own(
     tmp_path: Path, golds: list[str], labels: tuple[str, ...] | None
 ) -> None:
-    found = seen_labels(labelled(tmp_path, golds), TEXT)
+    found = collect_seen_labels(labelled(tmp_path, golds), TEXT)
     assert (None if found is None else found.labels) == labels
 
 
@@ -83,7 +83,7 @@ def test_labels_of_a_pool_are_counted_and_the_most_frequent_listed(local_ray, tm
     given = ["cat"] * 50 + ["bird"] * 30 + [None] * 7 + ["cow"] + [f"fish {n}" for n in range(12)]
     rows = [{"row_id": n, "label": label, "error": None} for n, label in enumerate(given)]
     rows.append({"row_id": 500, "label": "bird", "error": "broken: no row"})
-    schema = schemas.labels([], "float16", 1)
+    schema = schemas.make_labels_schema([], "float16", 1)
     labels = io.write(pa.Table.from_pylist(rows, schema), str(tmp_path / "labels.lance"))
     found = count_unseen(labels, seen)
     assert (found.num_seen, found.num_read, found.num_rows, found.num_labels) == (3, 93, 42, 13)
@@ -104,7 +104,10 @@ def pool(tmp_path: Path) -> tuple[TableRef, TableRef]:
         row | {"completion": f" {row['label']}", "trust_trust": 1 / (1 + np.exp(-row["trust_raw"]))} for row in rows
     ]
     schema = pa.schema(
-        [*schemas.labels([], "float16", 1), *(pa.field(f"trust_{n}", pa.float32()) for n in ("raw", "trust"))]
+        [
+            *schemas.make_labels_schema([], "float16", 1),
+            *(pa.field(f"trust_{n}", pa.float32()) for n in ("raw", "trust")),
+        ]
     )
     labels = io.write(pa.Table.from_pylist(rows, schema), str(tmp_path / "labels.lance"))
     return labels, labelled(tmp_path, ["cat", "dog"] * 50)
@@ -112,7 +115,7 @@ def pool(tmp_path: Path) -> tuple[TableRef, TableRef]:
 
 def test_rows_of_unseen_labels_come_last(local_ray, pool: tuple[TableRef, TableRef]) -> None:
     labels, source = pool
-    seen = seen_labels(source, TEXT)
+    seen = collect_seen_labels(source, TEXT)
     assert seen is not None
     scores = PoolScores(labels=labels, trust="trust", seen=seen.labels)
     top = scores.top(150, 0).row_ids_n.tolist()
@@ -148,7 +151,7 @@ def test_arms_that_rank_take_unseen_labels_last_and_others_as_before(
     job = job_of(tmp_path, rows, source, domain, ("cat", "dog", "bird"), selection)
     job = replace(job, classes=None, labelled=job.classes.examples)
     assert job.seen is not None and job.seen.labels == ("cat", "dog")
-    _, found = select(job, place(str(tmp_path / "selected")))
+    _, found = select(job, to_place(str(tmp_path / "selected")))
     ids = {item.arm: io.read(item.table)["row_id"].to_pylist() for item in found}
     assert sorted(ids["trust"]) == list(range(first, first + 40))
     assert any(row_id < 20 for row_id in ids["naive"])  # a uniform draw is one of all rows

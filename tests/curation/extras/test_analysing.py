@@ -13,7 +13,7 @@ from curation.config.load import load_config
 from curation.errors import ConfigError
 from curation.pipeline.extending import check_analysis, describe_analysis
 from curation.pipeline.opened import open_run
-from curation.rundir.graph import ordered, plain, with_outs
+from curation.rundir.graph import order_stages, to_plain_json, with_outs
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def keys(path: Path, *overrides: str) -> dict[str, Any]:
     """By stage of the analysis: its inputs."""
     settings = load(path, *overrides)
     opened = open_run(settings, save=False)
-    own = ordered(describe_analysis(settings, opened.chain.tables, opened.chain.generations))
+    own = order_stages(describe_analysis(settings, opened.chain.tables, opened.chain.generations))
     before = {stage.name for stage in opened.chain.stages}
-    return {stage.name: plain(with_outs(stage.inputs, str), {}) for stage in own if stage.name not in before}
+    return {stage.name: to_plain_json(with_outs(stage.inputs, str), {}) for stage in own if stage.name not in before}
 
 
 def test_stages_depend_on_what_they_read_alone(config: Path) -> None:

@@ -16,10 +16,10 @@ from curation.errors import ConfigError
 from curation.extras.analyze import gradients, value_moves
 from curation.extras.analyze.config import EngineConfig, GradientsConfig
 from curation.extras.analyze.gradients import TakeGradients, compare
-from curation.extras.analyze.value_moves import ValueMoves, advantages
-from curation.hashing import first_by_hash
+from curation.extras.analyze.value_moves import ValueMoves, measure_advantages
+from curation.hashing import draw_by_hash
 from curation.refs import TableRef
-from curation.stages.chunked import in_chunks
+from curation.stages.chunked import compute_in_chunks
 from curation.tables import io, schemas
 
 ENGINE = Path(__file__).parents[2] / "material_engine.py"
@@ -38,7 +38,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> str:
 def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     uri = str(folder / f"{name}.lance")
     lance.write_dataset(table, uri)
-    return io.latest(uri)
+    return io.find_latest(uri)
 
 
 def chess_run(folder: Path, weak: list[str | None]) -> ValueMoves:
@@ -74,7 +74,7 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     engine = EngineConfig(path=material, options={"Hang": "e1", "Die": "c1"}, timeout_seconds=3.0)
     few = save(tmp_path, "few", io.read(selection).filter(pa.array(np.isin(np.arange(NUM), [1, 2, 9]))))
     job = replace(job, engine=engine, selections={"all": selection, "few": few})
-    table, found = advantages(job, str(tmp_path / "out.lance"))
+    table, found = measure_advantages(job, str(tmp_path / "out.lance"))
 
     rows = {row["row_id"] // 3: row for row in io.read(table).to_pylist()}
     assert sorted(rows) == [2, 4, 5, 6, 7, 8, 9, 11]  # neither right nor unparsed ones
@@ -87,20 +87,20 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     assert every["median_gap"] == 1_800 and every["mean_gap"]["value"] == 1_000  # d1d7 loses the queen, too
     assert found["few"]["num_selected"] == 3 and found["few"]["n"] + sum(found["few"]["errors"].values()) == 2
 
-    again, same = advantages(job, str(tmp_path / "out.lance"))
+    again, same = measure_advantages(job, str(tmp_path / "out.lance"))
     assert again == table and same == found  # all of it is committed: no engine is asked
 
 
 def test_a_draw_is_shared_by_arms_that_share_rows() -> None:
     ids = np.arange(1000)
-    half, rest = first_by_hash(ids[::2], 200, 5), first_by_hash(ids, 300, 5)
+    half, rest = draw_by_hash(ids[::2], 200, 5), draw_by_hash(ids, 300, 5)
     assert (
-        len(half) == 200 and set(rest[rest % 2 == 0]) <= set(half) and np.array_equal(half, first_by_hash(half, 200, 5))
+        len(half) == 200 and set(rest[rest % 2 == 0]) <= set(half) and np.array_equal(half, draw_by_hash(half, 200, 5))
     )
 
 
 def test_no_row_differs(local_ray, material: str, tmp_path: Path) -> None:
-    table, found = advantages(chess_run(tmp_path, ["d1d8"] * NUM), str(tmp_path / "out.lance"))
+    table, found = measure_advantages(chess_run(tmp_path, ["d1d8"] * NUM), str(tmp_path / "out.lance"))
     assert io.count(table) == 0 and found["all"]["n"] == 0 and found["all"]["stronger"] is None
 
 
@@ -114,12 +114,12 @@ def test_what_was_committed_is_not_computed_again(local_ray, tmp_path: Path) -> 
         return pa.table({"row_id": ids_M, "value": value, "error": pa.nulls(len(ids_M), pa.string())})
 
     with pytest.raises(ConfigError, match="is above 59"):
-        in_chunks(partial(doubled, limit=59), ids, uri, schemas.SIGNAL, chunk_rows=20)
-    before = io.count(io.latest(uri))
+        compute_in_chunks(partial(doubled, limit=59), ids, uri, schemas.SIGNAL, chunk_rows=20)
+    before = io.count(io.find_latest(uri))
     assert 0 < before <= 60 and before % 20 == 0
     left: list[int] = []
     all_rows = partial(doubled, limit=99)
-    ref = in_chunks(all_rows, ids, uri, schemas.SIGNAL, chunk_rows=20, progress=lambda at: left.append(at.rows))
+    ref = compute_in_chunks(all_rows, ids, uri, schemas.SIGNAL, chunk_rows=20, progress=lambda at: left.append(at.rows))
     assert io.read(ref).sort_by("row_id")["value"].to_pylist() == (2.0 * ids).tolist()
     assert left[0] >= before
 
@@ -142,7 +142,7 @@ def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, ti
             seed=1,
             rows=rows,
         )
-        refs[arm] = gradients.gradients(job, str(tmp_path / f"{arm}-gradients.lance"))
+        refs[arm] = gradients.take_gradients(job, str(tmp_path / f"{arm}-gradients.lance"))
     table = io.read(refs["naive"])
     assert table.num_rows == 26 and [error for error in table["error"].to_pylist() if error] == [
         "too_long: more than 24 tokens"

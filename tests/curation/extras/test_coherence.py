@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from curation.extras.analyze import coherence as module
-from curation.extras.analyze.coherence import GROUPS, Batches, coherence, difference, directions
+from curation.extras.analyze.coherence import GROUPS, Batches, compare_coherence, compute_coherence, find_directions
 from curation.hashing import hash64
 
 
@@ -38,7 +38,7 @@ def by_svd(gradients: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 def test_singular_values_and_energies_are_those_of_an_svd(num, size, dense, monkeypatch) -> None:
     monkeypatch.setattr(module, "DENSE", dense)  # 1: by Lanczos iterations
     gradients, most = rows(num, size, seed=num), min(32, num, size)
-    found = coherence(batches(gradients), size)
+    found = compute_coherence(batches(gradients), size)
     singular, energies = by_svd(gradients, most)
     np.testing.assert_allclose(found.singular_values, singular, rtol=1e-9)
     np.testing.assert_allclose(found.energy_k, energies.mean(axis=0), rtol=1e-9)
@@ -54,14 +54,17 @@ def test_singular_values_and_energies_are_those_of_an_svd(num, size, dense, monk
 
 def test_neither_batches_nor_the_order_of_rows_change_anything() -> None:
     gradients, order = rows(200, 24, seed=1), np.random.default_rng(0).permutation(200)
-    one, other = coherence(batches(gradients), 24), coherence(batches(gradients[order], order, step=9), 24)
+    one, other = (
+        compute_coherence(batches(gradients), 24),
+        compute_coherence(batches(gradients[order], order, step=9), 24),
+    )
     np.testing.assert_allclose(one.energy_k, other.energy_k, rtol=1e-12)
     np.testing.assert_allclose(one.without_Gk, other.without_Gk, rtol=1e-10)
 
 
 def test_the_interval_is_a_jackknife_that_leaves_whole_groups_out() -> None:
     gradients, ids = rows(120, 10, seed=2), np.arange(120) * 97
-    found = coherence(batches(gradients, ids), 10)
+    found = compute_coherence(batches(gradients, ids), 10)
     group = hash64(ids, 0) % np.uint64(GROUPS)
     without = np.array([by_svd(gradients[group != g], 10)[1][:, 2].mean() for g in range(GROUPS)])
     np.testing.assert_allclose(found.without_Gk[:, 2], without, rtol=1e-9)
@@ -70,21 +73,21 @@ def test_the_interval_is_a_jackknife_that_leaves_whole_groups_out() -> None:
     num, estimate = len(without), found.to_json()["energy"][2]
     error = np.sqrt((num - 1) / num * ((without - without.mean()) ** 2).sum())
     assert estimate["high"] - estimate["value"] == pytest.approx(t.ppf(0.975, num - 1) * error)
-    assert difference(found, found)["energy"] == {"value": 0.0, "low": 0.0, "high": 0.0, "n": 120}
+    assert compare_coherence(found, found)["energy"] == {"value": 0.0, "low": 0.0, "high": 0.0, "n": 120}
 
 
 def test_rows_without_a_gradient_are_left_out_and_too_few_are_refused() -> None:
     gradients = rows(60, 8, seed=3)
     gradients[5], gradients[6] = 0.0, np.nan
-    found = coherence(batches(gradients), 8)
+    found = compute_coherence(batches(gradients), 8)
     assert found.num_rows == 58
     np.testing.assert_allclose(found.singular_values, by_svd(np.delete(gradients, [5, 6], axis=0), 8)[0], rtol=1e-9)
     with pytest.raises(ValueError, match="1 rows"):
-        coherence(batches(gradients[:1]), 8)
+        compute_coherence(batches(gradients[:1]), 8)
 
 
 def test_directions_of_a_matrix_of_low_rank() -> None:
-    values, vectors = directions(np.diag([0.0, 4.0, 0.0, 9.0]), 3)
+    values, vectors = find_directions(np.diag([0.0, 4.0, 0.0, 9.0]), 3)
     assert values.tolist() == [9.0, 4.0, 0.0] and np.abs(vectors[[3, 1], [0, 1]]).tolist() == [1.0, 1.0]
 
 
@@ -100,8 +103,10 @@ def disagreeing(num: int, strong: float) -> int:
         measured = []
         for start, others in zip((1_000, 2_000), own, strict=True):
             gradients = (np.concatenate([shared, others]) * scale + np.eye(6)[0]).astype(np.float32)
-            measured.append(coherence(batches(gradients, np.concatenate([np.arange(80), start + np.arange(80)])), 6))
-        found = difference(*measured)["mean_energy"]
+            measured.append(
+                compute_coherence(batches(gradients, np.concatenate([np.arange(80), start + np.arange(80)])), 6)
+            )
+        found = compare_coherence(*measured)["mean_energy"]
         missed += not found["low"] <= 0 <= found["high"]
     return missed
 

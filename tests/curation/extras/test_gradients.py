@@ -5,9 +5,9 @@ import pytest
 import torch
 from tiny_shape import TINY
 
-from curation.extras.analyze.row_gradients import row_gradients
+from curation.extras.analyze.row_gradients import compute_row_gradients
 from curation.models import create, load_model, load_tokenizer
-from train.sft import collate, completion_loss
+from train.sft import collate, compute_completion_loss
 from train.tokens import Pair, TrainingRow, tokenize
 
 SHAPE = TINY
@@ -29,7 +29,7 @@ def rows_of(tokenizer) -> list[TrainingRow]:
 def test_the_gradient_is_that_of_the_closed_form(base) -> None:
     model, tokenizer = base
     rows = rows_of(tokenizer)
-    found = row_gradients(model, rows, tokenizer.pad_token_id)
+    found = compute_row_gradients(model, rows, tokenizer.pad_token_id)
     output_VD = model.get_output_embeddings().weight.detach().numpy().astype(np.float64)
     for index, row in enumerate(rows):
         ids = torch.tensor([row["input_ids"]])
@@ -52,14 +52,14 @@ def test_the_gradient_is_that_of_the_closed_form(base) -> None:
 def test_it_is_the_slope_of_the_loss_that_training_takes(base) -> None:
     model, tokenizer = base
     (row,) = rows_of(tokenizer)[1:2]
-    gradient_D = row_gradients(model, [row], tokenizer.pad_token_id).gradient_BD[0]
+    gradient_D = compute_row_gradients(model, [row], tokenizer.pad_token_id).gradient_BD[0]
     batch = collate([row], tokenizer.pad_token_id)
     given = {key: batch[key] for key in ("input_ids", "attention_mask", "logits_to_keep")}
 
     def loss(step_D: torch.Tensor) -> float:
         hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: (inputs[0] + step_D,))
         with torch.no_grad():
-            value = completion_loss(model(**given).logits, batch["labels"])
+            value = compute_completion_loss(model(**given).logits, batch["labels"])
         hook.remove()
         return float(value)
 
@@ -71,9 +71,9 @@ def test_it_is_the_slope_of_the_loss_that_training_takes(base) -> None:
 def test_rows_of_a_batch_do_not_touch_each_other_and_the_model_stays(base) -> None:
     model, tokenizer = base
     rows, before = rows_of(tokenizer), {name: value.clone() for name, value in model.state_dict().items()}
-    together = row_gradients(model, rows, tokenizer.pad_token_id)
+    together = compute_row_gradients(model, rows, tokenizer.pad_token_id)
     for index, row in enumerate(rows):
-        alone = row_gradients(model, [row], tokenizer.pad_token_id)
+        alone = compute_row_gradients(model, [row], tokenizer.pad_token_id)
         np.testing.assert_allclose(together.gradient_BD[index], alone.gradient_BD[0], rtol=1e-4, atol=1e-6)
         assert together.loss_B[index] == pytest.approx(alone.loss_B[0], rel=1e-5)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

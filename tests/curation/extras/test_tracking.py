@@ -21,7 +21,7 @@ from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import MlflowConfig, TrackingConfig
 from curation.extras.tracking.entry import TrackedRun
 from curation.pipeline.running import run_chain
-from curation.report.trained import training_chart, trainings
+from curation.report.trained import collect_trainings, draw_training_chart
 
 ENTRY = TrackedRun(
     id="0123456789abcdef",
@@ -57,10 +57,10 @@ def test_curves_of_every_student_have_their_steps():
     losses = [float(step) for step in range(1, 402)]
     curves = {"step": [*map(float, range(3, 402, 3)), 401.0], "reward": [0.5] * 133 + [None]}
     grpo = {**plain, "losses": losses, "curves": curves, "stopped": "nothing was learnt"}
-    found = trainings({"naive": plain, "trust": grpo})
+    found = collect_trainings({"naive": plain, "trust": grpo})
     assert found["naive"]["curves"] == {"step": [1.0, 2.0, 3.0], "loss": [2.0, 1.0, 0.5]}
     assert found["trust"]["curves"]["loss"] == [*(3.0 * part - 1 for part in range(1, 134)), 400.5]
-    assert found["trust"]["stopped"] == "nothing was learnt" and "<svg" in training_chart(found, "drawn")
+    assert found["trust"]["stopped"] == "nothing was learnt" and "<svg" in draw_training_chart(found, "drawn")
     report = dict.fromkeys(("name", "domain"), "x") | {"config": {}, "versions": {}, "stages": [], "chain": None}
     empty = {
         "index": 1,
@@ -71,7 +71,7 @@ def test_curves_of_every_student_have_their_steps():
         "trust": {},
         "students": [],
     }
-    entry = tracking.entry_of(report | {"generations": [empty | {"training": found}]}, "/runs/x", {})
+    entry = tracking.make_entry(report | {"generations": [empty | {"training": found}]}, "/runs/x", {})
     assert entry.curves["gen-1/naive/training/loss"] == [(1, 2.0), (2, 1.0), (3, 0.5)]
     assert entry.curves["gen-1/trust/training/loss"][-1] == (401, 400.5)
     assert entry.curves["gen-1/trust/training/reward"] == [(3 * part, 0.5) for part in range(1, 134)]
@@ -109,11 +109,13 @@ HOSTILE_ENTRY = replace(
 
 
 def test_hostile_texts_become_different_names_that_mlflow_takes():
-    from curation.extras.tracking.mlflow import MAX_NAME, valid_name
+    from curation.extras.tracking.mlflow import MAX_NAME, make_valid_name
 
-    names = [valid_name(text) for text in HOSTILE]
+    names = [make_valid_name(text) for text in HOSTILE]
     assert (
-        len(set(names)) == len(HOSTILE) and names[-1] == "北京" and valid_name("gen-0/trust/ece") == "gen-0/trust/ece"
+        len(set(names)) == len(HOSTILE)
+        and names[-1] == "北京"
+        and make_valid_name("gen-0/trust/ece") == "gen-0/trust/ece"
     )
     for name in names:
         assert 0 < len(name) <= MAX_NAME and re.fullmatch(r"[/\w.\- :]+", name)

@@ -11,7 +11,7 @@ import pytest
 from curation.errors import ConfigError, RowError
 from curation.extras.analyze import uci
 from curation.extras.analyze.config import EngineConfig
-from curation.extras.analyze.gaps import MATE, compared, values
+from curation.extras.analyze.gaps import MATE, compare_moves, to_centipawns
 from curation.extras.analyze.uci import UciEngine, Value, find_engine
 
 ENGINE = Path(__file__).parents[2] / "material_engine.py"
@@ -81,10 +81,10 @@ def test_a_program_that_is_no_engine_is_a_mistake(material: str, tmp_path: Path,
 def test_gaps_are_shares_means_and_bins() -> None:
     centipawns = np.array([300, -50, 40, np.nan, np.nan, 20_000])
     mate = np.array([np.nan, np.nan, np.nan, 0, -2, np.nan])
-    assert values(centipawns, mate).tolist() == [300, -50, 40, MATE, -MATE, MATE]
+    assert to_centipawns(centipawns, mate).tolist() == [300, -50, 40, MATE, -MATE, MATE]
     gold = np.array([300, 300, MATE, 0, MATE, 100])
     chosen = np.array([260, 400, MATE, -MATE, 500, 1_150])
-    found = compared(gold, chosen, equal_within=50)  # gaps 40, -100, 0, 10,000, 9,500, -1,050
+    found = compare_moves(gold, chosen, equal_within=50)  # gaps 40, -100, 0, 10,000, 9,500, -1,050
     counts = {key: round(6 * found[key]["value"]) for key in ("stronger", "equal", "equal_or_stronger")}
     assert counts == {"stronger": 2, "equal": 2, "equal_or_stronger": 4}
     assert found["winning_mates"]["value"] == pytest.approx(1 / 6)
@@ -92,7 +92,7 @@ def test_gaps_are_shares_means_and_bins() -> None:
     assert found["mean_gap"]["value"] == pytest.approx((40 - 100 + 0 + 1_000 + 1_000 - 1_000) / 6)
     assert found["median_gap"] == 20
     assert sum(found["counts"]) == 6 and found["counts"][0] == 1 and found["counts"][-1] == 2
-    nothing = compared(np.zeros(0, np.int64), np.zeros(0, np.int64), equal_within=50)
+    nothing = compare_moves(np.zeros(0, np.int64), np.zeros(0, np.int64), equal_within=50)
     assert nothing["n"] == 0 and nothing["stronger"] is None and nothing["mean_gap"] is None
 
 
@@ -124,5 +124,5 @@ def test_stockfish_on_positions_checked_by_hand() -> None:
     assert found[0] == found[1]
     for at, (fen, gold, weak, low, high) in enumerate(HAND_CHECKED):
         numbers = np.array([[np.nan if part is None else part for part in value] for value in found[0][at]])
-        gold_value, weak_value = values(numbers[:, 0], numbers[:, 1])
+        gold_value, weak_value = to_centipawns(numbers[:, 0], numbers[:, 1])
         assert low <= gold_value - weak_value <= high, (fen, gold, weak, found[0][at])

@@ -15,10 +15,10 @@ from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, SourceError
 from curation.filter.described import describe
 from curation.filter.opened import look
-from curation.filter.package import TrustPackage, copied
+from curation.filter.package import TrustPackage, copy_package
 from curation.filter.run import run_filter
-from curation.rundir.graph import key_of, resolved, waited_for
-from curation.storage.paths import place
+from curation.rundir.graph import list_awaited, make_cache_key, resolve_outputs
+from curation.storage.paths import to_place
 
 BAD = tuple(range(6))
 
@@ -80,7 +80,7 @@ def test_a_rule_that_no_cut_can_follow_is_refused_by_plan_and_filter(package: Tr
         for begin in (lambda of: make_plan(of, probe=True), run_filter):
             with pytest.raises(error, match=message):
                 begin(config)
-        assert not place(config.directory / "manifest.json").exists()
+        assert not to_place(config.directory / "manifest.json").exists()
 
 
 def test_labels_depend_on_the_package_and_not_on_where_or_how_its_teacher_runs(package: TrustPackage, tmp_path: Path):
@@ -89,10 +89,10 @@ def test_labels_depend_on_the_package_and_not_on_where_or_how_its_teacher_runs(p
 
     def key(of: TrustPackage, *overrides: str) -> dict[str, Any]:
         label = look(config_of(of, tmp_path, {"n": 5}, *overrides)).described.rounds["0000"].label
-        return key_of(label, {"pool-0000": {"pool": {"uri": "pool", "version": 1}}})
+        return make_cache_key(label, {"pool-0000": {"pool": {"uri": "pool", "version": 1}}})
 
     found = key(package)
-    assert found == key(copied(package, place(str(tmp_path / "copy"))))
+    assert found == key(copy_package(package, to_place(str(tmp_path / "copy"))))
     assert found == key(package, "teacher.chunk_rows=7", "teacher.batch_tokens=99", "teacher.actors.max=3")
     assert found["package"] == package.digest and found["backend"] == "scripted"
     assert found["fitted"]["linear_probe"] == {
@@ -110,7 +110,7 @@ def test_a_teacher_whose_backend_is_open_labels_once_that_is_settled(package: Tr
     ask = package.description.ask.model_copy(update={"backend": "auto"})
     is_open = replace(package, description=package.description.model_copy(update={"ask": ask}))
     label = describe(config, is_open, None, look(config).rounds, made=None, recut=False).rounds["0000"].label
-    assert waited_for(label) == ["pool-0000", "backend"]
+    assert list_awaited(label) == ["pool-0000", "backend"]
     known = {"pool-0000": {"pool": {"uri": "pool", "version": 1}}, "backend": {"backend": "transformers", "reason": ""}}
-    assert key_of(label, known)["backend"] == "auto"
-    assert resolved(label.teacher, known).backend == "transformers"
+    assert make_cache_key(label, known)["backend"] == "auto"
+    assert resolve_outputs(label.teacher, known).backend == "transformers"

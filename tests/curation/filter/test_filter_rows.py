@@ -17,7 +17,7 @@ from curation.filter import Filter, Replica, ShiftWatch
 from curation.filter.package import TrustPackage
 from curation.filter.replica import Door
 from curation.hashing import hash64
-from curation.metrics.shift import two_sample
+from curation.metrics.shift import compare_samples
 from curation.refs import ModelRef
 from curation.tables import schemas
 from curation.telemetry.metrics import Meter
@@ -113,7 +113,7 @@ def test_the_package_has_the_filter(package: TrustPackage):
 
 def answers(row_ids_N: np.ndarray, states_ND: np.ndarray, failed: tuple[int, ...] = ()) -> pa.Table:
     """Labels of a teacher with these states."""
-    schema = schemas.labels(("output_last",), "float16", states_ND.shape[1])
+    schema = schemas.make_labels_schema(("output_last",), "float16", states_ND.shape[1])
     rows = [
         {"row_id": int(row_id), "error": "x: y" if row_id in failed else None,
          "state_output_last": None if row_id in failed else state.tolist()}
@@ -132,12 +132,12 @@ def test_the_watch_tests_the_newest_distinct_rows():
     for start in range(0, 200, 50):
         tested = watch.add(answers(ids_N[start : start + 50], stream_ND[start : start + 50], failed=(0, 120)))
         assert (tested is not None) == (start in (100,)), start
-    assert watch.last == two_sample(reference_ND, stream_ND[[*range(1, 120), *range(121, 150)]][-150:], seed=4)
+    assert watch.last == compare_samples(reference_ND, stream_ND[[*range(1, 120), *range(121, 150)]][-150:], seed=4)
     assert watch.alarm is None and watch.last.auc.low < 0.6
     for _ in range(20):  # rows that come again are not new
         assert watch.add(answers(ids_N[150:200], stream_ND[150:200])) is None
     watch.add(answers(ids_N[200:], stream_ND[200:]))
-    assert watch.last == two_sample(reference_ND, stream_ND[250:], seed=4)
+    assert watch.last == compare_samples(reference_ND, stream_ND[250:], seed=4)
     assert watch.last.auc.low > 0.9 and "The hidden states differ (severe" in watch.alarm
 
 
@@ -160,7 +160,7 @@ def test_a_replica_answers_requests_and_emits_the_watch_s_result(
         said.append((meter.name, verb, value, {name: tag for name, tag in tags.items() if name == "kind"}))
 
     monkeypatch.setattr("curation.telemetry.metrics._emit", emit)
-    monkeypatch.setattr("curation.telemetry.metrics._refreshing", lambda: None)  # it sets gauges again meanwhile
+    monkeypatch.setattr("curation.telemetry.metrics._start_refreshing", lambda: None)  # it sets gauges again meanwhile
     replica = Replica(package.uri, window=100, every=40)
     rows = [*sums(60), {"problem": None}, {"text": "?"}]
     asked, is_list = replica.rows_of(json.dumps(rows).encode())

@@ -13,10 +13,10 @@ from benchmarks.verdict_pools import fitted_on_users
 from curation import metrics
 from curation.domains.grading import Graded
 from curation.metrics.bootstrap import resample
-from curation.metrics.clusters import inflation
-from curation.metrics.ranking import auc_influence
-from curation.report.by_difficulty import accuracy_by_difficulty, purity_by_difficulty
-from curation.report.evidence import foreseen, quality
+from curation.metrics.clusters import compute_inflation
+from curation.metrics.ranking import compute_auc_influence
+from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins
+from curation.report.evidence import foresee_purity, measure_quality
 from curation.report.measured import InMemory
 from curation.report.rows import Judged
 
@@ -35,10 +35,10 @@ def ratio(effective: float, confidence: float = 0.95) -> float:
 
 def test_rows_that_are_their_own_clusters_are_as_wide_as_a_t_interval() -> None:
     values_N = RNG.normal(size=40)
-    found = inflation(values_N - values_N.mean(), np.arange(40))
+    found = compute_inflation(values_N - values_N.mean(), np.arange(40))
     assert found == pytest.approx(40 / 39 * ratio(40)) and found < 1.12
-    assert inflation(values_N, None) == 1.0
-    assert math.isinf(inflation(values_N, np.zeros(40, dtype=np.int64)))
+    assert compute_inflation(values_N, None) == 1.0
+    assert math.isinf(compute_inflation(values_N, np.zeros(40, dtype=np.int64)))
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.99])
@@ -48,11 +48,11 @@ def test_a_share_has_the_interval_of_korn_and_graubard(confidence: float) -> Non
     sizes = np.bincount(CLUSTER_N)
     variance = 25 / 24 * np.square(sums).sum() / 400**2
     effective = share * (1 - share) / variance / ratio(400**2 / (sizes**2).sum(), confidence)
-    found = metrics.proportion(
+    found = metrics.compute_proportion(
         int(CORRECT_N.sum()),
         400,
         confidence=confidence,
-        inflation=inflation(CORRECT_N - share, CLUSTER_N, confidence=confidence),
+        inflation=compute_inflation(CORRECT_N - share, CLUSTER_N, confidence=confidence),
     )
     tail = (1 - confidence) / 2
     assert found.low == pytest.approx(beta.ppf(tail, share * effective, (1 - share) * effective + 1))
@@ -63,10 +63,10 @@ def test_a_share_has_the_interval_of_korn_and_graubard(confidence: float) -> Non
 def test_where_all_rows_are_right_a_cluster_counts_as_one() -> None:
     cluster_N = np.repeat(np.arange(30), 20)
     cells_2N = np.stack([np.zeros(600), np.ones(600)]).astype(np.int64)
-    (found,) = metrics.purity_of_cells(cells_2N, [600], cluster_G=cluster_N)
+    (found,) = metrics.compute_cell_purity(cells_2N, [600], cluster_G=cluster_N)
     assert (found.value, found.high) == (1.0, 1.0)
     assert found.low == pytest.approx(0.025 ** (ratio(30) / 30)) and found.low < 0.88
-    (one,) = metrics.purity_of_cells(cells_2N, [15], cluster_G=cluster_N)
+    (one,) = metrics.compute_cell_purity(cells_2N, [15], cluster_G=cluster_N)
     assert (one.low, one.high) == (0.0, 1.0), "one cluster tells nothing"
 
 
@@ -79,10 +79,10 @@ def test_the_variance_of_an_auc_is_that_of_pairs_summed_by_cluster() -> None:
         + (in_order[:, CLUSTER_N[wrong] == c].mean(axis=0) - auc).sum() / len(wrong)
         for c in range(25)
     ]
-    influence_N = auc_influence(SCORE_N, CORRECT_N)
+    influence_N = compute_auc_influence(SCORE_N, CORRECT_N)
     by_cluster = np.bincount(CLUSTER_N, influence_N)
     np.testing.assert_allclose(by_cluster, sums, atol=1e-12)
-    jackknife = [metrics.auc_value(SCORE_N[c != CLUSTER_N], CORRECT_N[c != CLUSTER_N]) for c in range(25)]
+    jackknife = [metrics.compute_auc_value(SCORE_N[c != CLUSTER_N], CORRECT_N[c != CLUSTER_N]) for c in range(25)]
     assert 25 / 24 * np.square(sums).sum() == pytest.approx(24 * np.var(jackknife), rel=0.15)
     found, plain = metrics.auc(SCORE_N, CORRECT_N, cluster_N=CLUSTER_N), metrics.auc(SCORE_N, CORRECT_N)
     assert found.value == plain.value == pytest.approx(auc)
@@ -91,10 +91,10 @@ def test_the_variance_of_an_auc_is_that_of_pairs_summed_by_cluster() -> None:
 
 def test_a_difference_of_two_scores_of_the_same_users_is_wider_by_cluster() -> None:
     other_N = RNG.normal(size=400) + CORRECT_N
-    plain = metrics.auc_difference(SCORE_N, other_N, CORRECT_N)
-    found = metrics.auc_difference(SCORE_N, other_N, CORRECT_N, cluster_N=CLUSTER_N)
+    plain = metrics.compute_auc_difference(SCORE_N, other_N, CORRECT_N)
+    found = metrics.compute_auc_difference(SCORE_N, other_N, CORRECT_N, cluster_N=CLUSTER_N)
     jackknife = [
-        metrics.auc_difference(*(of_N[c != CLUSTER_N] for of_N in (SCORE_N, other_N, CORRECT_N))).value
+        metrics.compute_auc_difference(*(of_N[c != CLUSTER_N] for of_N in (SCORE_N, other_N, CORRECT_N))).value
         for c in range(25)
     ]
     half = t.ppf(0.975, 24) * math.sqrt(24 * np.var(jackknife))
@@ -120,13 +120,15 @@ def test_a_bootstrap_draws_clusters() -> None:
 def test_the_evidence_of_users_is_wider_and_its_values_are_the_same() -> None:
     rows, trust_N, _ = fitted_on_users(np.random.default_rng(3), wrong=False, grouped=True)
     alone = replace(rows, cluster_N=None)
-    found, plain = (quality(InMemory(judged=of, selected={}, seed=0).parsed, "trust", 150, 0.6) for of in (rows, alone))
+    found, plain = (
+        measure_quality(InMemory(judged=of, selected={}, seed=0).parsed, "trust", 150, 0.6) for of in (rows, alone)
+    )
     assert found is not None and plain is not None and found.auc is not None and plain.auc is not None
     assert found.top.value == plain.top.value and found.share_right.value == plain.share_right.value
     for name in ("share_right", "brier_excess"):
         wide, narrow = getattr(found, name), getattr(plain, name)
         assert wide.high - wide.low > narrow.high - narrow.low
-    expected, by_rows = (foreseen(of, "trust", 150, np.sort(trust_N)[::-1][:1_000]) for of in (rows, alone))
+    expected, by_rows = (foresee_purity(of, "trust", 150, np.sort(trust_N)[::-1][:1_000]) for of in (rows, alone))
     assert expected is not None and by_rows is not None
     assert expected.purity.value == by_rows.purity.value and expected.purity.low < by_rows.purity.low
 
@@ -134,46 +136,48 @@ def test_the_evidence_of_users_is_wider_and_its_values_are_the_same() -> None:
 def test_the_difference_of_two_students_is_tested_and_wide_by_cluster() -> None:
     other_NJ = np.stack([CORRECT_N, RNG.random(400) < 0.5], axis=1)
     few_N = CLUSTER_N % 10
-    rows = metrics.row_differences(CORRECT_N[:, None], other_NJ, few_N)
+    rows = metrics.compute_row_differences(CORRECT_N[:, None], other_NJ, few_N)
     found, plain = metrics.compare_rows(rows), metrics.compare_rows(replace(rows, cluster_N=None))
     sums = np.array([rows.steps_N[few_N == c].sum() for c in range(10)])
     flips = np.array([*itertools.product([-1, 1], repeat=10)]) @ sums
     assert found.p_value == pytest.approx((flips >= abs(sums.sum())).mean()) and found.p_value > plain.p_value
     assert found.difference.value == plain.difference.value and found.better == plain.better
-    many = metrics.row_differences(CORRECT_N[:, None], other_NJ, CLUSTER_N)
+    many = metrics.compute_row_differences(CORRECT_N[:, None], other_NJ, CLUSTER_N)
     excess = [(many.steps_N[c == CLUSTER_N] / 2 - found.difference.value).sum() for c in range(25)]
     wide = metrics.compare_rows(many).difference
     assert (wide.high - wide.low) / 2 == pytest.approx(
         t.ppf(0.975, 24) * math.sqrt(25 / 24 * np.square(excess).sum() + many.shift_variance * 400**2) / 400, rel=0.1
     )
-    one = metrics.compare_rows(metrics.row_differences(CORRECT_N[:, None], other_NJ, np.zeros(400, dtype=np.int64)))
+    one = metrics.compare_rows(
+        metrics.compute_row_differences(CORRECT_N[:, None], other_NJ, np.zeros(400, dtype=np.int64))
+    )
     assert (one.difference.low, one.difference.high) == pytest.approx((-1, 1), abs=1e-3), "one cluster tells nothing"
-    assert math.isnan(metrics.verdict_on_rows(replace(rows, cluster_N=few_N * 0), gain=0.5).detectable)
-    same = metrics.compare_rows(metrics.row_differences(other_NJ, other_NJ, np.zeros(400, dtype=np.int64)))
+    assert math.isnan(metrics.compute_rows_verdict(replace(rows, cluster_N=few_N * 0), gain=0.5).detectable)
+    same = metrics.compare_rows(metrics.compute_row_differences(other_NJ, other_NJ, np.zeros(400, dtype=np.int64)))
     assert same.difference.high == pytest.approx(1, abs=1e-3) and same.p_value == 1
 
 
 def test_pooled_rows_of_one_user_are_one_cluster() -> None:
-    part = metrics.row_differences(CORRECT_N[:, None], CORRECT_N[::-1, None], CLUSTER_N)
-    pooled = metrics.pooled_rows([part, part])
+    part = metrics.compute_row_differences(CORRECT_N[:, None], CORRECT_N[::-1, None], CLUSTER_N)
+    pooled = metrics.pool_strata([part, part])
     assert pooled.inflation == pytest.approx(2 * part.inflation)
-    assert metrics.pooled_rows([part, replace(part, cluster_N=None)]).cluster_N is None
+    assert metrics.pool_strata([part, replace(part, cluster_N=None)]).cluster_N is None
 
 
 def test_a_recovery_draws_clusters() -> None:
     chance_N = norm.cdf(RNG.normal(size=25)[CLUSTER_N])
     models = [RNG.random((400, 2)) < chance_N[:, None] * share for share in (0.7, 0.3, 0.9)]
     arm, base, truth = models
-    found, plain = (metrics.recovery_of_runs(arm, base, truth, of) for of in (CLUSTER_N, None))
+    found, plain = (metrics.compute_runs_recovery(arm, base, truth, of) for of in (CLUSTER_N, None))
     assert found is not None and plain is not None and found.value == plain.value
     members = [np.flatnonzero(c == CLUSTER_N) for c in range(25)]
     naive = []
     for _ in range(2_000):
         rows = np.concatenate([members[c] for c in RNG.integers(0, 25, 25)])
-        naive.append(metrics.recovery(*(model[rows].mean() for model in models)))
+        naive.append(metrics.compute_recovery(*(model[rows].mean() for model in models)))
     low, high = np.quantile(np.array(naive, dtype=float), [0.025, 0.975])
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.15 * (high - low))
-    averages = metrics.recovery_of_averages([models], ["one"], [CLUSTER_N])
+    averages = metrics.compute_averaged_recovery([models], ["one"], [CLUSTER_N])
     assert averages is not None and (averages.low, averages.high) == (found.low, found.high)
 
 
@@ -185,7 +189,7 @@ def test_bins_of_difficulty_and_classes_count_clusters() -> None:
     rows = InMemory(judged=judged, selected={"trust": ids_N[:200]}, seed=0)
     tests = {"trust": [Graded(row_ids_N=ids_N, correct_N=CORRECT_N, question_N=ids_N, cluster_N=CLUSTER_N)]}
     values = (ids_N, bin_N.astype(float))
-    purities, accuracies = purity_by_difficulty(rows, rows.selected, values), accuracy_by_difficulty(tests, values)
+    purities, accuracies = compute_purity_bins(rows, rows.selected, values), compute_accuracy_bins(tests, values)
     assert purities is not None and accuracies is not None
     for found, is_in_N in (
         (purities["all"], ids_N >= 0),
@@ -195,12 +199,12 @@ def test_bins_of_difficulty_and_classes_count_clusters() -> None:
         for number, cell in enumerate(found):
             kept_N = is_in_N & (bin_N == number)
             right_M, n = CORRECT_N[kept_N], int(kept_N.sum())
-            times = inflation(right_M - right_M.mean(), CLUSTER_N[kept_N])
+            times = compute_inflation(right_M - right_M.mean(), CLUSTER_N[kept_N])
             assert times > 1
-            assert cell == metrics.proportion(int(right_M.sum()), n, inflation=times).to_json()
+            assert cell == metrics.compute_proportion(int(right_M.sum()), n, inflation=times).to_json()
     purity = rows.among_selected("trust")
-    times = inflation(CORRECT_N[:200] - CORRECT_N[:200].mean(), CLUSTER_N[:200])
-    assert purity == metrics.proportion(int(CORRECT_N[:200].sum()), 200, inflation=times)
+    times = compute_inflation(CORRECT_N[:200] - CORRECT_N[:200].mean(), CLUSTER_N[:200])
+    assert purity == metrics.compute_proportion(int(CORRECT_N[:200].sum()), 200, inflation=times)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in INTERVALS if kind.endswith("with splits.group")])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from curation.metrics.foreign import count_beyond, distances_to_source
-from curation.metrics.shift import two_sample
+from curation.metrics.foreign import compute_distances, count_beyond
+from curation.metrics.shift import compare_samples
 
 DIMENSIONS = 16
 
@@ -44,7 +44,7 @@ def test_without_rows_nothing_is_told():
 
 
 def test_honest_pools_raise_no_alarm_and_their_test_keeps_its_level():
-    found = [two_sample(states(400, 2 * i), states(600, 2 * i + 1), seed=i) for i in range(150)]
+    found = [compare_samples(states(400, 2 * i), states(600, 2 * i + 1), seed=i) for i in range(150)]
     assert sum(shift.alarm for shift in found) <= 1
     assert sum(shift.has_minority for shift in found) <= binom.ppf(0.999, 150, 0.01)
     small = sum(shift.foreign.p_value < 0.05 for shift in found)
@@ -56,7 +56,7 @@ def test_honest_pools_raise_no_alarm_and_their_test_keeps_its_level():
 def test_a_minority_that_the_auc_does_not_show_is_found(share, least):
     trials, number = 40, round(1000 * share)
     found = [
-        two_sample(states(1000, 2 * i), states(1000, 2 * i + 1, num_foreign=number), seed=i) for i in range(trials)
+        compare_samples(states(1000, 2 * i), states(1000, 2 * i + 1, num_foreign=number), seed=i) for i in range(trials)
     ]
     assert np.mean([shift.alarm for shift in found]) >= least
     assert np.mean([shift.foreign.share.value for shift in found]) == pytest.approx(share, abs=0.04)
@@ -67,30 +67,31 @@ def test_a_minority_that_the_auc_does_not_show_is_found(share, least):
 
 
 def test_the_words_give_the_share_that_the_auc_allows():
-    shift = two_sample(states(1000, 1), states(1000, 2) + 0.08, seed=0)
+    shift = compare_samples(states(1000, 1), states(1000, 2) + 0.08, seed=0)
     may = shift.separable
     assert shift.strength == "slight"
     assert may.value == pytest.approx(2 * shift.auc.value - 1) and may.high == pytest.approx(2 * shift.auc.high - 1)
     assert f"up to {100 * may.value:.0f} % [{100 * may.low:.0f}, {100 * may.high:.0f}]" in shift.in_words()
     assert shift.in_words() in shift.warning()
     assert shift.to_json()["separable"]["value"] == may.value
-    found = two_sample(states(1000, 1), states(1000, 2, num_foreign=100), seed=0)
+    found = compare_samples(states(1000, 1), states(1000, 2, num_foreign=100), seed=0)
     assert "of 1,000 rows are unlike any labelled one" in found.in_words() and "up to" not in found.in_words()
-    low = two_sample(states(200, 3), states(200, 4), seed=0)
+    low = compare_samples(states(200, 3), states(200, 4), seed=0)
     assert low.separable.low == 0.0
 
 
 def test_copies_in_the_source_do_not_make_new_rows_foreign():
     """Each labelled row three times: with copies among the neighbours every new row would be far."""
     alarms = [
-        two_sample(np.repeat(states(200, 2 * i), 3, axis=0), states(600, 2 * i + 1), seed=i).foreign for i in range(20)
+        compare_samples(np.repeat(states(200, 2 * i), 3, axis=0), states(600, 2 * i + 1), seed=i).foreign
+        for i in range(20)
     ]
     assert not any(found.alarm for found in alarms if found.by == "distance")
 
 
 def test_distances_are_those_of_a_plain_computation():
     source, pool = states(60, 1).astype(np.float32), states(30, 2).astype(np.float32)
-    held_N, source_K, pool_M = distances_to_source(source, pool, np.random.default_rng(3))
+    held_N, source_K, pool_M = compute_distances(source, pool, np.random.default_rng(3))
     assert held_N.sum() == 30 == len(source_K)
     fit = source[~held_N].astype(np.float64)
     mean, sd = fit.mean(axis=0), fit.std(axis=0)
@@ -104,4 +105,4 @@ def test_distances_are_those_of_a_plain_computation():
 
 @pytest.mark.parametrize("dimensions", [1, 3])
 def test_states_of_one_value_are_not_foreign(dimensions):
-    assert not two_sample(np.ones((200, dimensions)), np.ones((300, dimensions)), seed=0).alarm
+    assert not compare_samples(np.ones((200, dimensions)), np.ones((300, dimensions)), seed=0).alarm

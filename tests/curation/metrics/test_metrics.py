@@ -29,8 +29,8 @@ def _draw(n, seed=0, levels=None):
 @pytest.mark.parametrize("n", [20, 1000, 9000])
 def test_auc_value_and_brier_equal_scikit_learn(n, levels):
     logits, trust, correct = _draw(n, seed=n, levels=levels)
-    assert metrics.auc_value(logits, correct) == pytest.approx(roc_auc_score(correct, logits), abs=1e-12)
-    assert metrics.auc(logits, correct).value == metrics.auc_value(logits, correct)
+    assert metrics.compute_auc_value(logits, correct) == pytest.approx(roc_auc_score(correct, logits), abs=1e-12)
+    assert metrics.auc(logits, correct).value == metrics.compute_auc_value(logits, correct)
     assert metrics.brier(trust, correct).value == pytest.approx(brier_score_loss(correct, trust), abs=1e-12)
 
 
@@ -42,14 +42,17 @@ def test_weighted_entries_stand_for_repeated_rows():
     for equal in ("width", "mass"):
         one, other = (
             [f(trust, correct, equal=equal, weights_N=weights), f(rows[1], rows[2], equal=equal)]
-            for f in (metrics.ece, metrics.reliability)
+            for f in (metrics.ece, metrics.compute_reliability)
         )
         assert one[0].to_json() == pytest.approx(one[1].to_json())
         for bin_of_weights, bin_of_rows in zip(*other, strict=True):
             assert bin_of_weights.to_json() == pytest.approx(bin_of_rows.to_json())
     brier = [metrics.brier(trust, correct, weights_N=weights), metrics.brier(rows[1], rows[2])]
     assert brier[0].to_json() == pytest.approx(brier[1].to_json())
-    parts = [metrics.brier_parts(trust, correct, weights_N=weights), metrics.brier_parts(rows[1], rows[2])]
+    parts = [
+        metrics.compute_brier_parts(trust, correct, weights_N=weights),
+        metrics.compute_brier_parts(rows[1], rows[2]),
+    ]
     for name in PARTS:
         assert getattr(parts[0], name).to_json() == pytest.approx(getattr(parts[1], name).to_json())
     with pytest.raises(ValueError, match="400 positive integers"):
@@ -59,26 +62,26 @@ def test_weighted_entries_stand_for_repeated_rows():
 def test_purity_of_cells_is_exact_at_their_ends_and_even_within():
     correct = np.array([True, False, True, True, False, False, True, False])
     cells = np.stack([~correct, correct]).astype(np.int64)
-    shares = [metrics.proportion(sum(correct[:n]), n) for n in range(1, 9)]
-    assert metrics.purity_of_cells(cells, range(1, 9)) == shares
+    shares = [metrics.compute_proportion(sum(correct[:n]), n) for n in range(1, 9)]
+    assert metrics.compute_cell_purity(cells, range(1, 9)) == shares
     for point in (0, 9):
         with pytest.raises(ValueError, match=f"point {point} is not between 1 and the 8"):
-            metrics.purity_of_cells(cells, [point])
+            metrics.compute_cell_purity(cells, [point])
     coarse = np.array([[1, 3], [3, 1]])
-    assert [x.value * x.n for x in metrics.purity_of_cells(coarse, [2, 4, 8])] == [2, 3, 4]
+    assert [x.value * x.n for x in metrics.compute_cell_purity(coarse, [2, 4, 8])] == [2, 3, 4]
     with pytest.raises(ValueError, match="point 9 is not between 1 and the 8"):
-        metrics.purity_of_cells(coarse, [9])
+        metrics.compute_cell_purity(coarse, [9])
 
 
 def test_auc_of_separated_constant_and_one_sided_scores():
     correct = np.array([False, False, True])
-    assert metrics.auc_value([0.0, 1.0, 2.0], correct) == 1.0
-    assert metrics.auc_value([2.0, 1.0, 0.0], correct) == 0.0
-    assert metrics.auc_value([1.0, 1.0, 1.0], correct) == 0.5
-    assert metrics.auc_value([-np.inf, 0.0, np.inf], correct) == 1.0
+    assert metrics.compute_auc_value([0.0, 1.0, 2.0], correct) == 1.0
+    assert metrics.compute_auc_value([2.0, 1.0, 0.0], correct) == 0.0
+    assert metrics.compute_auc_value([1.0, 1.0, 1.0], correct) == 0.5
+    assert metrics.compute_auc_value([-np.inf, 0.0, np.inf], correct) == 1.0
     for labels in (np.ones(3, bool), np.zeros(3, bool)):
         estimate = metrics.auc([0.0, 1.0, 2.0], labels)
-        assert math.isnan(metrics.auc_value([0.0, 1.0, 2.0], labels))
+        assert math.isnan(metrics.compute_auc_value([0.0, 1.0, 2.0], labels))
         assert estimate.to_json() == {"value": None, "low": None, "high": None, "n": 3}
 
 
@@ -89,7 +92,7 @@ def test_auc_interval_is_about_that_of_a_naive_bootstrap_where_rows_are_many(lev
     naive = []
     for _ in range(1500):
         rows = rng.integers(0, 900, 900)
-        naive.append(metrics.auc_value(scores[rows], correct[rows]))
+        naive.append(metrics.compute_auc_value(scores[rows], correct[rows]))
     low, high = np.quantile(naive, [0.025, 0.975])
     estimate = metrics.auc(scores, correct)
     assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
@@ -138,14 +141,14 @@ def test_auc_of_a_million_rows_is_quick():
 
 def test_proportion_equals_scipy():
     for right, n in [(0, 10), (10, 10), (1, 3), (522, 6308), (63_080, 160_000)]:
-        estimate = metrics.proportion(right, n)
+        estimate = metrics.compute_proportion(right, n)
         interval = binomtest(right, n).proportion_ci(confidence_level=0.95, method="exact")
         assert (estimate.low, estimate.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
         assert estimate.value == right / n
-    assert metrics.proportion(3, 20).low == pytest.approx(beta.ppf(0.025, 3, 18))
-    assert math.isnan(metrics.proportion(0, 0).value)
+    assert metrics.compute_proportion(3, 20).low == pytest.approx(beta.ppf(0.025, 3, 18))
+    assert math.isnan(metrics.compute_proportion(0, 0).value)
     with pytest.raises(ValueError, match="not between 0 and n"):
-        metrics.proportion(4, 3)
+        metrics.compute_proportion(4, 3)
 
 
 def test_ece_and_reliability_equal_a_direct_loop():
@@ -160,13 +163,13 @@ def test_ece_and_reliability_equal_a_direct_loop():
     estimate = metrics.ece(trust, correct)
     assert estimate.value == pytest.approx(total, abs=1e-12)
     assert 0 <= estimate.low <= estimate.value <= estimate.high
-    diagram = metrics.reliability(trust, correct)
+    diagram = metrics.compute_reliability(trust, correct)
     assert [(r.n, r.mean_trust, r.share_right) for r in diagram] == [pytest.approx(row) for row in rows]
     assert sum(r.n for r in diagram) == 2000
 
 
 def test_reliability_leaves_empty_bins_out():
-    (only,) = metrics.reliability([0.55, 0.6], [True, False], bins=2)
+    (only,) = metrics.compute_reliability([0.55, 0.6], [True, False], bins=2)
     assert (only.low, only.high, only.n, only.share_right) == (0.5, 1.0, 2, 0.5)
     assert json.dumps(only.to_json())
 
@@ -185,7 +188,7 @@ def test_brier_interval_equals_a_naive_bootstrap_of_rows():
 
 def test_intervals_cover_the_truth():
     population = _draw(400_000, seed=100)
-    truths = {"auc": metrics.auc_value(population[0], population[2])}
+    truths = {"auc": metrics.compute_auc_value(population[0], population[2])}
     truths["brier"] = float(np.mean((population[1] - population[2]) ** 2))
     truths["share"] = float(population[2].mean())
     covered = dict.fromkeys(truths, 0)
@@ -195,7 +198,7 @@ def test_intervals_cover_the_truth():
         estimates = {
             "auc": metrics.auc(scores, correct),
             "brier": metrics.brier(trust, correct, seed=trial),
-            "share": metrics.proportion(int(correct.sum()), 300),
+            "share": metrics.compute_proportion(int(correct.sum()), 300),
         }
         for name, estimate in estimates.items():
             covered[name] += estimate.low <= truths[name] <= estimate.high
@@ -243,13 +246,13 @@ def test_ece_reliability_and_brier_parts_equal_direct_loops(rows, equal, bins):
     trust, correct = DEGENERATE[rows] if rows in DEGENERATE else _draw(333, seed=2, levels=20)[1:]
     trust, correct = np.array(trust), np.array(correct)
     found, n, share = _binned(trust, correct, bins, equal), len(trust), correct.mean()
-    diagram = metrics.reliability(trust, correct, bins, equal)
+    diagram = metrics.compute_reliability(trust, correct, bins, equal)
     assert [(r.n, r.mean_trust, r.share_right) for r in diagram] == [pytest.approx(row) for row in found]
     assert all(r.low <= r.mean_trust <= r.high + 1e-12 for r in diagram)
     calibration = metrics.ece(trust, correct, bins=bins, equal=equal)
     assert calibration.value == pytest.approx(sum(m / n * abs(f - o) for m, f, o in found), abs=1e-12)
     assert 0 <= calibration.low <= calibration.value <= calibration.high <= 1
-    parts = metrics.brier_parts(trust, correct, bins=bins, equal=equal)
+    parts = metrics.compute_brier_parts(trust, correct, bins=bins, equal=equal)
     assert parts.brier == metrics.brier(trust, correct)
     assert parts.brier.value == pytest.approx(brier_score_loss(correct, trust, labels=[False, True]), abs=1e-12)
     assert parts.reliability.value == pytest.approx(sum(m / n * (f - o) ** 2 for m, f, o in found), abs=1e-12)
@@ -275,7 +278,7 @@ def test_ece_reliability_and_brier_parts_equal_direct_loops(rows, equal, bins):
 def test_bins_equal_those_of_scikit_learn(equal, strategy):
     _, trust, correct = _draw(1500, seed=8)  # a multiple of the bins: scikit-learn's quantiles then cut where ours do
     right, mean = calibration_curve(correct, trust, n_bins=15, strategy=strategy)
-    diagram = metrics.reliability(trust, correct, 15, equal)
+    diagram = metrics.compute_reliability(trust, correct, 15, equal)
     assert [r.share_right for r in diagram] == pytest.approx(right)
     assert [r.mean_trust for r in diagram] == pytest.approx(mean)
 
@@ -295,7 +298,7 @@ def test_calibration_intervals_cover_the_truth():
         covered = dict.fromkeys(("ece", "reliability", "resolution"), 0)
         for trial in range(trials):
             trust, _, correct = draw(400, trial, slope)
-            diagram = metrics.reliability(trust, correct, bins, equal)
+            diagram = metrics.compute_reliability(trust, correct, bins, equal)
             bin_N = np.searchsorted([r.high for r in diagram[:-1]], big)
             m = np.bincount(bin_N)
             f, o = np.bincount(bin_N, big) / m, np.bincount(bin_N, share) / m
@@ -304,7 +307,7 @@ def test_calibration_intervals_cover_the_truth():
                 "reliability": m @ (f - o) ** 2 / len(big),
                 "resolution": m @ (o - share.mean()) ** 2 / len(big),
             }
-            parts = metrics.brier_parts(trust, correct, equal=equal)
+            parts = metrics.compute_brier_parts(trust, correct, equal=equal)
             estimates = {"ece": metrics.ece(trust, correct, equal=equal), **vars(parts)}
             for name, true in truth.items():
                 covered[name] += estimates[name].low <= true <= estimates[name].high
@@ -314,16 +317,16 @@ def test_calibration_intervals_cover_the_truth():
 
 def test_over_seeds_equals_scipy():
     values = [0.31, 0.35, 0.30, 0.36, 0.33]
-    estimate = metrics.over_seeds(values)
+    estimate = metrics.average_over_seeds(values)
     low, high = t.interval(0.95, 4, loc=np.mean(values), scale=sem(values))
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((np.mean(values), low, high))
     assert (estimate.sd, estimate.n) == (pytest.approx(np.std(values, ddof=1)), 5)
-    one = metrics.over_seeds([0.4])
+    one = metrics.average_over_seeds([0.4])
     assert one.to_json() == {"value": 0.4, "low": None, "high": None, "n": 1, "sd": None}
-    assert math.isnan(metrics.over_seeds([]).value)
-    assert metrics.over_seeds([0.4, 0.4]).sd == 0
+    assert math.isnan(metrics.average_over_seeds([]).value)
+    assert metrics.average_over_seeds([0.4, 0.4]).sd == 0
     with pytest.raises(ValueError, match="1 of 2 runs have no finite value"):
-        metrics.over_seeds([0.4, math.nan])
+        metrics.average_over_seeds([0.4, math.nan])
 
 
 def test_no_rows_are_undefined_not_an_error():
@@ -331,15 +334,15 @@ def test_no_rows_are_undefined_not_an_error():
         assert math.isnan(estimate.value)
         assert estimate.n == 0
     for equal in ("width", "mass"):
-        assert metrics.reliability([], [], equal=equal) == []
-        parts = metrics.brier_parts([], [], equal=equal)
+        assert metrics.compute_reliability([], [], equal=equal) == []
+        parts = metrics.compute_brier_parts([], [], equal=equal)
         assert all(math.isnan(parts.to_json()[name]["value"] or math.nan) for name in PARTS)
         assert math.isnan(metrics.ece([], [], equal=equal).value)
 
 
 def test_misuse_is_named():
-    calibration = (metrics.ece, metrics.brier, metrics.brier_parts, metrics.reliability)
-    for call in (metrics.auc, metrics.auc_value, *calibration):
+    calibration = (metrics.ece, metrics.brier, metrics.compute_brier_parts, metrics.compute_reliability)
+    for call in (metrics.auc, metrics.compute_auc_value, *calibration):
         with pytest.raises(ValueError, match="lengths differ: 2 and 3"):
             call([0.1, 0.2], [True, False, True])
         with pytest.raises(ValueError, match="1 of 2 scores are NaN"):

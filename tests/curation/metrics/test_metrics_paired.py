@@ -15,7 +15,7 @@ def _rows(first_only, second_only, both=30, neither=40):
 
 
 def _differences(first, second):
-    return metrics.row_differences(*(np.asarray(model, dtype=bool)[:, None] for model in (first, second)))
+    return metrics.compute_row_differences(*(np.asarray(model, dtype=bool)[:, None] for model in (first, second)))
 
 
 def exact_test(first, second):
@@ -24,17 +24,17 @@ def exact_test(first, second):
 
 def verdict_of(arm, truth, base=0.0, margin=metrics.MARGIN):
     gain = float(np.mean(truth)) - base if len(truth) else 0.0
-    return metrics.verdict_on_rows(_differences(arm, truth), gain=gain, margin=margin)
+    return metrics.compute_rows_verdict(_differences(arm, truth), gain=gain, margin=margin)
 
 
 def _recovery(*correct, seed=0):
-    return metrics.recovery_of_runs(*(np.asarray(model, dtype=bool)[:, None] for model in correct), seed=seed)
+    return metrics.compute_runs_recovery(*(np.asarray(model, dtype=bool)[:, None] for model in correct), seed=seed)
 
 
 def test_recovery():
-    assert metrics.recovery(0.26, 0.109, 0.229) == pytest.approx((0.26 - 0.109) / 0.12)
-    assert metrics.recovery(0.2, 0.0, 0.4) == pytest.approx(0.5)
-    assert metrics.recovery(0.2, 0.3, 0.3) is None
+    assert metrics.compute_recovery(0.26, 0.109, 0.229) == pytest.approx((0.26 - 0.109) / 0.12)
+    assert metrics.compute_recovery(0.2, 0.0, 0.4) == pytest.approx(0.5)
+    assert metrics.compute_recovery(0.2, 0.3, 0.3) is None
 
 
 @pytest.mark.parametrize(("first_only", "second_only"), [(0, 0), (5, 5), (9, 2), (2, 9), (1, 0), (400, 250)])
@@ -159,7 +159,7 @@ def test_no_test_rows_show_nothing():
 
 @pytest.mark.parametrize(("n", "discordant"), [(40, 0.5), (100, 0.3), (200, 0.0), (2000, 0.05), (5000, 0.3)])
 def test_detectable_difference_is_shown_with_80_percent_power(n, discordant):
-    difference = metrics.detectable_difference(n, discordant)
+    difference = metrics.find_detectable_difference(n, discordant)
     share = max(discordant, difference)  # no more can differ than is discordant
     power = 0.0
     for num in range(n + 1):
@@ -170,10 +170,10 @@ def test_detectable_difference_is_shown_with_80_percent_power(n, discordant):
 
 
 def test_detectable_difference_shrinks_with_rows_and_is_none_for_very_few():
-    found = [metrics.detectable_difference(n, 0.2) for n in (10, 100, 1000, 10_000)]
+    found = [metrics.find_detectable_difference(n, 0.2) for n in (10, 100, 1000, 10_000)]
     assert found == sorted(found, reverse=True)
-    assert math.isnan(metrics.detectable_difference(3, 0.5))
-    assert metrics.detectable_difference(1000, 0.4) > metrics.detectable_difference(1000, 0.1)
+    assert math.isnan(metrics.find_detectable_difference(3, 0.5))
+    assert metrics.find_detectable_difference(1000, 0.4) > metrics.find_detectable_difference(1000, 0.1)
 
 
 def test_paired_recovery_equals_a_naive_bootstrap():
@@ -183,10 +183,10 @@ def test_paired_recovery_equals_a_naive_bootstrap():
     naive = []
     for _ in range(2000):
         rows = rng.integers(0, 500, 500)
-        naive.append(metrics.recovery(arm[rows].mean(), base[rows].mean(), truth[rows].mean()))
+        naive.append(metrics.compute_recovery(arm[rows].mean(), base[rows].mean(), truth[rows].mean()))
     low, high = np.quantile(naive, [0.025, 0.975])
     estimate = _recovery(arm, base, truth)
-    assert estimate.value == pytest.approx(metrics.recovery(arm.mean(), base.mean(), truth.mean()))
+    assert estimate.value == pytest.approx(metrics.compute_recovery(arm.mean(), base.mean(), truth.mean()))
     assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
     assert estimate == _recovery(arm, base, truth, seed=0)
     # All of ground truth's rows, and only those: full recovery in every resample.

@@ -10,14 +10,14 @@ from scipy.stats import binomtest
 
 from curation import metrics
 from curation.metrics import paired_runs
-from curation.metrics.paired import counted_test
+from curation.metrics.paired import compute_paired_test
 from curation.metrics.paired_runs import (
     compare_rows,
-    pooled_rows,
-    recovery_of_averages,
-    recovery_of_runs,
-    row_differences,
-    sign_flip,
+    compute_averaged_recovery,
+    compute_row_differences,
+    compute_runs_recovery,
+    compute_sign_flip,
+    pool_strata,
 )
 
 PAPER = Path(__file__).parents[2] / "data/paper_world_knowledge.csv"
@@ -52,9 +52,9 @@ def test_sign_flip_equals_all_flips_one_by_one(steps):
     sizes = np.abs(steps)
     sums = [np.dot(signs, sizes) for signs in itertools.product([-1, 1], repeat=len(steps))]
     expected = np.mean([total >= abs(sum(steps)) for total in sums])
-    assert sign_flip(np.array(steps)) == pytest.approx(expected, rel=1e-12)
-    assert sign_flip(-np.array(steps)) == sign_flip(np.array(steps))
-    assert sign_flip(7 * np.array(steps)) == sign_flip(np.array(steps))
+    assert compute_sign_flip(np.array(steps)) == pytest.approx(expected, rel=1e-12)
+    assert compute_sign_flip(-np.array(steps)) == compute_sign_flip(np.array(steps))
+    assert compute_sign_flip(7 * np.array(steps)) == compute_sign_flip(np.array(steps))
 
 
 def test_sign_flip_of_two_sizes_equals_a_sum_of_binomials():
@@ -67,49 +67,51 @@ def test_sign_flip_of_two_sizes_equals_a_sum_of_binomials():
         for j in range(81)
         if (2 * i - 150) + 3 * (2 * j - 80) >= abs(int(steps.sum()))
     )
-    assert sign_flip(steps) == pytest.approx(float(total / 2**230), rel=1e-9)
+    assert compute_sign_flip(steps) == pytest.approx(float(total / 2**230), rel=1e-9)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (5, 5), (9, 2), (2, 9), (1, 0), (400, 250), (1000, 0)])
 def test_one_run_is_the_exact_test_to_the_digit(first, second):
     one = _one_run(first, second)
-    exact = counted_test(first, second, len(one[0]))
-    assert compare_rows(row_differences(*one)) == exact
+    exact = compute_paired_test(first, second, len(one[0]))
+    assert compare_rows(compute_row_differences(*one)) == exact
     steps = np.repeat([1, -1], [first, second])
     expected = binomtest(max(first, second), first + second, alternative="greater").pvalue if first + second else 1.0
-    assert sign_flip(steps) == pytest.approx(expected, rel=1e-9) == pytest.approx(exact.p_value, rel=1e-9)
+    assert compute_sign_flip(steps) == pytest.approx(expected, rel=1e-9) == pytest.approx(exact.p_value, rel=1e-9)
     # Five runs that are all the same are one run, and the interval does not believe otherwise.
-    five = compare_rows(row_differences(np.repeat(one[0], 5, axis=1), np.repeat(one[1], 5, axis=1)))
+    five = compare_rows(compute_row_differences(np.repeat(one[0], 5, axis=1), np.repeat(one[1], 5, axis=1)))
     assert five.p_value == pytest.approx(exact.p_value, rel=1e-9) and five.better == exact.better
     assert (five.difference.low, five.difference.high) == pytest.approx((exact.difference.low, exact.difference.high))
     gain = float(one[1].mean()) - 0.1
-    verdict = metrics.verdict_on_rows(row_differences(*one), gain=gain)
-    wide = metrics.verdict_on_rows(row_differences(np.repeat(one[0], 5, axis=1), np.repeat(one[1], 5, 1)), gain=gain)
+    verdict = metrics.compute_rows_verdict(compute_row_differences(*one), gain=gain)
+    wide = metrics.compute_rows_verdict(
+        compute_row_differences(np.repeat(one[0], 5, axis=1), np.repeat(one[1], 5, 1)), gain=gain
+    )
     assert wide.verdict == verdict.verdict and wide.detectable == pytest.approx(verdict.detectable)
 
 
 def test_drawn_flips_agree_with_counted_ones(monkeypatch):
     steps = np.random.default_rng(3).integers(-5, 7, 400)
-    exact = sign_flip(steps)
+    exact = compute_sign_flip(steps)
     monkeypatch.setattr(paired_runs, "COUNTED", 0)
-    drawn = sign_flip(steps)
+    drawn = compute_sign_flip(steps)
     assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact / paired_runs.DRAWS)) and 1e-4 < exact < 0.5
-    assert drawn == sign_flip(steps, seed=0) != sign_flip(steps, seed=1)
-    assert sign_flip(np.ones(60, dtype=np.int64)) == 1 / (1 + paired_runs.DRAWS)  # never zero
+    assert drawn == compute_sign_flip(steps, seed=0) != compute_sign_flip(steps, seed=1)
+    assert compute_sign_flip(np.ones(60, dtype=np.int64)) == 1 / (1 + paired_runs.DRAWS)  # never zero
 
 
 def test_many_rows_take_no_time():
     rng = np.random.default_rng(0)
     start = time.perf_counter()
-    sign_flip(rng.integers(-5, 6, 10_000))
-    sign_flip(rng.integers(-105, 106, 100_000))
+    compute_sign_flip(rng.integers(-5, 6, 10_000))
+    compute_sign_flip(rng.integers(-105, 106, 100_000))
     assert time.perf_counter() - start < 20  # 1 s on a slow core
 
 
 def test_several_runs_equal_a_direct_computation_from_the_means_of_the_rows():
     rng = np.random.default_rng(2)
     first, second = rng.random((80, 5)) < 0.6, rng.random((80, 3)) < 0.5  # one may have been asked more often
-    rows = row_differences(first, second)
+    rows = compute_row_differences(first, second)
     apart = first.mean(axis=1) - second.mean(axis=1)
     assert rows.steps_N / rows.per_unit == pytest.approx(apart) and rows.per_unit == 15
     test = compare_rows(rows)
@@ -117,25 +119,27 @@ def test_several_runs_equal_a_direct_computation_from_the_means_of_the_rows():
     flips = rng.choice([-1, 1], size=(40_000, 80)) @ apart
     assert test.p_value == pytest.approx((flips >= apart.sum() - 1e-9).mean(), abs=0.01)
     models = [rng.random((80, 5)) < share for share in (0.5, 0.3, 0.6)]
-    found = recovery_of_runs(*models)
-    assert found.value == metrics.recovery(*(runs.mean() for runs in models))
-    assert found.low < found.value < found.high and found == recovery_of_runs(*models)
-    assert recovery_of_runs(models[0], models[2], models[1]) is None
-    assert recovery_of_runs(models[0], models[1], models[1]) is None
+    found = compute_runs_recovery(*models)
+    assert found.value == metrics.compute_recovery(*(runs.mean() for runs in models))
+    assert found.low < found.value < found.high and found == compute_runs_recovery(*models)
+    assert compute_runs_recovery(models[0], models[2], models[1]) is None
+    assert compute_runs_recovery(models[0], models[1], models[1]) is None
     none = [np.zeros((0, 5), dtype=bool)] * 3
-    assert recovery_of_runs(*none) is None and compare_rows(row_differences(*none[:2])).p_value == 1.0
+    assert compute_runs_recovery(*none) is None and compare_rows(compute_row_differences(*none[:2])).p_value == 1.0
 
 
 def test_strata_are_pooled_as_one_table():
     strata = [_one_run(9, 2), _one_run(3, 8, 10, 10), _one_run(20, 11)]
-    pooled = compare_rows(pooled_rows([row_differences(*stratum) for stratum in strata]))
+    pooled = compare_rows(pool_strata([compute_row_differences(*stratum) for stratum in strata]))
     assert (pooled.num_first_only, pooled.num_second_only) == (32, 21)
     assert pooled.p_value == pytest.approx(binomtest(32, 53, alternative="greater").pvalue, rel=1e-9)
     n = sum(len(first) for first, _ in strata)
-    assert pooled == compare_rows(row_differences(*(np.concatenate([pair[i] for pair in strata]) for i in range(2))))
+    assert pooled == compare_rows(
+        compute_row_differences(*(np.concatenate([pair[i] for pair in strata]) for i in range(2)))
+    )
     rng = np.random.default_rng(0)
     runs = rng.random((50, 2)) < 0.5, rng.random((50, 2)) < 0.5
-    mixed = pooled_rows([row_differences(*strata[0]), row_differences(*runs)])
+    mixed = pool_strata([compute_row_differences(*strata[0]), compute_row_differences(*runs)])
     expected = np.concatenate([strata[0][0][:, 0] - strata[0][1][:, 0].astype(int), runs[0].mean(1) - runs[1].mean(1)])
     assert mixed.steps_N / mixed.per_unit == pytest.approx(expected) and len(mixed) < n
 
@@ -148,7 +152,7 @@ def test_level_and_coverage_of_several_runs(kind, num_rows, runs, repeats, slack
     covered, above, shown = 0, 0, 0
     for _ in range(repeats):
         first, second = (_draw(rng, chance, runs) for chance in _population(rng, num_rows, kind))
-        test = compare_rows(row_differences(first, second))
+        test = compare_rows(compute_row_differences(first, second))
         covered += test.difference.low <= 0 <= test.difference.high
         above += test.difference.low > 0
         shown += test.p_value < metrics.ALPHA / 2
@@ -162,9 +166,9 @@ def test_shifts_of_whole_runs_widen_the_interval_and_nothing_else_does():
     chance = rng.beta(0.7, 0.7, 400)
     still, strays = 0.0, 0
     for _ in range(200):
-        quiet = row_differences(_draw(rng, chance, 5), _draw(rng, chance, 5))
+        quiet = compute_row_differences(_draw(rng, chance, 5), _draw(rng, chance, 5))
         still += np.sqrt(quiet.shift_variance) / 200
-        moved = compare_rows(row_differences(_draw(rng, chance, 5, 0.05), _draw(rng, chance, 5, 0.05)))
+        moved = compare_rows(compute_row_differences(_draw(rng, chance, 5, 0.05), _draw(rng, chance, 5, 0.05)))
         strays += not moved.difference.low <= 0 <= moved.difference.high
     assert still < 0.006  # a fifth of what the moved runs have
     assert strays / 200 < 0.13  # five runs tell little about how they vary; without this it is 40 %
@@ -176,9 +180,9 @@ def test_recovery_over_runs_covers_the_truth():
     for _ in range(repeats):
         hard = rng.random(200)
         chances = [np.clip(skill + 0.4 - hard, 0, 1) for skill in (0.4, 0.1, 0.5)]
-        found = recovery_of_runs(*(_draw(rng, chance, 3) for chance in chances))
+        found = compute_runs_recovery(*(_draw(rng, chance, 3) for chance in chances))
         means = [np.clip(skill + 0.4 - np.linspace(0, 1, 100_001), 0, 1).mean() for skill in (0.4, 0.1, 0.5)]
-        covered += found.low <= metrics.recovery(*means) <= found.high
+        covered += found.low <= metrics.compute_recovery(*means) <= found.high
     assert covered / repeats > 0.9
 
 
@@ -186,12 +190,12 @@ def test_agreement_of_few_rows_is_not_near_lossless():
     """A bootstrap of rows that all agree is a point; so is one of a handful of small differences, nearly."""
     truth = np.random.default_rng(0).random((100, 1)) < 0.5
     same = np.repeat(truth, 5, axis=1)
-    assert metrics.verdict_on_rows(row_differences(same, same), gain=0.5).verdict == "inconclusive"
+    assert metrics.compute_rows_verdict(compute_row_differences(same, same), gain=0.5).verdict == "inconclusive"
     nearly = same.copy()
     nearly[0, 0] = ~nearly[0, 0]
-    assert metrics.verdict_on_rows(row_differences(nearly, same), gain=0.5).verdict == "inconclusive"
+    assert metrics.compute_rows_verdict(compute_row_differences(nearly, same), gain=0.5).verdict == "inconclusive"
     many = np.tile(same, (4, 1))
-    assert metrics.verdict_on_rows(row_differences(many, many), gain=0.5).verdict == "near-lossless"
+    assert metrics.compute_rows_verdict(compute_row_differences(many, many), gain=0.5).verdict == "near-lossless"
 
 
 def test_an_arm_that_loses_the_margin_is_rarely_near_lossless_over_runs():
@@ -200,7 +204,9 @@ def test_an_arm_that_loses_the_margin_is_rarely_near_lossless_over_runs():
     for _ in range(400):
         chance = rng.beta(0.4, 0.4, 300) * 0.9 + 0.05
         arm, truth = _draw(rng, chance - metrics.MARGIN, 5), _draw(rng, chance, 5)
-        granted += metrics.verdict_on_rows(row_differences(arm, truth), gain=0.5).verdict == "near-lossless"
+        granted += (
+            metrics.compute_rows_verdict(compute_row_differences(arm, truth), gain=0.5).verdict == "near-lossless"
+        )
     assert granted / 400 < 0.045
 
 
@@ -208,7 +214,9 @@ def test_more_runs_detect_less_and_the_power_is_as_said():
     rng = np.random.default_rng(4)
     chance = rng.beta(0.5, 0.5, 2000)
     told = [
-        metrics.verdict_on_rows(row_differences(_draw(rng, chance, runs), _draw(rng, chance, runs)), gain=0.5)
+        metrics.compute_rows_verdict(
+            compute_row_differences(_draw(rng, chance, runs), _draw(rng, chance, runs)), gain=0.5
+        )
         for runs in (1, 2, 5)
     ]
     assert told[0].detectable > told[1].detectable > told[2].detectable
@@ -217,12 +225,12 @@ def test_more_runs_detect_less_and_the_power_is_as_said():
 @pytest.mark.parametrize("repeats", [300, pytest.param(4000, marks=pytest.mark.slow)])
 def test_detectable_difference_of_several_runs_is_shown_with_80_percent_power(repeats):
     rng = np.random.default_rng(6)
-    sample = row_differences(rng.random((100_000, 5)) < 0.54, rng.random((100_000, 5)) < 0.46)
+    sample = compute_row_differences(rng.random((100_000, 5)) < 0.54, rng.random((100_000, 5)) < 0.46)
     square, size = np.square(sample.steps_N / 5).mean(), np.abs(sample.steps_N / 5).mean()
-    lift = metrics.detectable_difference(120, square - 0.08**2, size=square / size)
+    lift = metrics.find_detectable_difference(120, square - 0.08**2, size=square / size)
     power = 0
     for _ in range(repeats):
-        rows = row_differences(rng.random((120, 5)) < 0.5 + lift / 2, rng.random((120, 5)) < 0.5 - lift / 2)
+        rows = compute_row_differences(rng.random((120, 5)) < 0.5 + lift / 2, rng.random((120, 5)) < 0.5 - lift / 2)
         test = compare_rows(rows)
         power += test.better == "first" and test.p_value < metrics.ALPHA / 2
     assert abs(power / repeats - 0.8) < 0.03 + 1 / math.sqrt(repeats)
@@ -231,9 +239,9 @@ def test_detectable_difference_of_several_runs_is_shown_with_80_percent_power(re
 @pytest.mark.parametrize("wrong", [[True, False], np.zeros((3, 0)), [[0.5, 1.0]]])
 def test_wrong_shapes_are_refused(wrong):
     with pytest.raises(ValueError, match="rows by runs"):
-        row_differences(wrong, wrong)
+        compute_row_differences(wrong, wrong)
     with pytest.raises(ValueError, match="lengths differ: 2 and 1"):
-        row_differences([[True], [True]], [[True]])
+        compute_row_differences([[True], [True]], [[True]])
 
 
 def test_the_papers_accuracies_by_benchmark_give_the_recoveries_of_its_table_2():
@@ -253,14 +261,14 @@ def test_the_papers_accuracies_by_benchmark_give_the_recoveries_of_its_table_2()
     of_recoveries = []
     for method, student in itertools.product(recoveries, students):
         runs = [[rows(name, model, student) for model in (method, "No-SFT", "Ground Truth")] for name in benchmarks]
-        found = recovery_of_averages(runs, benchmarks)
+        found = compute_averaged_recovery(runs, benchmarks)
         arm, base, truth = np.mean([[model.mean() for model in run] for run in runs], axis=0)
         assert found is not None and found.value == pytest.approx((arm - base) / (truth - base)) and found.n == 5000
         assert abs(100 * arm - float(table["average", "accuracy", method][student])) < 0.07  # Table 2's own rounding
         paper, gap = float(recoveries[method][student]), 100 * (truth - base)
         moved = 0.05 + 100 * 0.05 * (1 + found.value + abs(1 - found.value)) / gap  # by three averages of one decimal
         assert abs(100 * found.value - paper) <= moved, (method, student)
-        alone = [metrics.recovery_of_runs(*run).value for run in runs]
+        alone = [metrics.compute_runs_recovery(*run).value for run in runs]
         of_recoveries.append(abs(100 * np.mean(alone) - paper))
     assert sum(off > 5 for off in of_recoveries) == 17  # the mean of the benchmarks' recoveries is another quantity
 
@@ -275,7 +283,7 @@ def test_recovery_of_averages_covers_that_of_the_populations(several):
     misses = 0
     for _ in range(300):
         drawn = [[rng.random((200, runs)) < chance for chance in of] for of in chances]
-        found = recovery_of_averages(drawn, ["a", "b", "b"], seed=1)
+        found = compute_averaged_recovery(drawn, ["a", "b", "b"], seed=1)
         misses += not found.low <= true <= found.high
     assert 0.015 < misses / 300 < 0.08  # what looks like shifts of whole runs widens the interval
 
@@ -283,8 +291,8 @@ def test_recovery_of_averages_covers_that_of_the_populations(several):
 def test_one_run_has_the_recovery_of_its_rows_and_no_gain_has_none():
     rng = np.random.default_rng(2)
     run = [rng.random((80, 2)) < chance for chance in (0.6, 0.4, 0.8)]
-    assert recovery_of_averages([run], ["a"], seed=5) == recovery_of_runs(*run, seed=5)
+    assert compute_averaged_recovery([run], ["a"], seed=5) == compute_runs_recovery(*run, seed=5)
     base = np.ones((10, 1), dtype=bool)
-    assert recovery_of_averages([[base, base, base]] * 2, ["a", "b"]) is None
+    assert compute_averaged_recovery([[base, base, base]] * 2, ["a", "b"]) is None
     with pytest.raises(ValueError):
-        recovery_of_averages([[base, base, base[1:]]], ["a"])
+        compute_averaged_recovery([[base, base, base[1:]]], ["a"])

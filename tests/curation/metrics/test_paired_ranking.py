@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from curation.metrics import auc_difference, proportion, purity_difference
+from curation.metrics import compute_auc_difference, compute_proportion, compute_purity_difference
 
 
 def scores(rng, num_rows, *, ties):
@@ -19,7 +19,7 @@ def scores(rng, num_rows, *, ties):
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_value_is_scikit_learns_and_the_variance_that_of_all_pairs(ties):
     first_N, second_N, correct_N = scores(np.random.default_rng(0), 300, ties=ties)
-    found = auc_difference(first_N, second_N, correct_N)
+    found = compute_auc_difference(first_N, second_N, correct_N)
     assert found.value == pytest.approx(
         roc_auc_score(correct_N, first_N) - roc_auc_score(correct_N, second_N), abs=1e-12
     )
@@ -39,30 +39,32 @@ def test_the_interval_is_about_as_wide_as_that_of_resampled_rows():
     for _ in range(400):
         rows = rng.integers(0, 500, 500)
         draws.append(roc_auc_score(correct_N[rows], first_N[rows]) - roc_auc_score(correct_N[rows], second_N[rows]))
-    found = auc_difference(first_N, second_N, correct_N)
+    found = compute_auc_difference(first_N, second_N, correct_N)
     assert (found.high - found.low) / 3.92 == pytest.approx(np.std(draws), rel=0.15)
 
 
 def test_equal_scores_differ_by_nothing_and_one_class_is_undefined():
     first_N, _, correct_N = scores(np.random.default_rng(2), 100, ties=False)
-    same = auc_difference(first_N, 3 * first_N + 1, correct_N)
+    same = compute_auc_difference(first_N, 3 * first_N + 1, correct_N)
     assert (same.value, same.low, same.high) == (0, 0, 0)
-    assert np.isnan(auc_difference(first_N, first_N, np.ones(100, dtype=bool)).value)
+    assert np.isnan(compute_auc_difference(first_N, first_N, np.ones(100, dtype=bool)).value)
     with pytest.raises(ValueError):
-        auc_difference(first_N, first_N[:-1], correct_N)
+        compute_auc_difference(first_N, first_N[:-1], correct_N)
 
 
 def test_only_rows_that_one_of_two_selections_has_decide():
     correct_N = np.array([1, 1, 0, 1, 0, 0, 1, 0], dtype=bool)
-    found = purity_difference([0, 1, 2, 3], [0, 1, 4, 5], correct_N)  # beside rows 0 and 1: 1 of 2 right, and 0 of 2
-    mine, theirs = proportion(1, 2), proportion(0, 2)
+    found = compute_purity_difference(
+        [0, 1, 2, 3], [0, 1, 4, 5], correct_N
+    )  # beside rows 0 and 1: 1 of 2 right, and 0 of 2
+    mine, theirs = compute_proportion(1, 2), compute_proportion(0, 2)
     assert found.value == pytest.approx(0.5 * (mine.value - theirs.value)) and found.n == 4
     assert found.low == pytest.approx(0.5 * (0.5 - np.hypot(0.5 - mine.low, theirs.high)))
     assert found.high == pytest.approx(0.5 * (0.5 + (mine.high - 0.5)))
-    same = purity_difference([2, 1], [1, 2], correct_N)
+    same = compute_purity_difference([2, 1], [1, 2], correct_N)
     assert (same.value, same.low, same.high) == (0, 0, 0)
     with pytest.raises(ValueError, match="one size"):
-        purity_difference([0, 1], [0], correct_N)
+        compute_purity_difference([0, 1], [0], correct_N)
 
 
 def test_the_interval_of_purity_covers_the_difference():
@@ -71,6 +73,6 @@ def test_the_interval_of_purity_covers_the_difference():
     for _ in range(300):
         correct_N = np.concatenate([rng.random(100) < 0.9, rng.random(200) < shares[0], rng.random(200) < shares[1]])
         first, second = np.arange(300), np.concatenate([np.arange(100), np.arange(300, 500)])
-        found = purity_difference(first, second, correct_N)
+        found = compute_purity_difference(first, second, correct_N)
         covered += found.low <= (shares[0] - shares[1]) * 200 / 300 <= found.high
     assert covered >= 0.93 * 300

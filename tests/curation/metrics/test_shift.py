@@ -8,7 +8,7 @@ from scipy.stats import binom
 from sklearn.linear_model import Ridge
 
 from curation import metrics
-from curation.metrics.shift import Shift, _ridge, two_sample
+from curation.metrics.shift import Shift, _fit_ridge, compare_samples
 
 
 def _states(n, dims, seed, mean=0.0, scale=1.0):
@@ -20,7 +20,7 @@ def _states(n, dims, seed, mean=0.0, scale=1.0):
 @pytest.mark.parametrize(("rows", "dims"), [(20, 6), (30, 200)])
 def test_one_distribution_differs_in_5_percent(rows, dims):
     trials = 200
-    found = [two_sample(_states(rows, dims, 2 * i), _states(rows, dims, 2 * i + 1), seed=i) for i in range(trials)]
+    found = [compare_samples(_states(rows, dims, 2 * i), _states(rows, dims, 2 * i + 1), seed=i) for i in range(trials)]
     num_differing = sum(shift.differs for shift in found)
     # Exact level .05: outside these bounds with a probability below 0.2 %.
     assert binom.ppf(0.001, trials, 0.05) <= num_differing <= binom.ppf(0.999, trials, 0.05)
@@ -38,7 +38,7 @@ def test_one_distribution_differs_in_5_percent(rows, dims):
 )
 def test_a_shift_of_mean_or_spread_is_found(rows, dims, mean, scale, strengths):
     source = _states(rows, dims, 1)
-    found = [two_sample(source, _states(rows, dims, 2 + i, mean, scale), seed=i) for i in range(5)]
+    found = [compare_samples(source, _states(rows, dims, 2 + i, mean, scale), seed=i) for i in range(5)]
     assert {shift.strength for shift in found} <= strengths
     for shift in found:
         assert shift.differs
@@ -47,7 +47,7 @@ def test_a_shift_of_mean_or_spread_is_found(rows, dims, mean, scale, strengths):
 
 
 def test_small_p_values_and_perfect_separation():
-    shift = two_sample(_states(300, 16, 1), _states(200, 16, 2, mean=50), seed=0)
+    shift = compare_samples(_states(300, 16, 1), _states(200, 16, 2, mean=50), seed=0)
     assert (shift.strength, shift.auc.value) == ("severe", 1.0)
     assert 0.9 < shift.auc.low < 1
     assert 0 < shift.p_value < 1e-30
@@ -58,40 +58,40 @@ def test_small_p_values_and_perfect_separation():
 def test_rows_with_nan_or_infinity_are_left_out():
     source, pool = _states(80, 8, 1), _states(90, 8, 2)
     source[:7, 3], pool[5, 0], pool[6, 7] = np.nan, np.inf, -np.inf
-    shift = two_sample(source, pool, seed=0)
+    shift = compare_samples(source, pool, seed=0)
     assert (shift.num_source, shift.num_pool) == (73, 88)
     assert math.isfinite(shift.auc.value)
 
 
 def test_max_rows_and_seed():
     source, pool = _states(300, 8, 1), _states(500, 8, 2, mean=0.1)
-    shift = two_sample(source, pool, seed=3, max_rows=120)
+    shift = compare_samples(source, pool, seed=3, max_rows=120)
     assert (shift.num_source, shift.num_pool, shift.auc.n) == (120, 120, 120)
-    assert shift == two_sample(source, pool, seed=3, max_rows=120)
-    assert shift.p_value != two_sample(source, pool, seed=4, max_rows=120).p_value
+    assert shift == compare_samples(source, pool, seed=3, max_rows=120)
+    assert shift.p_value != compare_samples(source, pool, seed=4, max_rows=120).p_value
 
 
 @pytest.mark.parametrize(("num_source", "num_pool"), [(0, 0), (0, 50), (19, 500), (500, 1)])
 def test_too_few_rows_are_untested(num_source, num_pool):
-    shift = two_sample(_states(num_source, 4, 1), _states(num_pool, 4, 2, mean=9), seed=0)
+    shift = compare_samples(_states(num_source, 4, 1), _states(num_pool, 4, 2, mean=9), seed=0)
     assert (shift.strength, shift.differs, shift.p_value) == ("untested", False, 1.0)
     assert math.isnan(shift.auc.value)
     assert f"{num_source} labelled rows and {num_pool} of the pool" in shift.warning()
     assert shift.to_json()["auc"]["value"] is None
-    assert two_sample(np.zeros((0, 1)), _states(30, 4, 1), seed=0).strength == "untested"
+    assert compare_samples(np.zeros((0, 1)), _states(30, 4, 1), seed=0).strength == "untested"
 
 
 def test_states_that_are_all_alike_do_not_differ():
-    shift = two_sample(np.ones((40, 5)), np.ones((40, 5)), seed=0)
+    shift = compare_samples(np.ones((40, 5)), np.ones((40, 5)), seed=0)
     assert (shift.auc.value, shift.strength, shift.warning()) == (0.5, "none shown", None)
     constant = np.zeros((60, 3))
-    assert two_sample(constant, constant + 1, seed=0).strength == "severe"
+    assert compare_samples(constant, constant + 1, seed=0).strength == "severe"
 
 
 @pytest.mark.parametrize("pool", [np.zeros((30, 5)), np.zeros(30), np.zeros((30, 4, 1))])
 def test_other_shapes_are_refused(pool):
     with pytest.raises(ValueError, match=r"not \[N, D\] and \[M, D\]"):
-        two_sample(np.zeros((30, 4)), pool, seed=0)
+        compare_samples(np.zeros((30, 4)), pool, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_ridge_equals_scikit_learn(rows, dims):
     features = rng.normal(size=(rows, dims)).astype(np.float32)
     is_pool = rng.random(rows) < 0.4
     exact = Ridge(alpha=0.1 * dims, fit_intercept=False).fit(features, is_pool - is_pool.mean()).coef_
-    assert np.abs(_ridge(features, is_pool) - exact).max() < 0.01 * np.abs(exact).max()
+    assert np.abs(_fit_ridge(features, is_pool) - exact).max() < 0.01 * np.abs(exact).max()
 
 
 def test_rank_test_is_that_of_the_auc():
     """AUC and p-value are of one statistic: an AUC of 0.5 has p = 0.5."""
     rng = np.random.default_rng(0)
-    shift = two_sample(rng.normal(size=(400, 4)), rng.normal(0.1, 1, size=(400, 4)), seed=1)
+    shift = compare_samples(rng.normal(size=(400, 4)), rng.normal(0.1, 1, size=(400, 4)), seed=1)
     statistic = shift.auc.value * 200 * 200
     deviation = math.sqrt(200 * 200 * 401 / 12)
     normal = 0.5 * math.erfc((statistic - 0.5 - 200 * 200 / 2) / deviation / math.sqrt(2))
@@ -128,5 +128,5 @@ def test_five_thousand_rows_of_1024_take_seconds():
     rng = np.random.default_rng(0)
     source, pool = rng.normal(size=(2, 5000, 1024)).astype(np.float16)
     start = time.process_time()
-    two_sample(source, pool, seed=0)
+    compare_samples(source, pool, seed=0)
     assert time.process_time() - start < 10  # 1.6 s on a slow core

@@ -7,7 +7,15 @@ import pytest
 from scipy import stats
 
 from curation.metrics import Estimate
-from curation.metrics.totals import exactly, independent, population_mean, ratio, times, together, widened
+from curation.metrics.totals import (
+    compute_population_mean,
+    compute_ratio,
+    make_exact,
+    scale_estimate,
+    sum_independent,
+    sum_together,
+    widen_estimate,
+)
 
 REPEATS = 1500
 
@@ -18,7 +26,7 @@ def covered(population_N: np.ndarray, n: int, seed: int) -> tuple[float, float]:
     ours = plain = 0
     for _ in range(REPEATS):
         sample_n = rng.choice(population_N, size=n, replace=False)
-        found = population_mean(sample_n, len(population_N))
+        found = compute_population_mean(sample_n, len(population_N))
         ours += found.low <= truth <= found.high
         error = sample_n.std(ddof=1) * math.sqrt(1 / n - 1 / len(population_N))
         plain += abs(sample_n.mean() - truth) <= stats.t.ppf(0.975, n - 1) * error
@@ -36,15 +44,17 @@ def test_the_interval_of_a_mean_covers_as_often_as_it_says_of_skewed_lengths_too
 
 def test_the_interval_of_a_mean_without_skewness_is_the_t_interval_of_a_finite_population():
     sample_n = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    found = population_mean(sample_n, 20)
+    found = compute_population_mean(sample_n, 20)
     margin = stats.t.ppf(0.975, 4) * sample_n.std(ddof=1) * math.sqrt(1 / 5 - 1 / 20)
     assert (found.value, found.low, found.high, found.n) == pytest.approx((3, 3 - margin, 3 + margin, 5))
-    assert population_mean(sample_n, 5) == Estimate(value=3, low=3, high=3, n=5)  # all rows: nothing is left open
-    other = population_mean(sample_n, 20, is_part=False)
+    assert compute_population_mean(sample_n, 5) == Estimate(
+        value=3, low=3, high=3, n=5
+    )  # all rows: nothing is left open
+    other = compute_population_mean(sample_n, 20, is_part=False)
     assert other.high - 3 == pytest.approx(margin * math.sqrt((1 / 5 + 1 / 20) / (1 / 5 - 1 / 20)))
-    assert math.isnan(population_mean([4.0], 10).low) and math.isnan(population_mean([], 10).value)
+    assert math.isnan(compute_population_mean([4.0], 10).low) and math.isnan(compute_population_mean([], 10).value)
     with pytest.raises(ValueError, match="not part of a population of 4"):
-        population_mean(sample_n, 4)
+        compute_population_mean(sample_n, 4)
 
 
 def test_the_interval_of_a_rate_covers_as_often_as_it_says():
@@ -52,18 +62,18 @@ def test_the_interval_of_a_rate_covers_as_often_as_it_says():
     for _ in range(REPEATS):
         rows_M = rng.integers(50, 80, 12)
         seconds_M = rows_M * 0.02 + rng.normal(0, 0.1, 12)
-        found = ratio(seconds_M, rows_M)
+        found = compute_ratio(seconds_M, rows_M)
         inside += found.low <= 0.02 <= found.high
     assert 0.93 <= inside / REPEATS <= 0.97
-    assert ratio([2.0, 4.0], [1, 2]).value == 2 and math.isnan(ratio([], []).value)
-    assert math.isnan(ratio([2.0], [1]).low)
+    assert compute_ratio([2.0, 4.0], [1, 2]).value == 2 and math.isnan(compute_ratio([], []).value)
+    assert math.isnan(compute_ratio([2.0], [1]).low)
 
 
 def test_sums_and_multiples():
     a, b = Estimate(value=10, low=7, high=14, n=5), Estimate(value=1, low=-3, high=4, n=2)
-    assert together([a, b]) == Estimate(value=11, low=4, high=18, n=5)
-    assert independent([a, b]) == Estimate(value=11, low=6, high=16, n=7)  # 3, 4, 5 on both sides
-    assert times(a, 2) == Estimate(value=20, low=14, high=28, n=5)
-    assert widened(exactly(100), 0.15) == Estimate(value=100, low=85, high=115, n=0)
-    alone = widened(Estimate(value=10, low=math.nan, high=math.nan, n=1), 0.1)
+    assert sum_together([a, b]) == Estimate(value=11, low=4, high=18, n=5)
+    assert sum_independent([a, b]) == Estimate(value=11, low=6, high=16, n=7)  # 3, 4, 5 on both sides
+    assert scale_estimate(a, 2) == Estimate(value=20, low=14, high=28, n=5)
+    assert widen_estimate(make_exact(100), 0.15) == Estimate(value=100, low=85, high=115, n=0)
+    alone = widen_estimate(Estimate(value=10, low=math.nan, high=math.nan, n=1), 0.1)
     assert (alone.low, alone.high) == (9, 11)

@@ -10,13 +10,13 @@ from curation.config import AskConfig
 from curation.config.load import parse_config
 from curation.config.teacher import AnswersConfig
 from curation.errors import ModelError
-from curation.models.dtypes import bfloat16_flag, own_dtype, settle_cpus, settled, taken
+from curation.models.dtypes import choose_dtype, find_bfloat16_flag, read_own_dtype, settle_ask, settle_cpus
 from curation.pipeline.chain import describe
 from curation.pipeline.extending import describe_analysis
 from curation.pipeline.opened import open_run
-from curation.pipeline.outlook import types_taken
+from curation.pipeline.outlook import iter_type_lines
 from curation.refs import ModelRef, fingerprint
-from curation.rundir.graph import ordered, plain, with_outs
+from curation.rundir.graph import order_stages, to_plain_json, with_outs
 from curation.sources import discover
 
 ROOT = Path(__file__).parents[3]
@@ -45,20 +45,20 @@ def test_the_type_is_the_checkpoints_own_half_precision_on_a_gpu_and_float32_els
     tmp_path: Path, config: dict[str, Any], own: str | None
 ) -> None:
     model = checkpoint(tmp_path, "model", **config)
-    assert own_dtype(model) == own
+    assert read_own_dtype(model) == own
     half = own if own in ("bfloat16", "float16") else "float32"
-    assert taken("auto", model, on_gpu=True) == half
-    assert taken("auto", model, on_gpu=True, half=("bfloat16",)) == (half if half == "bfloat16" else "float32")
-    assert taken("auto", model, on_gpu=False) == taken("auto", None, on_gpu=True) == "float32"
-    assert taken("float16", model, on_gpu=False) == "float16"  # a type that is named is taken
+    assert choose_dtype("auto", model, on_gpu=True) == half
+    assert choose_dtype("auto", model, on_gpu=True, half=("bfloat16",)) == (half if half == "bfloat16" else "float32")
+    assert choose_dtype("auto", model, on_gpu=False) == choose_dtype("auto", None, on_gpu=True) == "float32"
+    assert choose_dtype("float16", model, on_gpu=False) == "float16"  # a type that is named is taken
 
 
 def test_a_checkpoint_that_cannot_be_read_is_refused_only_where_it_decides(tmp_path: Path) -> None:
     model = ModelRef(base=str(tmp_path / "none"))
     (tmp_path / "none").mkdir()
-    assert taken("auto", model, on_gpu=False) == taken("float32", model, on_gpu=True) == "float32"
+    assert choose_dtype("auto", model, on_gpu=False) == choose_dtype("float32", model, on_gpu=True) == "float32"
     with pytest.raises(ModelError, match=r"config\.json cannot be read.* name a type, e\.g\. teacher\.dtype: bfloat16"):
-        taken("auto", model, on_gpu=True)
+        choose_dtype("auto", model, on_gpu=True)
 
 
 def test_a_package_names_a_type() -> None:
@@ -66,14 +66,14 @@ def test_a_package_names_a_type() -> None:
     with pytest.raises(ValueError, match="dtype"):
         AnswersConfig(dtype="auto")
     gone = AskConfig.model_validate({"actors": {"num_gpus": 0}})
-    assert settled(gone, None).answers.dtype == "float32"
+    assert settle_ask(gone, None).answers.dtype == "float32"
 
 
 def keys(folder: Path, overrides: dict[str, Any], base: dict[str, str]) -> dict[str, Any]:
     config = parse_config(configuration(folder, overrides, base))
     chain = describe(config, {name: discover(source) for name, source in config.sources.items()})
-    stages = [*chain.stages, *ordered(describe_analysis(config, chain.tables, chain.generations))]
-    return {stage.name: plain(with_outs(stage.inputs, str), {}) for stage in stages}
+    stages = [*chain.stages, *order_stages(describe_analysis(config, chain.tables, chain.generations))]
+    return {stage.name: to_plain_json(with_outs(stage.inputs, str), {}) for stage in stages}
 
 
 def configuration(folder: Path, overrides: dict[str, Any], base: dict[str, str]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
     assert fingerprint(found) == fingerprint(keys(tmp_path, gpus, base))
 
     config = parse_config(configuration(tmp_path, gpus, base))
-    assert [*types_taken(config)] == [
+    assert [*iter_type_lines(config)] == [
         "teacher.dtype: auto is bfloat16 (teacher, student 1); float16 (student 0, reward model), by config.json of "
         "each (actors.num_gpus: 1)",
         "teacher.adapt.compute_dtype: auto is bfloat16 (teacher), by config.json of each (gpus_per_worker: 1)",
@@ -146,7 +146,7 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
         "(gpus_per_worker: 1)",
         "analyze.gradients.dtype: auto is float32 (student 0); bfloat16 (student 1), by config.json of each (gpus: 1)",
     ]
-    lines = [*types_taken(parse_config(configuration(tmp_path, {}, BASES)))]
+    lines = [*iter_type_lines(parse_config(configuration(tmp_path, {}, BASES)))]
     roles = "teacher, student 0, student 1, reward model"
     assert lines[0] == f"teacher.dtype: auto is float32 ({roles}), since no GPU is asked for (actors.num_gpus: 0)"
     assert len(lines) == 1  # on CPUs trainings have one type
@@ -164,8 +164,8 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
 )
 def test_the_flag_of_a_processor_that_computes_bfloat16(tmp_path: Path, cpuinfo: str, flag: str | None) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpuinfo}")
-    assert bfloat16_flag(tmp_path / "cpuinfo") == flag
-    assert bfloat16_flag(tmp_path / "none") is None
+    assert find_bfloat16_flag(tmp_path / "cpuinfo") == flag
+    assert find_bfloat16_flag(tmp_path / "none") is None
 
 
 @pytest.fixture
@@ -189,12 +189,12 @@ def test_a_run_keeps_the_type_that_its_first_processor_was_fast_at(
         stages = open_run(parse_config(bfloat16_teacher), save=True).stages
         return {stage.inputs["ask"].dtype for stage in stages if stage.name.startswith("gen-0/label")}
 
-    monkeypatch.setattr("curation.models.dtypes.bfloat16_flag", lambda: flag)
+    monkeypatch.setattr("curation.models.dtypes.find_bfloat16_flag", lambda: flag)
     dtype = "float32" if flag is None else "bfloat16"
     assert label_types() == {dtype}
-    lines = [*types_taken(parse_config(bfloat16_teacher))]
+    lines = [*iter_type_lines(parse_config(bfloat16_teacher))]
     assert any(line.startswith("teacher.dtype: auto is") and f"{dtype} (teacher" in line for line in lines)
-    monkeypatch.setattr("curation.models.dtypes.bfloat16_flag", lambda: None if flag else "amx_bf16")
+    monkeypatch.setattr("curation.models.dtypes.find_bfloat16_flag", lambda: None if flag else "amx_bf16")
     assert label_types() == {dtype}  # resumed on a processor of the other kind
     settle_cpus(False)
 
@@ -204,8 +204,8 @@ def test_bfloat16_on_a_processor_without_it_is_a_line(
 ) -> None:
     bfloat16_teacher["teacher"]["dtype"] = "bfloat16"
     config = parse_config(bfloat16_teacher)
-    monkeypatch.setattr("curation.pipeline.outlook.bfloat16_flag", lambda: "amx_bf16")
-    assert not any("takes several times as long" in line for line in types_taken(config))
-    monkeypatch.setattr("curation.pipeline.outlook.bfloat16_flag", lambda: None)
-    (line,) = [line for line in types_taken(config) if "takes several times as long" in line]
+    monkeypatch.setattr("curation.pipeline.outlook.find_bfloat16_flag", lambda: "amx_bf16")
+    assert not any("takes several times as long" in line for line in iter_type_lines(config))
+    monkeypatch.setattr("curation.pipeline.outlook.find_bfloat16_flag", lambda: None)
+    (line,) = [line for line in iter_type_lines(config) if "takes several times as long" in line]
     assert line.startswith("teacher.dtype: bfloat16 ") and line.endswith("set auto, or actors.num_gpus")

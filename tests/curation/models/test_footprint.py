@@ -16,8 +16,16 @@ from curation.config import SftConfig
 from curation.config.dpo import DpoConfig
 from curation.config.grpo import GrpoConfig
 from curation.config.models import LoraConfig
-from curation.models.footprint import CONTEXT, GIB, DecoderShape, Footprint, asking, serving, training
-from train.models import trainable
+from curation.models.footprint import (
+    CONTEXT,
+    GIB,
+    DecoderShape,
+    Footprint,
+    compute_asking_memory,
+    compute_serving_memory,
+    compute_training_memory,
+)
+from train.models import make_trainable
 
 ROOT = Path(__file__).parents[3]
 PAPER = json.loads((ROOT / "benchmarks" / "paper_shapes.json").read_text())
@@ -57,7 +65,7 @@ def test_parameters_and_adapters_are_as_many_as_transformers_and_peft_make(famil
     shape = shape_of(config)
     assert shape.parameters() == counted(model_of(config))
     for lora in (LoraConfig(rank=4), LoraConfig(rank=3, targets=["q_proj", "down_proj"])):
-        adapted = trainable(model_of(config), lora)
+        adapted = make_trainable(model_of(config), lora)
         found = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
         assert shape.lora_parameters(lora) == found
 
@@ -94,23 +102,23 @@ def test_full_weights_are_16_bytes_a_parameter_and_shards_divide_them() -> None:
     shape = DecoderShape.of(PAPER["Qwen/Qwen3-4B-Base"])
     common: dict[str, Any] = {"dtype": "bfloat16", "on_gpu": True, "answer_tokens": 128}
     recipe = {"lora": None, "global_batch_size": 128, "micro_batch_size": 4}
-    alone = training(shape, SftConfig(**recipe), **common)
+    alone = compute_training_memory(shape, SftConfig(**recipe), **common)
     assert alone.least > 16 * shape.parameters()
-    shards = training(shape, SftConfig(**recipe, num_workers=4, sharding="fsdp"), **common)
+    shards = compute_training_memory(shape, SftConfig(**recipe, num_workers=4, sharding="fsdp"), **common)
     for part in ("weights", "gradients", "optimizer"):
         assert shards.parts[part] == alone.parts[part] / 4
-    ddp = training(shape, SftConfig(**recipe, num_workers=4), **common)
+    ddp = compute_training_memory(shape, SftConfig(**recipe, num_workers=4), **common)
     assert ddp.parts["optimizer"] == alone.parts["optimizer"] and ddp.parts["buckets"] == 4 * shape.parameters()
 
 
 def test_a_reference_counts_where_all_weights_learn_and_an_engine_where_it_is_awake() -> None:
     shape = DecoderShape.of(PAPER["Qwen/Qwen3-0.6B-Base"])
     common: dict[str, Any] = {"dtype": "bfloat16", "on_gpu": True, "answer_tokens": 64}
-    assert training(shape, DpoConfig(lora=None), **common).parts["reference"] == 2 * shape.parameters()
-    assert "reference" not in training(shape, DpoConfig(), **common).parts
-    assert "reference" in training(shape, GrpoConfig(kl=0.001), **common).parts
-    assert "reference" not in training(shape, GrpoConfig(kl=0), **common).parts
-    drawing = training(shape, GrpoConfig(kl=0), **common, engine=100 * GIB)
+    assert compute_training_memory(shape, DpoConfig(lora=None), **common).parts["reference"] == 2 * shape.parameters()
+    assert "reference" not in compute_training_memory(shape, DpoConfig(), **common).parts
+    assert "reference" in compute_training_memory(shape, GrpoConfig(kl=0.001), **common).parts
+    assert "reference" not in compute_training_memory(shape, GrpoConfig(kl=0), **common).parts
+    drawing = compute_training_memory(shape, GrpoConfig(kl=0), **common, engine=100 * GIB)
     assert drawing.parts["engine"] == 100 * GIB and "logits" not in drawing.parts
 
 
@@ -119,7 +127,7 @@ def test_ranks_divide_an_engines_weights_and_the_cache_grows_with_the_row() -> N
 
     def served(ranks: int, row_tokens: int) -> Footprint:
         sizes = {"row_tokens": row_tokens, "answer_tokens": 8, "max_running": 16}
-        return serving(shape, dtype="bfloat16", ranks=ranks, on_gpu=True, **sizes)
+        return compute_serving_memory(shape, dtype="bfloat16", ranks=ranks, on_gpu=True, **sizes)
 
     whole, half, longer = served(1, 1000), served(2, 1000), served(1, 2000)
     assert half.parts["weights"] == whole.parts["weights"] / 2 == shape.parameters()
@@ -135,9 +143,9 @@ def test_peaks_of_processes_are_as_forecast(kind: str) -> None:
     common: dict[str, Any] = {"dtype": "float32", "on_gpu": False}
     if kind == "asked":
         sizes = {"batch_tokens": 8 * WIDE_PROMPT, "answer_tokens": WIDE_PROMPT, "head": True}
-        forecast = asking(shape, **sizes, **common)
+        forecast = compute_asking_memory(shape, **sizes, **common)
     else:
-        forecast = training(shape, SftConfig(**KINDS[kind]), answer_tokens=ANSWER, **common)
+        forecast = compute_training_memory(shape, SftConfig(**KINDS[kind]), answer_tokens=ANSWER, **common)
     # buffers that are freed go back at once, as a GPU's do to its allocator: resident memory is what is in use
     # this folder's `curation` would be found first, which is none
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "PYTHONPATH": str(ROOT)}

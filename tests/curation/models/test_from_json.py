@@ -13,7 +13,14 @@ import yaml
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
-from curation.models import as_user_turns, configuration_of, from_json, load_tokenizer, read_configuration, text_ids
+from curation.models import (
+    as_user_turns,
+    encode_prefixes,
+    from_json,
+    load_configuration,
+    load_tokenizer,
+    read_configuration,
+)
 from curation.models.footprint import FAMILIES, DecoderShape
 from curation.refs import ModelRef
 from curation.teachers import Request
@@ -51,7 +58,7 @@ def write(folder: Path, **config: object) -> ModelRef:
 
 
 def same(ref: ModelRef, config: dict[str, object]) -> None:
-    own = configuration_of(ref).get_text_config()
+    own = load_configuration(ref).get_text_config()
     theirs, ours = DecoderShape.of(own.to_dict()), DecoderShape.of(config)
     assert ours == theirs
     assert config["max_position_embeddings"] == own.max_position_embeddings
@@ -61,7 +68,7 @@ def same(ref: ModelRef, config: dict[str, object]) -> None:
 def test_a_configuration_is_that_of_transformers(tmp_path: Path, family: str) -> None:
     AutoConfig.for_model(family, **SIZES, head_dim=24, dtype="bfloat16").save_pretrained(tmp_path / "saved")
     ref = ModelRef(base=str(tmp_path / "saved"))
-    found = from_json.configuration(ref)
+    found = from_json.read_json_configuration(ref)
     assert found is not None and DecoderShape.of(found) is not None
     same(ref, found)
 
@@ -76,7 +83,7 @@ def test_what_a_configuration_leaves_out_is_its_family_s(
 ) -> None:
     heads = {} if head_dim is None else {"head_dim": head_dim}
     ref = write(tmp_path / "sparse", model_type=family, **SIZES, **heads, **more)
-    found = from_json.configuration(ref)
+    found = from_json.read_json_configuration(ref)
     if found is not None:
         same(ref, found)
     same(ref, read_configuration(ref))
@@ -91,7 +98,7 @@ def test_what_a_configuration_leaves_out_is_its_family_s(
 def test_other_configurations_are_left_to_transformers(tmp_path: Path, changed: str | dict[str, object]) -> None:
     sizes = {name: value for name, value in SIZES.items() if name != changed}
     config = {"model_type": "llama"} | sizes | (changed if isinstance(changed, dict) else {})
-    assert from_json.configuration(write(tmp_path, **config)) is None
+    assert from_json.read_json_configuration(write(tmp_path, **config)) is None
 
 
 def byte_level(folder: Path, **settings: object) -> ModelRef:
@@ -114,10 +121,10 @@ def byte_level(folder: Path, **settings: object) -> ModelRef:
 
 
 def check_alike(ref: ModelRef, texts: list[str]) -> None:
-    ours, theirs = from_json.tokenizer(ref), load_tokenizer(ref)
+    ours, theirs = from_json.load_json_tokenizer(ref), load_tokenizer(ref)
     assert ours is not None and ours.eos_token_id == theirs.eos_token_id
     for special in (True, False):
-        assert text_ids(ours, texts, special=special) == text_ids(theirs, texts, special=special)  # type: ignore[arg-type]
+        assert encode_prefixes(ours, texts, special=special) == encode_prefixes(theirs, texts, special=special)  # type: ignore[arg-type]
     if theirs.chat_template:
         assert as_user_turns(ours, texts) == as_user_turns(theirs, texts)  # type: ignore[arg-type]
     requests = [Request(row_id=row, prompt=text, options=(" yes", " no way")) for row, text in enumerate(texts)]
@@ -144,7 +151,7 @@ def test_a_template_of_its_own_file_comes_first(tmp_path: Path) -> None:
     ref = byte_level(tmp_path / "model", chat_template="{{ messages[0].content }}")
     (tmp_path / "model/chat_template.jinja").write_text(TEMPLATE)
     check_alike(ref, TEXTS)
-    ours = from_json.tokenizer(ref)
+    ours = from_json.load_json_tokenizer(ref)
     assert ours is not None and as_user_turns(ours, [" a "]) == ["<s>[user] a [answer]"]  # type: ignore[arg-type]
 
 
@@ -174,9 +181,9 @@ def setting(**values: object) -> Callable[[Path], None]:
 ])  # fmt: skip
 def test_other_tokenizers_are_left_to_transformers(tmp_path: Path, change: Callable[[Path], None]) -> None:
     ref = byte_level(tmp_path / "model")
-    assert from_json.tokenizer(ref) is not None
+    assert from_json.load_json_tokenizer(ref) is not None
     change(tmp_path / "model")
-    assert from_json.tokenizer(ref) is None
+    assert from_json.load_json_tokenizer(ref) is None
 
 
 @pytest.mark.parametrize("name, family", [("gemma3", "gemma3_text"), ("qwen3", "qwen3"), ("llama3_1", "llama")])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from curation.errors import ModelError
-from curation.models import load_tokenizer, resolve, text_ids, text_of, token_ids
-from train.tokens import completion_ids
+from curation.models import decode_tokens, encode_prefixes, encode_texts, load_tokenizer, resolve
+from train.tokens import encode_completions
 
 EXPLODES = r"(?:.|\s|.)*[^\s\S]"
 """No text has it, and there are ever more ways to find that out."""
@@ -32,22 +32,22 @@ def test_a_pattern_that_explodes_on_a_text_names_the_model(
     tokenizer = hostile(tiny_model.base, tmp_path / "model", part, value)
     text = "a long text on which it explodes, of a row"
     for use in (
-        lambda: token_ids(tokenizer, [text], special=True),
-        lambda: text_ids(tokenizer, [text], special=True),
-        lambda: completion_ids(tokenizer, [text]),
+        lambda: encode_texts(tokenizer, [text], special=True),
+        lambda: encode_prefixes(tokenizer, [text], special=True),
+        lambda: encode_completions(tokenizer, [text]),
     ):
         with pytest.raises(ModelError, match=r"its tokenizer gives up on a text \(.*retry-limit.*give another model"):
             use()
-    assert token_ids(tokenizer, ["ab"], special=True), "a short one is read"
+    assert encode_texts(tokenizer, ["ab"], special=True), "a short one is read"
 
 
 def test_a_decoder_that_explodes_names_the_model(tiny_model: Any, tmp_path: Path) -> None:
     decoder = {"type": "Replace", "pattern": {"Regex": EXPLODES}, "content": ""}
     good = load_tokenizer(tiny_model)
     tokens = [n for n in range(len(good)) if n not in good.all_special_ids] * 9
-    assert text_of(good, tokens) == good.decode(tokens)
+    assert decode_tokens(good, tokens) == good.decode(tokens)
     tokenizer = hostile(tiny_model.base, tmp_path / "model", "decoder", {"type": "Sequence", "decoders": [
         {"type": "Fuse"}, decoder,
     ]})  # fmt: skip
     with pytest.raises(ModelError, match="its tokenizer gives up on a text"):
-        text_of(tokenizer, tokens)
+        decode_tokens(tokenizer, tokens)

@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 
 from curation.errors import ModelError
 from curation.models import load_model, merged, resolve
-from curation.storage.cache import cache, in_cache, remove_unused
+from curation.storage.cache import get_cache_folder, in_cache, remove_unused
 
 
 @pytest.fixture
@@ -125,11 +125,11 @@ def test_what_a_killed_process_left_is_made_anew(adapted):
     model = adapted(1)
     ran = subprocess.run([sys.executable, "-c", KILLED, model.base, model.adapter], capture_output=True, timeout=200)
     assert ran.returncode == -9, ran.stderr.decode()
-    left = [path.name for path in cache().iterdir() if path.is_dir()]
+    left = [path.name for path in get_cache_folder().iterdir() if path.is_dir()]
     assert len(left) == 1 and left[0].endswith(".part")
     with merged.merged(model, dtype="float32") as found:
         assert_merged(found.base, model)
-        assert [path for path in cache().iterdir() if path.is_dir()] == [Path(found.base)]
+        assert [path for path in get_cache_folder().iterdir() if path.is_dir()] == [Path(found.base)]
 
 
 def test_a_model_that_does_not_load_leaves_nothing(adapted):
@@ -137,7 +137,7 @@ def test_a_model_that_does_not_load_leaves_nothing(adapted):
     (Path(model.adapter) / "adapter_model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError), merged.merged(model, dtype="float32"):
         pass
-    assert [path for path in cache().iterdir() if path.is_dir()] == []
+    assert [path for path in get_cache_folder().iterdir() if path.is_dir()] == []
 
 
 def test_those_used_last_are_kept_and_those_in_use(tmp_path, monkeypatch):
@@ -146,11 +146,11 @@ def test_those_used_last_are_kept_and_those_in_use(tmp_path, monkeypatch):
         with in_cache(name, lambda path: (path / "file").touch()) as path:
             pass
         os.utime(path, (1000.0 - age, 1000.0 - age))
-    (cache() / ".m-killed.part").mkdir()
+    (get_cache_folder() / ".m-killed.part").mkdir()
     with in_cache("m-a", lambda _: pytest.fail("it is there")) as in_use:
         os.utime(in_use, (1.0, 1.0))
         remove_unused("m-", keep=1)
-        assert sorted(path.name for path in cache().iterdir() if path.is_dir()) == ["m-a", "m-d", "other"]
+        assert sorted(path.name for path in get_cache_folder().iterdir() if path.is_dir()) == ["m-a", "m-d", "other"]
         assert (in_use / "file").exists()
     remove_unused("m-", keep=0)
-    assert [path.name for path in cache().iterdir() if path.is_dir()] == ["other"]
+    assert [path.name for path in get_cache_folder().iterdir() if path.is_dir()] == ["other"]

@@ -11,7 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 from curation.config import ModelConfig, SftConfig, TeacherConfig
 from curation.errors import ModelError
-from curation.models import load_model, load_tokenizer, resolve, text_ids
+from curation.models import encode_prefixes, load_model, load_tokenizer, resolve
 from curation.refs import ModelRef
 from curation.teachers import load_teacher
 from tests.families import GEMMA3, LLAMA, NUM_SPARE, QWEN3, make_model
@@ -145,7 +145,7 @@ def test_prompts_end_where_the_answer_begins(tmp_path: Path) -> None:
     ids = [(token, plain.convert_tokens_to_ids(token)) for token in ("<bos>", "<eos>")]
     ending.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A <eos>", special_tokens=ids)
     assert ending("a b")["input_ids"] == [*plain("a b")["input_ids"], plain.eos_token_id]
-    assert prompt_ids(ending, ["a b"]) == text_ids(ending, ["a b"], special=True) == [plain("a b")["input_ids"]]
+    assert prompt_ids(ending, ["a b"]) == encode_prefixes(ending, ["a b"], special=True) == [plain("a b")["input_ids"]]
     # What a template writes last belongs to the prompt, whatever it is.
     ending.chat_template = "{{ messages[0].content }}<eos>"
     (ids,) = prompt_ids(ending, ["a"], chat_template=True)

@@ -106,7 +106,7 @@ def test_every_load_refuses_it_by_itself(tiny_model, tmp_path: Path, monkeypatch
     """Where the directory was not checked before, as on a worker."""
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     ref = ModelRef(base=str(brings_code(tiny_model, tmp_path)))
-    for load in (models.load_model, models.configuration_of, lambda ref: models.state_size(ref, ())):
+    for load in (models.load_model, models.load_configuration, lambda ref: models.get_state_size(ref, ())):
         with pytest.raises(ModelError, match=r"brings its own code \(auto_map of config\.json names modeling_own"):
             load(ref)
     assert not (tmp_path / "ran").exists()
@@ -145,11 +145,11 @@ def test_the_only_way_in_is_the_switch_with_the_revision_of_the_code(puzzles, ti
     code, out, err = curate("validate", str(config))
     assert code == 0 and f"its own code runs, {digest}" in out, err
     assert not (tmp_path / "ran").exists()  # to validate runs nothing
-    ref = models.named(settings.teacher.model)
+    ref = models.pin_model(settings.teacher.model)
     assert ref.code == digest and ModelRef.from_json(ref.to_json()) == ref
     assert type(models.load_model(ref)).__name__ == "Own" and (tmp_path / "ran").exists()
-    saved = loading.saved_from(ref, path)
-    assert saved.code == digest and type(models.configuration_of(saved)).__name__ == "OwnConfig"
+    saved = loading.make_saved_ref(ref, path)
+    assert saved.code == digest and type(models.load_configuration(saved)).__name__ == "OwnConfig"
     with pytest.raises(ModelError, match="brings its own code"):
         models.load_model(replace(ref, code=None))
     (path / "modeling_own.py").write_text("raise SystemExit")
@@ -184,9 +184,9 @@ def test_a_hub_id_is_pinned_to_its_commit(tiny_model, tmp_path: Path, monkeypatc
     ref = models.resolve("org/tiny")
     assert ref.revision == commit and models.load_model(ref).config.hidden_size == 32
     allowed = ModelConfig(path="org/tiny", revision=commit, allow_remote_code=True)
-    assert models.named(allowed) == replace(ref, code=commit)
+    assert models.pin_model(allowed) == replace(ref, code=commit)
     with pytest.raises(ModelError, match="'org/gone' is neither a local directory nor a reachable hub id"):
-        models.named(allowed.model_copy(update={"path": "org/gone"}))
+        models.pin_model(allowed.model_copy(update={"path": "org/gone"}))
     (cached / "snapshots" / commit / "model.safetensors").unlink()
     (cached / "snapshots" / commit / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ModelError, match="no weights in safetensors") as refused:
@@ -203,7 +203,7 @@ def test_vllm_is_not_asked_to_trust_either(tiny_model, tmp_path: Path) -> None:
         check_arguments({"trust_remote_code": True})
     with pytest.raises(ConfigError, match=r"teacher\.vllm\.engine\.load_format: 'pt' may open pickles"):
         check_arguments({"load_format": "pt"})
-    told = loading.engine_arguments(tiny_model)
+    told = loading.make_engine_arguments(tiny_model)
     assert told["trust_remote_code"] is False and told["load_format"] == "safetensors"
     with pytest.raises(ModelError, match="brings its own code"):
-        loading.engine_arguments(ModelRef(base=str(brings_code(tiny_model, tmp_path))))
+        loading.make_engine_arguments(ModelRef(base=str(brings_code(tiny_model, tmp_path))))

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from curation.config.grpo import GrpoConfig
 from curation.models.footprint import GIB, DecoderShape
-from curation.models.rollout_engine import RolloutEngine, rollout_engine
+from curation.models.rollout_engine import RolloutEngine, plan_rollout_engine
 
 SIZES: dict[str, Any] = {
     "model_type": "qwen3",
@@ -27,7 +27,7 @@ LORA = {"lora": {"rank": 16, "alpha": 32}, "kl": 0}
 
 def division(gib: float, **changed: Any) -> RolloutEngine:
     config = GrpoConfig.model_validate({"gpus_per_worker": 1, **changed})
-    return rollout_engine(SHAPE, config, dtype="bfloat16", gpu_bytes=gib * GIB)
+    return plan_rollout_engine(SHAPE, config, dtype="bfloat16", gpu_bytes=gib * GIB)
 
 
 def test_small_batches_take_what_their_cache_needs() -> None:
@@ -60,7 +60,7 @@ def test_what_is_named_is_taken() -> None:
     rollouts = {"gpu_memory": 0.42, "tensor_parallel": 2}
     assert division(80, num_workers=4, rollouts=rollouts) == (2, 0.42)
     unknown = GrpoConfig(gpus_per_worker=1)
-    assert rollout_engine(None, unknown, dtype="bfloat16", gpu_bytes=80 * GIB) == (1, 0.3)
+    assert plan_rollout_engine(None, unknown, dtype="bfloat16", gpu_bytes=80 * GIB) == (1, 0.3)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from curation.config import AskConfig
 from curation.passes import cutting
 from curation.passes.cutting import Chunk, Cutter, OpenRows
 from curation.refs import TableRef
-from curation.tables.row_ids import bitmap
+from curation.tables.row_ids import make_bitmap
 
 IDS_N = np.concatenate([np.arange(100), (3 << 40) + np.arange(57), np.array([900, 700, 1 << 50])])
 
@@ -30,7 +30,7 @@ def test_chunks_cover_what_is_left_once(examples, monkeypatch, chunk_rows, scan_
     monkeypatch.setattr(cutting, "SCAN_ROWS", scan_rows)
     rng = np.random.default_rng(0)
     done = {int(row_id) for row_id in IDS_N if rng.random() < share}
-    rows = OpenRows(examples, lambda ids_N: ids_N % 3 != 0, bitmap(np.array(sorted(done), dtype=np.int64)))
+    rows = OpenRows(examples, lambda ids_N: ids_N % 3 != 0, make_bitmap(np.array(sorted(done), dtype=np.int64)))
     taken = [row_id for row_id in IDS_N.tolist() if row_id % 3]
     left = [row_id for row_id in taken if row_id not in done]
     assert (rows.wanted, rows.left) == (len(taken), len(left))
@@ -42,7 +42,7 @@ def test_chunks_cover_what_is_left_once(examples, monkeypatch, chunk_rows, scan_
 
 def test_what_is_left_of_an_earlier_drivers_chunk_is_set_apart(examples):
     def rows(done: list[int]) -> OpenRows:
-        return OpenRows(examples, lambda ids_N: ids_N >= 0, bitmap(np.array(done, dtype=np.int64)))
+        return OpenRows(examples, lambda ids_N: ids_N >= 0, make_bitmap(np.array(done, dtype=np.int64)))
 
     suspect = Chunk.of(np.array([5, 6, 8]))
     fresh = rows([])

@@ -45,7 +45,7 @@ def examples(puzzles, tmp_path_factory) -> TableRef:
     domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": number, "error": None} for number, raw in enumerate(puzzles[:NUM_ROWS])]
     uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
-    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.make_examples_schema(domain.columns, gold=False))
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
 
@@ -135,9 +135,9 @@ def test_another_model_takes_the_place_of_the_first_in_the_same_process(
     asked = scripted.teacher.model_copy(update={"backend": "transformers"})
     model = tiny_model if isinstance(tiny_model, ModelRef) else ModelRef(base=str(tiny_model))
     other = replace(scripted, teacher=asked, model=model, labels_uri=str(tmp_path / "other.lance"))
-    from curation.models import state_size
+    from curation.models import get_state_size
 
-    width = state_size(model, asked.states)
+    width = get_state_size(model, asked.states)
     first = label(other, state_size=width, share=RowShare(), commit_seconds=0.1, dataset=shared)
     again = replace(other, labels_uri=str(tmp_path / "again.lance"))
     second = label(again, state_size=width, share=RowShare(), commit_seconds=0.1, dataset=shared)
@@ -299,7 +299,7 @@ def test_a_driver_that_is_stopped_receives_what_is_done(local_ray, examples, tmp
     job = make_job(examples, tmp_path, script={"seconds_per_row": 0.01})
     io.create(job.labels_uri, job.schema(8))
     rows = OpenRows(examples, lambda ids_N: ids_N >= 0, BitMap64())
-    with pool(job.teacher).passing(job.labels_uri, job, nodes.installed()(), rows) as running:
+    with pool(job.teacher).passing(job.labels_uri, job, nodes.make_versions_question()(), rows) as running:
         until = time.monotonic() + 60
         while (done := running.look().answered) < NUM_ROWS / 2 and time.monotonic() < until:
             time.sleep(0.05)

@@ -27,7 +27,7 @@ def examples(puzzles, tmp_path_factory) -> TableRef:
     domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": number, "error": None} for number, raw in enumerate(puzzles[:NUM_ROWS])]
     uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
-    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.make_examples_schema(domain.columns, gold=False))
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
 

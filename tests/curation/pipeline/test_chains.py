@@ -16,10 +16,10 @@ from curation.pipeline.chain import Chain, describe
 from curation.pipeline.extending import describe_analysis
 from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
-from curation.rundir.graph import Done, Skipped, Stage, ordered, plain, with_outs
+from curation.rundir.graph import Done, Skipped, Stage, order_stages, to_plain_json, with_outs
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.status import statuses
+from curation.rundir.status import iter_statuses
 from curation.sources import discover
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ def by_name(of: RunConfig) -> dict[str, Stage]:
 
 
 def key(stage: Stage) -> Any:
-    return plain(with_outs(stage.inputs, str), {})
+    return to_plain_json(with_outs(stage.inputs, str), {})
 
 
 def of_line(stages: dict[str, Stage], prefix: str, what: str) -> set[str]:
@@ -92,7 +92,7 @@ def test_one_run_has_all_lines_and_what_is_equal_once():
 
 def test_an_analysis_of_a_chain_reads_the_arms_that_each_generation_has():
     chain = described(of := config(3))
-    found = [ordered([outs]) for outs in describe_analysis(of, chain.tables, chain.generations)]
+    found = [order_stages([outs]) for outs in describe_analysis(of, chain.tables, chain.generations)]
     names = [{stage.name for stage in stages} for stages in found]
     assert "gen-0/gradients-naive" in names[0] and "gen-1/gradients-trust" in names[1]
     assert "gen-1/gradients-naive" not in names[1]
@@ -129,7 +129,7 @@ def test_another_generation_does_nothing_again(tmp_path):
     finish(config(2, tmp_path, **FEW), go_on=GO_ON, held_out={"num_trained": 1})
     records = Manifest.load(tmp_path / "run").stages
     longer = config(3, tmp_path, **FEW)
-    planned = list(statuses(open_run(longer, save=False).chain.stages, Manifest.load(longer.directory).records))
+    planned = list(iter_statuses(open_run(longer, save=False).chain.stages, Manifest.load(longer.directory).records))
     assert {status.state for status in planned} == {"done", "new", "waits"}  # and none has changed
     _, done = finish(longer, go_on=GO_ON, held_out={"num_trained": 1})
     assert {name.partition("/")[0] for name in done} == {"gen-1", "gen-2", "gen-2-naive", "gen-2-predecessor"}

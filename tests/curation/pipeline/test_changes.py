@@ -20,10 +20,10 @@ from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
-from curation.rundir.graph import Done, Known, Stage, key_of
+from curation.rundir.graph import Done, Known, Stage, make_cache_key
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
-from curation.rundir.status import statuses
+from curation.rundir.status import iter_statuses
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("naive", "icl_confidence", "linear_probe", "trust", "ground_truth")
@@ -121,7 +121,7 @@ def made_up(stage: Stage) -> None:
     """Give a stage work that is done at once."""
 
     def do(task: Task, known: Known) -> Done:
-        key = fingerprint(key_of(stage, known))
+        key = fingerprint(make_cache_key(stage, known))
         table, model = {"uri": f"{task.name}-{key}", "version": 1}, {"base": key, "revision": None, "adapter": None}
         digested = {"uri": key, "digest": key}
         outputs: dict[str, Any] = {
@@ -150,7 +150,7 @@ def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
     """What is planned, by stage, and what is then done."""
     opened = open_run(config, save=True)
     stages = opened.chain.stages
-    planned = {status.stage.name: status.state for status in statuses(stages, opened.manifest.records)}
+    planned = {status.stage.name: status.state for status in iter_statuses(stages, opened.manifest.records)}
     before = dict(opened.manifest.stages)
     for stage in stages:
         made_up(stage)
@@ -160,7 +160,7 @@ def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
         for name, record in opened.manifest.stages.items()  # a class or place that is recorded anew is no work
         if (old := before.get(name)) is None or replace(record, kind=old.kind, at=old.at) != old
     }
-    again = statuses(open_run(config, save=False).chain.stages, Manifest.load(config.directory).records)
+    again = iter_statuses(open_run(config, save=False).chain.stages, Manifest.load(config.directory).records)
     assert {status.state for status in again} == {"done"}
     return planned, done
 

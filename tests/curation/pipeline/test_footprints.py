@@ -10,14 +10,14 @@ from click.testing import CliRunner
 from benchmarks.paper_memory import RUNS, loaded, shape_of, table
 from curation.cli import main
 from curation.errors import ConfigError
-from curation.pipeline.footprints import memory_lines, processes
+from curation.pipeline.footprints import iter_memory_lines, iter_processes
 
 BY_NAME = {path.stem: path for path in RUNS}
 ROOT = Path(__file__).parents[3]
 
 
 def lines_of(name: str, gpu: str | None) -> list[str]:
-    return list(memory_lines(loaded(BY_NAME[name]), gpu, shape_of))
+    return list(iter_memory_lines(loaded(BY_NAME[name]), gpu, shape_of))
 
 
 def test_what_cannot_fit_is_refused_with_the_sum_its_parts_and_the_mend() -> None:
@@ -48,7 +48,7 @@ def test_without_a_card_the_need_alone_is_said() -> None:
 
 def test_the_engine_of_rollouts_has_its_own_share() -> None:
     config = loaded(BY_NAME["math-8b-8b"])
-    engines = [each for each in processes(config, 80 * 2**30, shape_of) if each.who.startswith("the engine")]
+    engines = [each for each in iter_processes(config, 80 * 2**30, shape_of) if each.who.startswith("the engine")]
     (engine,) = engines
     assert 0.5 < engine.share < 0.7  # less what is kept free, and shards of the training
     assert 15 < engine.footprint.total / 2**30 < 24  # 31 GiB in float32, which did not start in its share of 24

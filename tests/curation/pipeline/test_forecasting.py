@@ -12,21 +12,21 @@ import pytest
 from curation.config import AskConfig, DecodingConfig, DomainConfig, PricesConfig, ScriptedConfig, SourceConfig
 from curation.config.load import parse_config
 from curation.errors import ConfigError
-from curation.metrics import Estimate, proportion
-from curation.metrics.totals import exactly
+from curation.metrics import Estimate, compute_proportion
+from curation.metrics.totals import make_exact
 from curation.passes.monitor import ChunkSpent
-from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
+from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast_questions
 from curation.pipeline.opened import open_run
-from curation.pipeline.probing import AskGroup, LeftOut, SplitRows, StageAsk, askings_of, probe_all
-from curation.sources import Assignment, Permutation, discover, rows_at
+from curation.pipeline.probing import AskGroup, LeftOut, SplitRows, StageAsk, collect_askings, probe_all
+from curation.sources import Assignment, Permutation, discover, read_rows_at
 from curation.stages.probe import (
     LEAST_ROWS,
     MeasuredCost,
-    affordable,
-    chunk_rows,
+    choose_chunk_rows,
+    choose_num_actors,
+    count_affordable_rows,
     is_narrow,
-    num_actors,
-    steady_chunks,
+    select_steady_chunks,
 )
 
 LENGTHS = (5, 40)
@@ -39,12 +39,12 @@ def measured(**changes) -> MeasuredCost:
     fields = {
         "rows": 100,
         "prompt_tokens": Estimate(value=50, low=45, high=55, n=100),
-        "output_tokens": exactly(10, 100),
-        "errors": proportion(1, 100),
-        "unparsed": proportion(5, 100),
-        "truncated": proportion(0, 100),
+        "output_tokens": make_exact(10, 100),
+        "errors": compute_proportion(1, 100),
+        "unparsed": compute_proportion(5, 100),
+        "truncated": compute_proportion(0, 100),
         "actor_seconds": Estimate(value=0.1, low=0.09, high=0.11, n=15),
-        "bytes": exactly(30.0, 100),
+        "bytes": make_exact(30.0, 100),
         "fragment_bytes": 0.0,
         "state_bytes": 64,
         "start_seconds": 20.0,
@@ -70,7 +70,7 @@ def asking(directory: Path, **changes) -> StageAsk:
 
 def planned(*questions: AskGroup, actors: int = 1, prices: PricesConfig | None = None, **how):
     workforce = Workforce(actors=actors, each={"CPU": 1.0}, per_node=2)
-    return forecast(
+    return forecast_questions(
         questions, (), workforce, prices, **{"commit_seconds": 2.0, "fragment_mb": 256, "has_requests": False, **how}
     )
 
@@ -133,12 +133,12 @@ def test_steady_chunks_are_neither_first_nor_last():
     def chunks(actor: str, num: int) -> list[ChunkSpent]:
         return [ChunkSpent(actor, float(number), 10, 0, 0) for number in range(num)]
 
-    assert [chunk.seconds for chunk in steady_chunks([*chunks("a", 3), *chunks("b", 2)], 1)] == [1, 2, 1]
-    assert [chunk.seconds for chunk in steady_chunks(chunks("a", 8), 2)] == [2, 3, 4, 5]
-    assert [chunk.seconds for chunk in steady_chunks(chunks("a", 4), 2)] == [2, 3]  # nothing is left between
-    assert len(steady_chunks(chunks("a", 1), 1)) == 1
-    assert (chunk_rows(1024, 4096), chunk_rows(1024, 10), chunk_rows(3, 4096)) == (64, 10, 1)
-    assert (num_actors(1024, 8, 2), num_actors(1024, 8, 64), num_actors(1024, 8, 0)) == (2, 4, 1)
+    assert [chunk.seconds for chunk in select_steady_chunks([*chunks("a", 3), *chunks("b", 2)], 1)] == [1, 2, 1]
+    assert [chunk.seconds for chunk in select_steady_chunks(chunks("a", 8), 2)] == [2, 3, 4, 5]
+    assert [chunk.seconds for chunk in select_steady_chunks(chunks("a", 4), 2)] == [2, 3]  # nothing is left between
+    assert len(select_steady_chunks(chunks("a", 1), 1)) == 1
+    assert (choose_chunk_rows(1024, 4096), choose_chunk_rows(1024, 10), choose_chunk_rows(3, 4096)) == (64, 10, 1)
+    assert (choose_num_actors(1024, 8, 2), choose_num_actors(1024, 8, 64), choose_num_actors(1024, 8, 0)) == (2, 4, 1)
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_a_probe_of_a_fast_teacher_ends_when_its_intervals_are_narrow(local_ray,
 @pytest.mark.parametrize(("seconds", "num_rows"), [(10.0, 80), (1.0, 8)])
 def test_the_rows_of_a_limited_probe_are_those_of_all_actors_at_their_steady_rate(seconds: float, num_rows: int):
     slow_first = [ChunkSpent(actor, time, 8, 0, 0) for actor in "ab" for time in (9.0, 2.0)]
-    assert affordable(slow_first, 1, seconds) == num_rows
+    assert count_affordable_rows(slow_first, 1, seconds) == num_rows
 
 
 def _prompt(words: int) -> str:
@@ -269,7 +269,7 @@ def _prompt(words: int) -> str:
 
 
 def test_left_out_stages_are_named(tmp_path: Path):
-    made = forecast(
+    made = forecast_questions(
         [AskGroup((asking(tmp_path),), measured())],
         [LeftOut("gen-0/rollouts", "unknown")],
         Workforce(actors=1, each={"CPU": 1.0}, per_node=1),
@@ -301,14 +301,14 @@ def test_a_probe_of_a_server_asks_the_rows_with_the_ids_and_seeds_of_the_stages(
         )
         opened = open_run(config, save=False)
         seeds = {stage.name: stage.inputs.get("seed") for stage in opened.chain.stages}
-        found, _ = askings_of(opened.chain.stages, config, opened.manifest.source_files, {})
+        found, _ = collect_askings(opened.chain.stages, config, opened.manifest.source_files, {})
         assert [asking.seed for asking in found] == [seeds[asking.stage] if temperature else None for asking in found]
         return found
 
     greedy, sampled = probed(0.0), probed(0.7)
     assert len({asking.question for asking in greedy}) == 1 and len({asking.question for asking in sampled}) == 2
     rows = sampled[0].drawn_from
-    assert rows.ids(rows_at(rows.files, np.array([3, 5]))) == [73, 75]
+    assert rows.ids(read_rows_at(rows.files, np.array([3, 5]))) == [73, 75]
 
 
 def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzzle_file: Path, tmp_path: Path):
@@ -330,7 +330,7 @@ def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzz
     )
     opened = open_run(config, save=False)
     done = {"gen-0/label-source": 100}
-    found, left_out = askings_of(
+    found, left_out = collect_askings(
         opened.chain.stages, config, opened.manifest.source_files, {}, lambda stage: done.get(stage.name, 0)
     )
     rows = {asking.stage: asking.rows for asking in found}

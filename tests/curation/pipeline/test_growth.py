@@ -13,13 +13,13 @@ from test_changes import answers_of, made_up
 from curation.commands.validate import check
 from curation.config import RunConfig
 from curation.errors import RunDirError, SourceError
-from curation.pipeline.growth import deals_of, prepared_by
+from curation.pipeline.growth import find_deals, iter_prepare_records
 from curation.pipeline.opened import open_run
 from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.status import statuses
-from curation.sources import assignment_of
+from curation.rundir.status import iter_statuses
+from curation.sources import make_assignment
 from curation.stages.prepare import Prepare
 
 ROOT = Path(__file__).parents[3]
@@ -103,7 +103,7 @@ def places(config: RunConfig) -> dict[str, set[int]]:
     files = opened.manifest.source_files
     found = {}
     for source in config.sources:
-        dealt = assignment_of(config, source, files[source], opened.deals.taken(files))
+        dealt = make_assignment(config, source, files[source], opened.deals.taken(files))
         split_N = dealt.split_of(np.arange(sum(file.num_rows for file in files[source])))
         found |= {name: set(np.flatnonzero(split_N == place)) for place, name in enumerate(dealt.counts)}
     return found
@@ -158,7 +158,11 @@ def test_a_run_grows_again_and_its_earlier_growth_stays(home: Path):
     assert "prepare-2" in done and not {"prepare", "prepare-1", "label-pool", "label-probe-near"} & done
     assert Manifest.load(home / "run").stages["prepare-1"] == record
     assert {name: rows for name, rows in places(both).items() if name != "test"} == before
-    assert [record.name for record in prepared_by(Manifest.load(home / "run"))] == ["prepare", "prepare-1", "prepare-2"]
+    assert [record.name for record in iter_prepare_records(Manifest.load(home / "run"))] == [
+        "prepare",
+        "prepare-1",
+        "prepare-2",
+    ]
 
 
 def test_how_shared_questions_were_handled_stays_when_the_new_splits_are_handled_otherwise(home: Path):
@@ -240,7 +244,7 @@ def test_validate_says_what_is_added_and_what_stays(home: Path):
 
 def test_a_run_that_has_not_grown_has_one_deal(tmp_path: Path):
     config = load(tmp_path, TEST, PROBE)
-    deals = deals_of(config, Manifest.load(config.directory))
+    deals = find_deals(config, Manifest.load(config.directory))
     assert deals.rows == (config.rows,) and deals.added == ()
     assert [stage.name for stage in open_run(config, save=True).chain.preparing] == ["prepare"]
     assert Manifest.load(config.directory).deals == [
@@ -249,5 +253,5 @@ def test_a_run_that_has_not_grown_has_one_deal(tmp_path: Path):
 
 
 def test_every_stage_stands_as_before_where_only_a_source_was_added(home: Path):
-    found = statuses(open_run(load(home, OTHER), save=False).chain.stages, Manifest.load(home / "run").records)
+    found = iter_statuses(open_run(load(home, OTHER), save=False).chain.stages, Manifest.load(home / "run").records)
     assert {status.state for status in found} == {"done"}

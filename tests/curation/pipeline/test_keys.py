@@ -16,7 +16,7 @@ from curation.config.load import load_config
 from curation.pipeline.chain import describe
 from curation.pipeline.extending import describe_analysis
 from curation.refs import fingerprint
-from curation.rundir.graph import Stage, ordered, plain, with_outs
+from curation.rundir.graph import Stage, order_stages, to_plain_json, with_outs
 from curation.sources import SourceFile, discover
 
 ROOT = Path(__file__).parents[3]
@@ -44,13 +44,13 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
 def keys_of(config: RunConfig) -> dict[str, Any]:
     """The key of each stage of a run and of its analysis, by name; ``needs`` beside it."""
     chain = describe(config, {name: discover(source) for name, source in config.sources.items()})
-    stages = [*chain.stages, *ordered(describe_analysis(config, chain.tables, chain.generations))]
+    stages = [*chain.stages, *order_stages(describe_analysis(config, chain.tables, chain.generations))]
     return {stage.name: dict(_key(stage)) for stage in stages}
 
 
 def _key(stage: Stage) -> Iterator[tuple[str, Any]]:
     inputs = {"revision": stage.revision, "needs": list(map(str, stage.needs)), **stage.inputs}
-    for name, value in plain(with_outs(inputs, str), {}).items():
+    for name, value in to_plain_json(with_outs(inputs, str), {}).items():
         if name == "files":
             value = {
                 source: [_portable(SourceFile.from_json(file)) for file in files] for source, files in value.items()

@@ -28,7 +28,7 @@ def test_rows_that_a_teacher_is_not_adapted_on_are_listed_with_their_reasons(tmp
         "gold": [gold for _, gold in ROWS],
         "error": ERRORS,
     }
-    schema = schemas.examples(pa.schema([pa.field("problem", pa.string())]), gold=True)
+    schema = schemas.make_examples_schema(pa.schema([pa.field("problem", pa.string())]), gold=True)
     table = pa.table([columns.get(field.name, [None] * 5) for field in schema], schema=schema)
     examples = io.write(table, str(tmp_path / "adapt.lance"))
     manifest = Manifest.load(tmp_path / "run")

@@ -6,7 +6,7 @@ import pytest
 
 from curation.config import RunConfig
 from curation.models import load_tokenizer
-from curation.pipeline.outlook import long_prompts
+from curation.pipeline.outlook import iter_long_prompts
 from curation.refs import ModelRef
 
 
@@ -32,7 +32,7 @@ def test_long_prompts_are_counted_with_the_longest(tmp_path: Path, tiny_model, d
     text = "White: a1 Rook; c1 Bishop " * 200
     texts = [text if row % 20 == 7 else "a1 Rook" for row in range(100)]
     rows = [{"text": of_row, "question": of_row} for of_row in texts]
-    (line,) = long_prompts(config, {"pool": rows, "source": [row for row in rows if row["text"] != text]})
+    (line,) = iter_long_prompts(config, {"pool": rows, "source": [row for row in rows if row["text"] != text]})
     assert line.startswith("splits.pool: 5.0 % of 100 rows seen cannot be asked")
     assert "truncate(4000)" in line and "decoding.max_tokens" in line
     num_tokens = int(line.partition("up to ")[2].partition(" tokens")[0].replace(",", ""))

@@ -12,9 +12,9 @@ from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
 from curation.pipeline.opened import open_run
-from curation.rundir.graph import plain, with_outs
+from curation.rundir.graph import to_plain_json, with_outs
 from curation.sources import discover
-from curation.stages.class_quota import in_words
+from curation.stages.class_quota import describe_quota
 
 
 def load(folder: Path, **selection: Any):
@@ -43,7 +43,7 @@ def load(folder: Path, **selection: Any):
 def keys(config: Any) -> dict[str, Any]:
     """Inputs of each stage's key as JSON, by name."""
     chain = describe(config, {name: discover(source) for name, source in config.sources.items()})
-    found = {stage.name: plain(with_outs(dict(stage.inputs), str), {}) for stage in chain.stages}
+    found = {stage.name: to_plain_json(with_outs(dict(stage.inputs), str), {}) for stage in chain.stages}
     return {name: json.loads(json.dumps(key)) for name, key in found.items()}
 
 
@@ -98,7 +98,7 @@ def test_quotas_change_the_selection_alone(tmp_path: Path):
 )
 def test_validate_says_what_happens_to_classes(tmp_path: Path, selection: dict[str, Any], words: str):
     config = load(tmp_path, **selection)
-    line = in_words(config.selection, get_domain(config.domain))
+    line = describe_quota(config.selection, get_domain(config.domain))
     assert line is not None and line.startswith("selection.quota: ") and words in line
 
 

@@ -9,7 +9,7 @@ import pytest
 from curation.config import RunConfig
 from curation.errors import CommitError
 from curation.pipeline.running import _at_work
-from curation.rundir.graph import ordered
+from curation.rundir.graph import order_stages
 from curation.rundir.manifest import Manifest
 from curation.storage import conditional
 
@@ -44,13 +44,13 @@ def test_the_first_line_of_a_run_says_what_type_auto_stands_for(local_ray, tmp_p
 def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(local_ray, tmp_path: Path):
     config = config_of(tmp_path)
     with _at_work(config, wait=False) as (opened, run):
-        register = conditional.register_of(config.directory / "lease")
+        register = conditional.make_register(config.directory / "lease")
         found = register.read()
         assert found is not None
         taken = json.loads(found.text) | {"owner": "another", "host": "node-7", "expires": time.time() + 600}
         assert register.put_if_match(json.dumps(taken), found.token)
         opened.manifest.guard.__self__._renew()  # as its thread does every 20 s
         with pytest.raises(CommitError, match=r"lease was lost to process \d+ on node-7"):
-            run.do(ordered([opened.chain.prepared.value()]))
+            run.do(order_stages([opened.chain.prepared.value()]))
     assert not list(config.directory.glob("prepare-*"))  # what it begins is written down first
     assert not Manifest.load(config.directory).stages

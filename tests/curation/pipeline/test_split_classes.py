@@ -15,7 +15,7 @@ from curation.domains.classification import Classification
 from curation.errors import ConfigError, SourceError
 from curation.pipeline.opened import open_run
 from curation.pipeline.settling import MOST_CLASSES, with_split_classes
-from curation.rundir.graph import plain, with_outs
+from curation.rundir.graph import to_plain_json, with_outs
 
 
 def configured(folder: Path, labels: list[str], name: str = "run", test: str = "", **domain: Any) -> RunConfig:
@@ -44,7 +44,7 @@ def configured(folder: Path, labels: list[str], name: str = "run", test: str = "
 
 def keys(config: RunConfig) -> dict[str, Any]:
     stages = open_run(config, save=False).stages
-    return {stage.name: plain(with_outs(dict(stage.inputs), str), {}) for stage in stages}
+    return {stage.name: to_plain_json(with_outs(dict(stage.inputs), str), {}) for stage in stages}
 
 
 def test_the_labels_of_the_split_are_the_classes_and_in_the_keys(tmp_path: Path):

@@ -12,7 +12,7 @@ from test_running import config_of
 
 from curation.metrics import Estimate
 from curation.pipeline.chain import describe
-from curation.pipeline.stage_times import OVERHEAD, estimate, expected_seconds, whole_run
+from curation.pipeline.stage_times import OVERHEAD, estimate, estimate_run, estimate_seconds
 from curation.rundir import history
 from curation.rundir.graph import Done, Stage
 from curation.rundir.history import StageTime
@@ -38,10 +38,10 @@ def test_an_estimate_rests_on_the_most_similar_that_is_known() -> None:
     asked = stage("asked", model="a")
     kind, alike, other = (
         asked.kind,
-        history.like_of(asked),
-        history.like_of(stage("asked", model="b")),
+        history.compute_likeness(asked),
+        history.compute_likeness(stage("asked", model="b")),
     )
-    assert alike != other and alike == history.like_of(stage("other name", model="a", seed=3))
+    assert alike != other and alike == history.compute_likeness(stage("other name", model="a", seed=3))
     rough = estimate(asked, 1000, None, [])
     similar = estimate(asked, 1000, None, [StageTime(kind=kind, like=other, amount=1000, seconds=50)])
     same = [StageTime(kind=kind, like=alike, amount=1000, seconds=seconds) for seconds in (40, 44, 42)]
@@ -60,19 +60,21 @@ def test_what_takes_longest_is_known_from_stages_alike_and_a_model_never_seen_co
     found = describe(config, {name: discover(source) for name, source in config.sources.items()})
     stages = {stage.name: stage for stage in found.stages}
     label, trust = stages["gen-0/label-pool"], stages["gen-0/trust"]
-    assert expected_seconds(label, []) == math.inf > expected_seconds(trust, [])
-    source = StageTime(kind=label.kind, like=history.like_of(label), amount=20, seconds=240)  # of the same model
-    fit = StageTime(kind=trust.kind, like=history.like_of(trust), amount=20, seconds=15)
-    assert expected_seconds(label, [source, fit]) == 240 > expected_seconds(trust, [source, fit])
-    quick = StageTime(kind=label.kind, like=history.like_of(label), amount=20, seconds=2)
-    assert expected_seconds(label, [quick, fit]) < expected_seconds(trust, [quick, fit])
+    assert estimate_seconds(label, []) == math.inf > estimate_seconds(trust, [])
+    source = StageTime(
+        kind=label.kind, like=history.compute_likeness(label), amount=20, seconds=240
+    )  # of the same model
+    fit = StageTime(kind=trust.kind, like=history.compute_likeness(trust), amount=20, seconds=15)
+    assert estimate_seconds(label, [source, fit]) == 240 > estimate_seconds(trust, [source, fit])
+    quick = StageTime(kind=label.kind, like=history.compute_likeness(label), amount=20, seconds=2)
+    assert estimate_seconds(label, [quick, fit]) < estimate_seconds(trust, [quick, fit])
 
 
 def test_stages_that_take_a_fixed_time_and_one_a_row_lie_in_the_range() -> None:
     """Simulated machines: 3 s to 20 s fixed, any rate, 15 % of noise, forecasts from two runs of other sizes."""
     rng, inside = random.Random(0), 0
     asked = stage("asked", model="a")
-    kind, alike = asked.kind, history.like_of(asked)
+    kind, alike = asked.kind, history.compute_likeness(asked)
     for _ in range(400):
         fixed, rate = rng.uniform(3, 20), 10 ** rng.uniform(-4, -1)
 
@@ -96,19 +98,19 @@ def test_a_run_takes_what_its_longest_path_takes_where_there_is_room() -> None:
     stages = [first, *middle, last]
     seconds = {item.name: exactly(10) for item in stages}
     for cpus, expected in ((1, 50), (2, 40), (3, 30)):
-        total = whole_run(stages, seconds, {"CPU": float(cpus)})
+        total = estimate_run(stages, seconds, {"CPU": float(cpus)})
         assert total.value == pytest.approx(expected + OVERHEAD.value), cpus
         assert total.low < expected + OVERHEAD.value < total.high
-    assert whole_run(stages, seconds, {"CPU": 3.0}, most=1).value == pytest.approx(50 + OVERHEAD.value)
+    assert estimate_run(stages, seconds, {"CPU": 3.0}, most=1).value == pytest.approx(50 + OVERHEAD.value)
     rest = {name: about for name, about in seconds.items() if name != "first"}  # it is done
-    assert whole_run(stages, rest, {"CPU": 3.0}).value == pytest.approx(20 + OVERHEAD.value)
+    assert estimate_run(stages, rest, {"CPU": 3.0}).value == pytest.approx(20 + OVERHEAD.value)
 
 
 def test_stages_that_share_a_model_take_as_long_together_as_one_after_another() -> None:
     host = Host(name="a model", kind="model", shared=True)
     asked = [replace(stage(name), host=host) for name in ("source", "pool")]
     seconds = {"source": exactly(314), "pool": exactly(1251)}
-    assert whole_run(asked, seconds, {"CPU": 4.0}).value == pytest.approx(314 + 1251 + OVERHEAD.value)
+    assert estimate_run(asked, seconds, {"CPU": 4.0}).value == pytest.approx(314 + 1251 + OVERHEAD.value)
 
 
 def test_what_stages_took_is_kept_beside_the_run_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +123,7 @@ def test_what_stages_took_is_kept_beside_the_run_directories(tmp_path: Path, mon
     stages = [whole, stage("begun", (whole,))]
     Run("test", manifest, room=lambda: {"CPU": 1.0}, timing=Timing(note=noted)).do(stages)
     (kept,) = history.read(tmp_path / "other run")
-    assert (kept.kind, kept.like, kept.amount) == (whole.kind, history.like_of(whole), 10)
+    assert (kept.kind, kept.like, kept.amount) == (whole.kind, history.compute_likeness(whole), 10)
     (tmp_path / history.FILE).write_text((tmp_path / history.FILE).read_text() + "{\nnull\n[1]\n")
     assert history.read(tmp_path / "run") == [kept]
     monkeypatch.setattr("platform.node", lambda: "another machine")

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from curation.config import RunConfig
-from curation.pipeline.outlook import student_steps
-from train.models import warm_up
+from curation.pipeline.outlook import iter_student_steps
+from train.models import count_warm_up_steps
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 
@@ -38,7 +38,7 @@ def config(budget: dict[str, Any], student: dict[str, Any], **further: Any) -> R
 def test_few_optimizer_steps_are_a_warning_that_names_the_batch(
     student: dict[str, Any], steps: int, mend: str | None
 ) -> None:
-    (found,) = student_steps(config({"n": 200}, student), 10_000)
+    (found,) = iter_student_steps(config({"n": 200}, student), 10_000)
     assert f"200 rows, global_batch_size {student.get('global_batch_size', 128)}: {steps} optimizer steps" in found.line
     assert (found.warning is None) == (mend is None)
     if mend is not None:
@@ -46,21 +46,21 @@ def test_few_optimizer_steps_are_a_warning_that_names_the_batch(
 
 
 def test_no_batch_helps_a_handful_of_rows() -> None:
-    (found,) = student_steps(config({"n": 20}, {"epochs": 1}), 10_000)
+    (found,) = iter_student_steps(config({"n": 20}, {"epochs": 1}), 10_000)
     assert found.warning is not None and "give it more epochs, or select more rows" in found.warning
 
 
 def test_a_share_is_about_so_many_rows_and_what_labels_decide_is_not_named() -> None:
-    (found,) = student_steps(config({"share": 0.29}, {"epochs": 3}), 100_000)
+    (found,) = iter_student_steps(config({"share": 0.29}, {"epochs": 3}), 100_000)
     assert found.line.startswith("student: about 29,000 rows, global_batch_size 128: about 681 optimizer steps")
-    (most,) = student_steps(config({"oracle": True, "cap": 6_400}, {"epochs": 1}), 100_000)
+    (most,) = iter_student_steps(config({"oracle": True, "cap": 6_400}, {"epochs": 1}), 100_000)
     assert "at most 6,400 rows" in most.line and "at most 50 optimizer steps" in most.line
-    assert not [*student_steps(config({"threshold": 0.9}, {}), 100_000)]
+    assert not [*iter_student_steps(config({"threshold": 0.9}, {}), 100_000)]
 
 
 def test_each_further_student_has_its_line() -> None:
     large = {"large": {"model": {"path": str(QUICKSTART.parent / "bases" / "teacher")}, "recipe": {"epochs": 40}}}
-    first, further = student_steps(config({"n": 200}, {"epochs": 1}, students=large), 10_000)
+    first, further = iter_student_steps(config({"n": 200}, {"epochs": 1}, students=large), 10_000)
     assert first.warning is not None and further.warning is None
     assert further.line.startswith("student large: ") and "80 optimizer steps" in further.line
 
@@ -69,4 +69,4 @@ def test_each_further_student_has_its_line() -> None:
     ("wanted", "num_steps", "taken"), [(1, 2, 0), (1, 3, 0), (1, 4, 1), (20, 30, 9), (20, 400, 20)]
 )
 def test_warm_up_takes_less_than_a_third_of_the_steps(wanted: int, num_steps: int, taken: int) -> None:
-    assert warm_up(wanted, num_steps) == taken < num_steps / 3
+    assert count_warm_up_steps(wanted, num_steps) == taken < num_steps / 3

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from curation.cluster import capacity
-from curation.commands.export.student import students_of
+from curation.commands.export.student import iter_students
 from curation.config import RunConfig
 from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError
 from curation.pipeline.chain import Chain, describe
-from curation.pipeline.outlook import types_taken
-from curation.rundir.graph import Stage, ordered, plain, with_outs
+from curation.pipeline.outlook import iter_type_lines
+from curation.rundir.graph import Stage, order_stages, to_plain_json, with_outs
 from curation.rundir.manifest import Manifest
 from curation.sources import discover
 
@@ -52,7 +52,7 @@ def by_name(of: RunConfig) -> dict[str, Stage]:
 
 
 def key(stage: Stage) -> Any:
-    return plain(with_outs({"needs": list(map(str, stage.needs)), **stage.inputs}, str), {})
+    return to_plain_json(with_outs({"needs": list(map(str, stage.needs)), **stage.inputs}, str), {})
 
 
 def keys(of: RunConfig) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def test_students_of_a_chain_learn_from_the_main_chain_and_teach_nobody(tmp_path
     assert str(stages["gen-1/label-pool"].inputs["model"]) == "gen-0/student-trust: model"
     # A generation that is not reached has no further students either.
     assert stages["gen-1-tiny/student-trust"].needs == stages["gen-1/student-trust"].needs != []
-    assert not {stage.name for stage in ordered(described(of).branches)} & set(weak)
-    students = list(students_of(of, Manifest.load(tmp_path)))
+    assert not {stage.name for stage in order_stages(described(of).branches)} & set(weak)
+    students = list(iter_students(of, Manifest.load(tmp_path)))
     named = {student.stage for student in students}
     assert {student.home for student in students if student.name == "tiny"} == {"gen-0", "gen-1"}
     assert named == {name for name in after if "/student-" in name and "shallow" not in name} - {
@@ -135,10 +135,10 @@ def test_models_and_needs_of_further_students_are_checked_with_the_others() -> N
     recipe = {"gpus_per_worker": 1, "num_workers": 2, "compute_dtype": "auto"}
     of = config({"tiny": {"model": TINY, "recipe": recipe}, "weak": {"model": TEACHER}})
     assert {"student 0", "student 0 tiny", "student 0 weak"} < set(of.models)
-    asked = {need.key: need.resources.get("GPU", 0) for need in capacity.needs(of)}
+    asked = {need.key: need.resources.get("GPU", 0) for need in capacity.list_needs(of)}
     assert asked["student"] == 0 and asked["generations.0.students.tiny.recipe"] == 1
     assert [key for key in asked if "weak" in key] == []  # it trains as the section student says
-    lines = [line for line in types_taken(of) if "student 0 tiny" in line and "compute_dtype" in line]
+    lines = [line for line in iter_type_lines(of) if "student 0 tiny" in line and "compute_dtype" in line]
     assert len(lines) == 1 and "gpus_per_worker: 1" in lines[0]
 
 

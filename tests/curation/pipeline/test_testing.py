@@ -10,11 +10,11 @@ from safetensors.numpy import save_file
 
 from curation.config import DecodingConfig, RunConfig
 from curation.config.load import parse_config
-from curation.config.resolved import resolved
+from curation.config.resolved import describe_resolved
 from curation.errors import ConfigError
 from curation.pipeline.chain import describe
-from curation.pipeline.roles import helper_models
-from curation.rundir.graph import Stage, plain, with_outs
+from curation.pipeline.roles import describe_helper_models
+from curation.rundir.graph import Stage, to_plain_json, with_outs
 from curation.sources import discover
 from curation.stages.answer_once import AnswerOnce
 
@@ -47,7 +47,7 @@ def asking(of: RunConfig) -> dict[str, Stage]:
 
 
 def key(stage: Stage) -> Any:
-    return plain(with_outs(stage.inputs, str), {})
+    return to_plain_json(with_outs(stage.inputs, str), {})
 
 
 def test_further_decodings_add_stages_and_leave_those_of_the_main_one_as_they_are() -> None:
@@ -113,7 +113,7 @@ def test_a_second_teacher_is_asked_as_the_tests_are_where_a_server_is_the_first(
     teacher = {"backend": "endpoint", "endpoint": {"url": "http://localhost:8000/v1", "model": "m"}}
     signals, evaluation = {"second_teacher": {"path": TEACHER}}, {"chat_template": in_words}
     found = config(STUDENT, teacher=teacher, signals=signals, evaluation=evaluation)
-    second = helper_models(found, {}, {}).roles["second_teacher"]
+    second = describe_helper_models(found, {}, {}).roles["second_teacher"]
     assert second.ask.chat_template is in_words and second.ask.endpoint is None and second.backend == "transformers"
 
 
@@ -157,6 +157,8 @@ def test_further_decodings_end_as_the_main_one_and_are_told() -> None:
     found = config(STUDENT, evaluation={"decoding": {"max_tokens": 5, "top_k": 3}, "preset": "strategy_games"})
     assert found.evaluation.also["nucleus"] == NUCLEUS.model_copy(update={"max_tokens": 5})
     assert parse_config(found.model_dump(mode="json", by_alias=True)) == found
-    assert 'evaluation.also.high_temperature: 1 run, temperature 1, max_tokens 5, stop ["\\n"]' in resolved(found)
+    assert 'evaluation.also.high_temperature: 1 run, temperature 1, max_tokens 5, stop ["\\n"]' in describe_resolved(
+        found
+    )
     more = config(STUDENT, evaluation={"preset": "strategy_games", "also": {}})
     assert more.evaluation.also == {} and config(STUDENT).evaluation.also == {}

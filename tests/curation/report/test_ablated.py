@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from curation.refs import TrustRef
-from curation.report import AblationRecord, ablation_markdown, collect_ablation, write_ablation
+from curation.report import AblationRecord, collect_ablation, format_ablation, write_ablation
 from curation.tables import io
 from curation.tables.schemas import SCORED
 from curation.trust import saved
@@ -87,7 +87,7 @@ def test_a_line_is_the_mean_over_seeds_and_its_difference_the_paired_one(record)
 
 def test_the_page_and_the_markdown_have_a_line_a_variant_and_no_column_without_numbers(record, tmp_path):
     content = collect_ablation(record[0])
-    text = ablation_markdown(content)
+    text = format_ablation(content)
     head, _, *lines = text.strip().split("\n")
     assert head.startswith("| variant | fit rows | variance kept | AUC |") and "set" not in head
     assert [line.split(" | ")[0] for line in lines] == ["| a", "| b"] and "auc 0.700" in lines[1]

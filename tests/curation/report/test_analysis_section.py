@@ -8,10 +8,10 @@ import pytest
 from computed import collect
 from test_report import changed, make_run
 
-from curation.commands.tables import feature_lines
-from curation.extras.analyze.coherence import coherence, difference
+from curation.commands.tables import describe_features
+from curation.extras.analyze.coherence import compare_coherence, compute_coherence
 from curation.extras.analyze.figures import figures
-from curation.extras.analyze.gaps import compared
+from curation.extras.analyze.gaps import compare_moves
 from curation.report.html import render
 
 ARMS = ("naive", "internal_confidence", "trust")
@@ -37,7 +37,7 @@ def advantages(num: int = 40) -> dict:
         gold, chosen = rng.choice([-200, 0, 300, 10_000], n), rng.choice([-200, 0, 300, 10_000], n)
         counts = {"num_selected": 100, "num_unparsed": 3, "num_differing": n + 2, "num_asked": n + 2}
         errors = {"engine_timeout": 2} if n else {}
-        arms[arm] = {**counts, "errors": errors, **compared(gold, chosen, equal_within=50)}
+        arms[arm] = {**counts, "errors": errors, **compare_moves(gold, chosen, equal_within=50)}
     return {"engine": "Tiny <b>", "nodes": 1234, "equal_within": 50, "num_rows": 84, "num_failed": 4, "arms": arms}
 
 
@@ -45,12 +45,12 @@ def coherent(num: int = 40, size: int = 12) -> dict:
     rng, ids, found = np.random.default_rng(0), np.arange(num), {}
     for arm in ARMS:
         gradients = (rng.normal(size=(num, size)) + 3 * rng.normal(size=size)).astype(np.float32)
-        found[arm] = coherence(lambda kept=gradients: [(ids, kept)], size)
+        found[arm] = compute_coherence(lambda kept=gradients: [(ids, kept)], size)
     arms = {
         arm: {
             **measured.to_json(),
             "loss": 1.25,
-            "against": None if arm == "trust" else difference(measured, found["trust"]),
+            "against": None if arm == "trust" else compare_coherence(measured, found["trust"]),
         }
         for arm, measured in found.items()
     }
@@ -87,13 +87,13 @@ def test_the_section_has_figures_tables_and_their_numbers(report: dict) -> None:
     assert section.count("<svg") == 4
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    lines = "\n".join(feature_lines(report))
+    lines = "\n".join(describe_features(report))
     assert "by Tiny <b>, 1,234 nodes" in lines and "gradients of 40 rows of each arm" in lines
 
 
 def test_without_an_analysis_there_is_no_section_and_one_half_stands_alone(report: dict) -> None:
     without = with_analysis(report, None)
-    assert "Why it works" not in render(without) and feature_lines(without) == []
+    assert "Why it works" not in render(without) and describe_features(without) == []
     alone = render(with_analysis(report, {"coherence": coherent()}))
     assert "Coherent gradients" in alone and "Weak moves that differ" not in alone
     other = render(with_analysis(report, {"advantages": advantages(0)}))

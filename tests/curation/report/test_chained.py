@@ -10,7 +10,7 @@ from test_report import NUM_POOL, NUM_TEST, SAME, N, graded, make_run, right_on_
 
 from curation.domains.grading import read_grades
 from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageSummary
-from curation.report.chained import chained
+from curation.report.chained import collect_chains
 from curation.report.html import render
 from curation.tables import io
 
@@ -97,7 +97,7 @@ def part(record: GenerationRecord) -> dict:
 @pytest.fixture(scope="module")
 def found(chain: RunRecord) -> dict:
     """The chain's part of the report."""
-    return chained(chain, [part(record) for record in chain.generations], part)
+    return collect_chains(chain, [part(record) for record in chain.generations], part)
 
 
 @pytest.fixture(scope="module")

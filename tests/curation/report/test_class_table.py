@@ -12,11 +12,11 @@ from sklearn.metrics import confusion_matrix
 from test_verdict import HEALTHY
 
 from curation.domains.classification import Classification
-from curation.report.class_table import COLLAPSE, ClassesChosen, as_evidence, by_class
+from curation.report.class_table import COLLAPSE, ClassesChosen, as_evidence, collect_class_table
 from curation.report.evidence import LabelsSeen
-from curation.report.html import _environment
-from curation.report.verdict import CARE, verdict
-from curation.selection.class_shares import estimated
+from curation.report.html import _make_page_environment
+from curation.report.verdict import CARE, reach_verdict
+from curation.selection.class_shares import estimate_shares
 from curation.tables import schemas
 
 NAMES = ("anger", "joy", "<b>sadness</b>")
@@ -46,13 +46,13 @@ def run(tmp_path: Path) -> tuple[Any, Any, list[Row], list[Row], list[Row]]:
 
 def test_rows_by_class_are_those_of_a_count_by_hand(run):
     of, record, source, pool, chosen = run
-    found = by_class(of, record, "trust")
+    found = collect_class_table(of, record, "trust")
     assert found is not None and (found["basis"], found["is_divided"], found["is_cut"]) == ("confusion", False, False)
     matrix = confusion_matrix(
         [row["gold"] for row in source], [row["label"] or "none" for row in source], labels=[*NAMES, "none"]
     )[:3]
     given = [sum(row["label"] == name for row in pool) for name in (*NAMES, None)]
-    wanted = estimated(NAMES, np.array(given), matrix)
+    wanted = estimate_shares(NAMES, np.array(given), matrix)
     for place, (row, name) in enumerate(zip(found["rows"], NAMES, strict=True)):
         mine = [item for item in chosen if item["label"] == name]
         assert (row["name"], row["given"], row["chosen"], row["share"]) == (
@@ -83,11 +83,11 @@ def test_places_that_are_divided_are_compared_with_their_own_shares(run):
     of, record, *_ = run
     quota = {"classes": NAMES, "shares": [0.2, 0.8, 0.0], "basis": "given", "num_labelled": 0, "why": None}
     record.budget = {"rule": "n", "quota": quota}
-    found = by_class(of, record, "trust")
+    found = collect_class_table(of, record, "trust")
     assert found is not None and found["is_divided"] and found["basis"] == "given"
     assert found["distance"] == pytest.approx(abs(10 / N - 0.2)) and found["least"] == 0
     record.grades = {"source": record.grades["source"]}
-    found = by_class(of, record, "trust")
+    found = collect_class_table(of, record, "trust")
     assert found is not None and all(row["purity"] is None for row in found["rows"])
 
 
@@ -97,11 +97,11 @@ def test_certified_cuts_of_classes_stand_in_the_table(run):
     cut = {"threshold": 1.0, "num_calibration": 50, "num_kept": 40, "noise": 0.05, "bound": 0.09, "needed": None}
     cuts = [{"label": "anger", **cut}, {"label": "joy", **cut, "threshold": None, "needed": 77}]
     record.budget = {"rule": "risk", "quota": quota, "risk": {"per": "label", "classes": cuts}}
-    found = by_class(of, record, "trust")
+    found = collect_class_table(of, record, "trust")
     assert found is not None and found["is_certified"] and found["is_cut"] and not found["is_divided"]
     assert found["basis"] == "confusion"  # what is certified is no estimate of the pool
     assert [row["certified"] for row in found["rows"]] == [*cuts, None]
-    macro = _environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
     page = str(macro({"classes": found})).replace("\N{NO-BREAK SPACE}", " ")
     assert "noise 5.0 % of 40, at most 9.0 %" in page and "50 calibration rows, some 77 needed" in page
     assert "no pool row" in page and "Each class has a cut of its own" in page
@@ -109,17 +109,17 @@ def test_certified_cuts_of_classes_stand_in_the_table(run):
 
 def test_there_is_no_table_without_classes_or_rows(run):
     of, record, *_ = run
-    assert by_class(of, record, None) is None
+    assert collect_class_table(of, record, None) is None
     record.n = 0
-    assert by_class(of, record, "trust") is None
+    assert collect_class_table(of, record, "trust") is None
     record.n, of.domain = N, SimpleNamespace(closed_labels=lambda: None, label_sets=None)
-    assert by_class(of, record, "trust") is None
+    assert collect_class_table(of, record, "trust") is None
 
 
 def test_the_page_shows_the_table_and_escapes_names(run):
     of, record, *_ = run
-    macro = _environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
-    found = by_class(of, record, "trust")
+    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;sadness&lt;/b&gt;" in page and "<b>sadness" not in page and page.count("<tr>") == 4
     assert "of 200 labelled rows" not in page and "on 200 labelled rows" in page
@@ -136,7 +136,9 @@ def found(**fields: Any) -> dict[str, dict[str, str]]:
     given = {"distance": 0.6, "least": 0.01, "over": OVER, "under": UNDER, "is_divided": False, "is_cut": False}
     given["basis"] = "confusion"
     classes = ClassesChosen(**(given | {name: fields.pop(name) for name in [*fields] if name in given}))
-    return {item["rule"]: item for item in verdict(replace(HEALTHY, classes=classes, **fields), "runs/x").findings}
+    return {
+        item["rule"]: item for item in reach_verdict(replace(HEALTHY, classes=classes, **fields), "runs/x").findings
+    }
 
 
 def test_a_collapse_names_the_classes_and_the_line_to_write() -> None:

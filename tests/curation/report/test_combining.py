@@ -18,9 +18,9 @@ from curation.cli import main
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.pipeline.opened import open_run
-from curation.pipeline.running import finished, rewrite_report
+from curation.pipeline.running import get_finished_record, rewrite_report
 from curation.report import RunRecord
-from curation.rundir.graph import key_of
+from curation.rundir.graph import make_cache_key
 from curation.rundir.manifest import Manifest
 from curation.stages.numbers import read_numbers
 from curation.storage import lease
@@ -121,7 +121,9 @@ def finished_run(
             outputs = json.loads(json.dumps(scribe.outputs(stage.name.rpartition("/")[2])))
             if stage.name != skip:
                 placed: Any = {"kind": stage.kind, "at": stage.at}
-                opened.manifest.record(stage.name, key_of(stage, known), outputs, rows=10, seconds=1.0, **placed)
+                opened.manifest.record(
+                    stage.name, make_cache_key(stage, known), outputs, rows=10, seconds=1.0, **placed
+                )
             known[stage.name] = outputs
     if skip is None:
         rewrite_report(settings, config_path=str(path), command=f"curate run {path}")
@@ -147,7 +149,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
 
 @pytest.fixture(scope="module")
 def records(seeds: tuple[Path, list[Path]]) -> list[RunRecord]:
-    return [finished(load_config(directory / "config.yaml")) for directory in seeds[1]]
+    return [get_finished_record(load_config(directory / "config.yaml")) for directory in seeds[1]]
 
 
 def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
@@ -169,7 +171,7 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
         expected = stats.binomtest(max(only_first, only_second), only_first + only_second, alternative="greater").pvalue
         assert against["p_value"] == pytest.approx(expected, rel=1e-9) == arm["p_value_vs_ground_truth"]
         assert arm["p_value_distinct_rows"] == against["p_value"]
-        exact = metrics.compare_rows(metrics.row_differences(first[:, None], second[:, None])).difference
+        exact = metrics.compare_rows(metrics.compute_row_differences(first[:, None], second[:, None])).difference
         assert [against[key] for key in ("difference", "low", "high")] == [exact.value, exact.low, exact.high]
         for key in ("purity", "accuracy"):
             values = [run[key]["value"] for run in of_runs]
@@ -244,7 +246,7 @@ def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path
     assert content["test_rows"] == {"total": 500, "distinct": 250}
     assert "250 of 500 test rows occur in several runs" in result.stdout
     assert "runs share test rows" in (folder / "out" / "combined.html").read_text()
-    records = [finished(load_config(directory / "config.yaml")) for directory in same]
+    records = [get_finished_record(load_config(directory / "config.yaml")) for directory in same]
     arm = by_name(content)["trust"]
     apart = sum(right_on_test(r, "trust").astype(int) - right_on_test(r, "ground_truth") for r in records)
     flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 250)) @ apart
@@ -263,7 +265,7 @@ def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
     directory = finished_run(tmp_path, "other", 5, sources=sources, evaluation=twice)
     content = json.loads(combine(*seeds[1][:2], directory, "-o", tmp_path / "out", "--json").stdout)
     assert list(content["benchmarks"].values()) == [2, 1] and all("puzzles (" in name for name in content["benchmarks"])
-    record = finished(load_config(directory / "config.yaml"))
+    record = get_finished_record(load_config(directory / "config.yaml"))
     second = right_on_test(record, "internal_confidence")
 
     def of(name: str) -> list[np.ndarray]:
@@ -326,11 +328,11 @@ def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
     content = json.loads((tmp_path / "out" / "compared.json").read_text())
     assert [line["key"] for line in content["configuration"]] == ["seed"]
     assert content["configuration"][0]["values"] == [0, 1]
-    records = [finished(load_config(directory / "config.yaml")) for directory in same]
+    records = [get_finished_record(load_config(directory / "config.yaml")) for directory in same]
     own = [collect(record) for record in records]
     lines = {line["words"]: line for line in content["measures"]}
     first, second = (right_on_test(record, "trust") for record in records)
-    exact = metrics.compare_rows(metrics.row_differences(second[:, None], first[:, None])).difference
+    exact = metrics.compare_rows(metrics.compute_row_differences(second[:, None], first[:, None])).difference
     found = lines["test accuracy, trust"]
     assert found["differences"] == [
         None,

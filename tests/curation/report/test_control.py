@@ -17,10 +17,10 @@ from curation.domains.classification import Classification
 from curation.domains.mcqa import Mcqa
 from curation.hashing import derive
 from curation.refs import TableRef
-from curation.report.control import control
+from curation.report.control import measure_control
 from curation.report.evidence import Control
 from curation.report.rows import FunctionScores, Judged
-from curation.report.verdict import CARE, USE, verdict
+from curation.report.verdict import CARE, USE, reach_verdict
 from curation.report.word_classifier import WORD
 from curation.tables import io
 
@@ -49,7 +49,7 @@ def made(folder: Path, num_rows: int) -> tuple[TableRef, Judged, list[str]]:
 def test_numbers_equal_those_of_scikit_learns_cross_validation(tmp_path: Path) -> None:
     examples, held, texts = made(tmp_path, 300)
     domain = Classification(classes=CLASSES)
-    found = control(examples, domain, held, "trust", 0.25, seed=SEED, confidence=0.95)
+    found = measure_control(examples, domain, held, "trust", 0.25, seed=SEED, confidence=0.95)
     words = TfidfVectorizer(sublinear_tf=True, max_features=50_000, token_pattern=WORD)
     model = make_pipeline(words, LogisticRegression(C=10.0, max_iter=1000))
     gold = np.array([CLASSES[number % 3] for number in range(300)])
@@ -68,20 +68,22 @@ def test_rows_whose_class_is_not_known_are_left_out(tmp_path: Path) -> None:
     examples, held, _ = made(tmp_path, 300)
     graded = io.read(examples).set_column(2, "gold", pa.array(["grade: right", "grade: wrong"] * 150))
     table = io.write(graded, str(tmp_path / "graded.lance"))
-    assert control(table, Classification(classes=CLASSES), held, "trust", 0.25, seed=SEED, confidence=0.95) is None
+    assert (
+        measure_control(table, Classification(classes=CLASSES), held, "trust", 0.25, seed=SEED, confidence=0.95) is None
+    )
 
 
 @pytest.mark.parametrize(("num_rows", "domain"), [(49, Classification(classes=CLASSES)), (300, Mcqa())])
 def test_few_rows_and_open_labels_have_no_control(tmp_path: Path, num_rows: int, domain: Domain) -> None:
     examples, held, _ = made(tmp_path, num_rows)
-    assert control(examples, domain, held, "trust", 0.25, seed=SEED, confidence=0.95) is None
+    assert measure_control(examples, domain, held, "trust", 0.25, seed=SEED, confidence=0.95) is None
 
 
 @pytest.mark.parametrize(("top", "level"), [((0.875, 0.66, 0.97), CARE), ((0.70, 0.45, 0.88), USE)])
 def test_a_control_that_wins_is_a_finding(top: tuple[float, float, float], level: str) -> None:
     trust = about(0.575, 0.36, 0.77, 40)
     beside = Control(accuracy=about(0.6, 0.5, 0.7, 300), top=about(*top, 40), trust_top=trust)
-    found = verdict(replace(HEALTHY, control=beside), "d")
+    found = reach_verdict(replace(HEALTHY, control=beside), "d")
     assert found.level == level
     if level == CARE:
         assert [item["rule"] for item in found.findings] == ["control"]

@@ -6,11 +6,11 @@ import pytest
 
 from curation.config import PricesConfig
 from curation.metrics import Estimate
-from curation.metrics.totals import exactly
+from curation.metrics.totals import make_exact
 from curation.report import PassRecord, SpentRecord, StageSummary
-from curation.report.costs import amounts, compared, in_words, money, money_of
-from curation.report.costs import spent as of_rows
-from curation.tables.requests import of_pass
+from curation.report.costs import collect_spent as of_rows
+from curation.report.costs import compare_forecast, compute_amounts, compute_money, describe_amount, get_actual_money
+from curation.tables.requests import count_pass_requests
 
 PASS = {
     "model": "m",
@@ -44,17 +44,17 @@ def forecast(prices: PricesConfig | None = None, **total: Estimate) -> dict:
 
 
 def test_hours_and_money_by_hand():
-    used = {**amounts(exactly(8.0), WORKFORCE), "bytes": exactly(5e9), "puts": exactly(2000)}
+    used = {**compute_amounts(make_exact(8.0), WORKFORCE), "bytes": make_exact(5e9), "puts": make_exact(2000)}
     assert {name: used[name].value for name in ("gpu_hours", "cpu_hours", "node_hours")} == {
         "gpu_hours": 4, "cpu_hours": 16, "node_hours": 1,
     }  # fmt: skip
-    found = money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, storage_gb_month=0.02, per_1000_puts=0.005))
+    found = compute_money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, storage_gb_month=0.02, per_1000_puts=0.005))
     assert found["money_machines"].value == pytest.approx(9.6)
     assert found["money_storage_month"].value == pytest.approx(0.1)
     assert found["money_requests"].value == pytest.approx(0.01) and found["money"].value == pytest.approx(9.71)
-    assert money(used, PricesConfig(node_hour=30))["money"].value == 30
-    assert money(used, PricesConfig()) == {}  # nothing has a price
-    assert "gpu_hours" not in amounts(exactly(1.0), {"each": {"CPU": 1}, "per_node": 1})
+    assert compute_money(used, PricesConfig(node_hour=30))["money"].value == 30
+    assert compute_money(used, PricesConfig()) == {}  # nothing has a price
+    assert "gpu_hours" not in compute_amounts(make_exact(1.0), {"each": {"CPU": 1}, "per_node": 1})
 
 
 def test_a_forecast_against_what_was_used():
@@ -69,7 +69,7 @@ def test_a_forecast_against_what_was_used():
         bytes=Estimate(value=2e9, low=float("nan"), high=float("nan"), n=1),
     )
     used = {"a": spent(), "b": spent(spans=[(1800.0, 4500.0), (9000.0, 9900.0)], actor_seconds=3600.0)}
-    found = compared(ahead, used)
+    found = compare_forecast(ahead, used)
     assert found is not None and found["currency"] == "EUR" and found["not_run"] == ["c"]
     lines = {line["name"]: (line["actual"], line["inside"]) for line in found["lines"]}
     assert lines == {
@@ -80,21 +80,24 @@ def test_a_forecast_against_what_was_used():
         "money": (6, True),
         "bytes": (2 * 10**9, None),  # a sample of one row has no interval
     }
-    assert compared(None, used) is None
+    assert compare_forecast(None, used) is None
 
 
 def test_requests_grow_with_parts_chunks_and_commits():
-    small, large = of_pass(chunks=10, commits=3, num_bytes=1e6), of_pass(chunks=10, commits=3, num_bytes=1e9)
-    more = of_pass(chunks=10, commits=4, num_bytes=1e6)
+    small, large = (
+        count_pass_requests(chunks=10, commits=3, num_bytes=1e6),
+        count_pass_requests(chunks=10, commits=3, num_bytes=1e9),
+    )
+    more = count_pass_requests(chunks=10, commits=4, num_bytes=1e6)
     assert large.puts - small.puts == pytest.approx(1e9 / (5 << 20) + 10)  # parts, and a request more before and after
     assert large.gets == small.gets and more.puts > small.puts and more.gets > small.gets
-    assert of_pass(chunks=0, commits=0, num_bytes=0) == (0, 0)
+    assert count_pass_requests(chunks=0, commits=0, num_bytes=0) == (0, 0)
 
 
 def test_amounts_in_words():
-    assert in_words("bytes", 3.25e9) == "3.2 GB" and in_words("bytes", 12) == "12.0 B"
-    assert in_words("prompt_tokens", 1234567.4) == "1,234,567" and in_words("money", 0.00123) == "0.0012"
-    assert in_words("hours", None) == "unknown"
+    assert describe_amount("bytes", 3.25e9) == "3.2 GB" and describe_amount("bytes", 12) == "12.0 B"
+    assert describe_amount("prompt_tokens", 1234567.4) == "1,234,567" and describe_amount("money", 0.00123) == "0.0012"
+    assert describe_amount("hours", None) == "unknown"
 
 
 def test_what_a_row_cost_by_hand():
@@ -122,4 +125,4 @@ def test_what_a_row_cost_by_hand():
     assert found["by_pass"]["test"] == {"actor_seconds": 800.0, "prompt_tokens": 300, "output_tokens": 10}
     unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None, None, None)
     assert unknown["each"] == {} and unknown["total"]["actor_seconds"] is None
-    assert money_of(None) is None and money_of({"lines": [{"name": "money", "actual": 2.0}]}) == 2
+    assert get_actual_money(None) is None and get_actual_money({"lines": [{"name": "money", "actual": 2.0}]}) == 2

@@ -10,8 +10,8 @@ from scipy.stats import entropy
 from curation.domains.grading import Graded
 from curation.report import diversity
 from curation.report.diversity import LabelFrequencies
-from curation.report.tested import decomposed
-from curation.tables.text_hashes import NO_TEXT, hashed
+from curation.report.tested import decompose_gap
+from curation.tables.text_hashes import NO_TEXT, hash_texts
 
 
 def counted(texts: list[str], num_parts: int) -> LabelFrequencies:
@@ -20,7 +20,7 @@ def counted(texts: list[str], num_parts: int) -> LabelFrequencies:
     for part in np.array_split(np.array(texts, dtype=object), num_parts):
         one = LabelFrequencies()
         for half in np.array_split(part, 2):
-            one.add(hashed(pa.array(half.tolist(), pa.string())))
+            one.add(hash_texts(pa.array(half.tolist(), pa.string())))
         found.add(one.label_G, one.count_G, one.bits)
     return found
 
@@ -49,9 +49,9 @@ def test_more_labels_than_are_counted_give_lower_bounds(monkeypatch: pytest.Monk
 
 
 def test_texts_have_one_hash_and_nulls_none_of_theirs():
-    found = hashed(pa.array(["é", None, "", "é", "e"]))
+    found = hash_texts(pa.array(["é", None, "", "é", "e"]))
     assert found[0] == found[3] and len(set(found.tolist())) == 4 and found[1] == NO_TEXT > max(found[[0, 2, 4]])
-    assert len(hashed(pa.nulls(0, pa.string()))) == 0
+    assert len(hash_texts(pa.nulls(0, pa.string()))) == 0
 
 
 def answers(right_N: np.ndarray, first: int = 0) -> list[Graded]:
@@ -68,7 +68,7 @@ def test_wrong_labels_and_the_choice_of_rows_add_up_to_the_gap():
     }
     selected = {"trust": np.array([3, 1]), "trust_gold": np.array([1, 3]), "ground_truth": np.array([7, 8])}
     arms = [{"name": name, "rows_trained": 2, "rows_dropped": 0, "epochs": 1, "format": "answer"} for name in tests]
-    found = decomposed(arms, selected, tests, seed=0)
+    found = decompose_gap(arms, selected, tests, seed=0)
     assert found is not None and found["withheld"] is None
     means = {name: runs[0].correct_N[-900:].mean() for name, runs in tests.items()}
     assert found["choice"]["difference"] == pytest.approx(means["ground_truth"] - means["trust_gold"])
@@ -78,7 +78,9 @@ def test_wrong_labels_and_the_choice_of_rows_add_up_to_the_gap():
         assert found[part]["n"] == 900 and found[part]["low"] < found[part]["difference"] < found[part]["high"]
 
     unlike = [arms[0], {**arms[1], "rows_trained": 1}, arms[2]]
-    assert "rows trained on" in str(decomposed(unlike, selected, tests, seed=0))
+    assert "rows trained on" in str(decompose_gap(unlike, selected, tests, seed=0))
     other = {**selected, "trust_gold": np.array([1, 4])}
-    assert decomposed(arms, other, tests, seed=0) == {"withheld": "the arms trust and trust_gold have different rows"}
-    assert decomposed(arms, selected, {"trust": tests["trust"]}, seed=0) is None
+    assert decompose_gap(arms, other, tests, seed=0) == {
+        "withheld": "the arms trust and trust_gold have different rows"
+    }
+    assert decompose_gap(arms, selected, {"trust": tests["trust"]}, seed=0) is None

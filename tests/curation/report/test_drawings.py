@@ -30,11 +30,18 @@ from test_report import (
 from curation.domains.chess import Chess
 from curation.domains.grading import Graded
 from curation.report import RunRecord, pointed
-from curation.report.by_difficulty import accuracy_by_difficulty, bin_edges
-from curation.report.charts import bins_chart, figure_of, histogram_chart, purity_chart, risk_chart, svg
+from curation.report.by_difficulty import compute_accuracy_bins, compute_bin_edges
+from curation.report.charts import (
+    draw_bins_chart,
+    draw_histogram_chart,
+    draw_purity_chart,
+    draw_risk_chart,
+    make_report_figure,
+    render_svg,
+)
 from curation.report.headline import with_interval
 from curation.report.html import render
-from curation.report.trained import training_chart, trainings
+from curation.report.trained import collect_trainings, draw_training_chart
 from curation.tables import schemas
 
 
@@ -180,7 +187,7 @@ def test_test_rows_of_a_domain_without_difficulty_are_not_drawn(run: RunRecord, 
             "rating": [None] * NUM_POOL,
         }
         | {"error": [None] * NUM_POOL},
-        schema=schemas.examples(Chess.columns, gold=False),
+        schema=schemas.make_examples_schema(Chess.columns, gold=False),
     )
     bare = replace(run, prepared={**run.prepared, "pool": save(tmp_path, "unrated", unrated)})
     assert collect(bare)["purity_by_difficulty"] is None and collect(bare)["difficulty"] is None
@@ -190,7 +197,7 @@ def test_rows_without_a_difficulty_are_counted_and_in_no_bin() -> None:
     ids = np.arange(6)
     right = np.array([True, False, True, True, False, True])
     graded = Graded(row_ids_N=ids, correct_N=right, question_N=ids)
-    found = accuracy_by_difficulty({"trust": [graded]}, (ids[::-1], np.array([1.0, 2.0, np.nan, 2.0, 5.0, 1.0])))
+    found = compute_accuracy_bins({"trust": [graded]}, (ids[::-1], np.array([1.0, 2.0, np.nan, 2.0, 5.0, 1.0])))
     assert found is not None and found["edges"] == [1, 2, 3, 4, 5, 6] and found["num_unknown"] == 1
     shares = found["models"]["trust"]  # ids 5 to 0 have the difficulties 1, 2, unknown, 2, 5, 1
     assert [share and (share["value"], share["n"]) for share in shares] == [(1, 2), (0.5, 2), None, None, (0, 1)]
@@ -210,37 +217,37 @@ def test_rows_without_a_difficulty_are_counted_and_in_no_bin() -> None:
     ],
 )
 def test_bins_have_round_edges_and_hold_every_value(values: list, edges: list) -> None:
-    found = bin_edges(np.array([*values, np.nan], dtype=float), 1000)
+    found = compute_bin_edges(np.array([*values, np.nan], dtype=float), 1000)
     assert found == pytest.approx(np.array(edges, dtype=float))
     assert len(found) <= 11
 
 
 def test_no_difficulty_makes_no_bins() -> None:
-    assert bin_edges(np.array([np.nan, np.nan]), 1000) is None and bin_edges(np.zeros(0), 0) is None
+    assert compute_bin_edges(np.array([np.nan, np.nan]), 1000) is None and compute_bin_edges(np.zeros(0), 0) is None
 
 
 @pytest.mark.parametrize(("num_rows", "edges"), [(107, [0, 500, 1000, 1500, 2000]), (250, range(0, 2001, 200))])
 def test_few_rows_have_few_bins_and_levels_keep_theirs(num_rows: int, edges: list) -> None:
-    assert bin_edges(np.arange(0, 1999, 7.0), num_rows) == pytest.approx(np.array(edges, dtype=float))
-    assert len(bin_edges(np.arange(1.0, 6.0), num_rows)) == 6
+    assert compute_bin_edges(np.arange(0, 1999, 7.0), num_rows) == pytest.approx(np.array(edges, dtype=float))
+    assert len(compute_bin_edges(np.arange(1.0, 6.0), num_rows)) == 6
 
 
 def test_a_figure_says_its_values_under_a_pointer(report: dict) -> None:
     """Each point and each bar has a title of its own, escaped, in a page that stays well-formed without scripts."""
     (generation,) = report["generations"]
     curves = generation["purity_curves"]
-    drawn = purity_chart(curves, "x")
+    drawn = draw_purity_chart(curves, "x")
     titles = [title.text for title in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == len(curves["arms"]) * len(curves["points"])
     first = curves["arms"]["naive"][0]
     assert titles[0] == f"naive, best {curves['points'][0]:,} rows: {with_interval(first)}"
     histogram = next(iter(generation["histogram"].values()))
-    bars = histogram_chart(histogram, "y")
+    bars = draw_histogram_chart(histogram, "y")
     assert bars.count("<title>") == 2 * len(histogram["right"])
     assert f": {histogram['right'][0]:,} right, {histogram['wrong'][0]:,} wrong</title>" in bars
-    figure, axes = figure_of()
-    pointed.points(axes, [(0.0, 1.0, 'a <b> & "c" | d'), (math.nan, 1.0, "nowhere")])
-    text = svg(figure, "z")
+    figure, axes = make_report_figure()
+    pointed.annotate_points(axes, [(0.0, 1.0, 'a <b> & "c" | d'), (math.nan, 1.0, "nowhere")])
+    text = render_svg(figure, "z")
     assert "<title>a &lt;b&gt; &amp; 'c' / d</title>" in text and "nowhere" not in text and "pointed:" not in text
     assert 'id="pointed:' not in render(report)
 
@@ -269,15 +276,15 @@ def test_the_variance_that_a_projection_keeps_is_told(run: RunRecord, report: di
 def test_the_new_figures_are_the_same_for_the_same_numbers(run: RunRecord) -> None:
     report = json.loads(json.dumps(collect(with_risk(run, RISK))))
     curves, bins = report["risk_curves"], report["accuracy_by_difficulty"]
-    assert risk_chart(curves, "a") == risk_chart(curves, "a")
-    svg = bins_chart(bins["edges"], bins["models"], "a", y="accuracy")
-    assert svg == bins_chart(bins["edges"], bins["models"], "a", y="accuracy") and svg.startswith("<svg")
+    assert draw_risk_chart(curves, "a") == draw_risk_chart(curves, "a")
+    svg = draw_bins_chart(bins["edges"], bins["models"], "a", y="accuracy")
+    assert svg == draw_bins_chart(bins["edges"], bins["models"], "a", y="accuracy") and svg.startswith("<svg")
 
 
 def test_trainings_are_drawn_step_by_step_and_in_blocks():
     losses = [1 / (1 + step) for step in range(300)]
     blocks = {"step": [2.0, 4.0, 6.0], "loss": [0.5, 0.4, 0.3], "reward": [0.1, None, 0.3], "reward_errors": [0.0] * 3}
-    trained = trainings(
+    trained = collect_trainings(
         {
             "naive": {"losses": losses, "seconds": 2.0, "curves": blocks, "stopped": "the reward was always 0"},
             "trust": {"losses": losses[:5], "seconds": 2.0},
@@ -285,7 +292,7 @@ def test_trainings_are_drawn_step_by_step_and_in_blocks():
     )
     assert trained["naive"]["curves"]["loss"] == [0.5, 0.4, 0.3] and trained["trust"]["curves"]["loss"] == losses[:5]
     assert trained["naive"]["stopped"] and trained["trust"]["stopped"] is None
-    drawn = training_chart(trained, "x")
+    drawn = draw_training_chart(trained, "x")
     assert drawn.startswith("<svg") and 'id="x-axes_2"' in drawn
     assert 'id="x-axes_3"' not in drawn, "two measures vary: loss and reward"
 
@@ -295,7 +302,7 @@ def test_a_bound_far_above_the_axis_has_no_text(run: RunRecord) -> None:
     curves = json.loads(json.dumps(collect(with_risk(run, RISK))))["risk_curves"]
     known = [point for point in curves["points"] if point["bound"] is not None]
     assert len(known) > 3
-    drawn = risk_chart(curves, "a").count("upper bound, ")
+    drawn = draw_risk_chart(curves, "a").count("upper bound, ")
     for point in known[:3]:
         point["bound"] = 40.0
-    assert risk_chart(curves, "a").count("upper bound, ") == drawn - 3
+    assert draw_risk_chart(curves, "a").count("upper bound, ") == drawn - 3

@@ -8,10 +8,10 @@ import pytest
 from computed import collect
 from test_report import make_run
 
-from curation.metrics import proportion
-from curation.report.charts import LEAST_ROWS, joined
+from curation.metrics import compute_proportion
+from curation.report.charts import LEAST_ROWS, join_bins
 from curation.report.html import render
-from curation.report.trained import training_figure, trainings
+from curation.report.trained import collect_trainings, draw_training_figure
 
 
 class _Page(HTMLParser):
@@ -68,11 +68,14 @@ def test_few_rows_are_no_thicket_of_bars(num_rows: int, most: int) -> None:
     trust_N = rng.beta(1, 3, num_rows)
     right_N = rng.random(num_rows) < trust_N
     bins = [
-        {"mean_trust": float(trust_N[in_N].mean()), "share_right": proportion(int(right_N[in_N].sum()), n).to_json()}
+        {
+            "mean_trust": float(trust_N[in_N].mean()),
+            "share_right": compute_proportion(int(right_N[in_N].sum()), n).to_json(),
+        }
         for low in np.linspace(0, 1, 15, endpoint=False)
         if (n := int((in_N := (trust_N >= low) & (trust_N < low + 1 / 15)).sum()))
     ]
-    found = joined(bins)
+    found = join_bins(bins)
     assert 0 < len(found) <= most and len(found) == min(len(found), len(bins))
     assert all(item["share_right"]["n"] >= min(LEAST_ROWS, num_rows) for item in found)
     assert sum(item["share_right"]["n"] for item in found) == num_rows
@@ -89,7 +92,7 @@ def test_the_names_of_all_arms_are_within_the_figure_of_the_trainings(num_measur
     curves = {"grad_norm": [1.0, 2.0], "reward": [0.1, 0.2]}
     record = {"losses": [2.0, 1.0], "seconds": 1.0, "curves": dict(list(curves.items())[: num_measures - 1])}
     arms = ("naive", "internal_confidence", "last_logprob", "trust", "trust_gold", "ground_truth")
-    figure = training_figure(trainings(dict.fromkeys(arms, record)))
+    figure = draw_training_figure(collect_trainings(dict.fromkeys(arms, record)))
     figure.draw_without_rendering()
     (legend,) = figure.legends
     box = legend.get_window_extent()

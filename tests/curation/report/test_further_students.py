@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from test_report import TRAINED, by_name, graded, make_run, variant
 
-from curation.metrics import recovery_of_runs
+from curation.metrics import compute_runs_recovery
 from curation.refs import ModelRef
 from curation.report import RunRecord
-from curation.report.students import further
+from curation.report.students import collect_further_students
 
 IDS = np.arange(500) + 5000
 ARMS = ("naive", "internal_confidence", "trust", "ground_truth")
@@ -43,14 +43,14 @@ def test_further_students_have_numbers_of_their_own(run: RunRecord, tmp_path: Pa
     training = {arm: TRAINED | {"num_rows": 110, "num_dropped": 10} for arm in ARMS}
     tiny = {"student_base": ModelRef(base="bases/tiny"), "tests": tests, "further_tests": {}, "training": training}
     beside = variant(run, tests=first, students={"tiny": tiny})
-    (found,) = further(beside, beside.generations[0], chosen_of(beside), {})
+    (found,) = collect_further_students(beside, beside.generations[0], chosen_of(beside), {})
     assert found["name"] == "tiny" and found["student_base"]["name"] == "bases/tiny"
     assert found["base"]["value"] == 0.2 and set(found["training"]) == set(ARMS)
     for arm in found["arms"]:
         flags = own[arm["name"]]
         assert arm["accuracy"]["value"] == flags.mean() and arm["accuracy"]["n"] == 500
         assert (arm["rows_trained"], arm["rows_dropped"]) == (110, 10)
-        expected = recovery_of_runs(*(of[:, None] for of in (flags, right(100), own["ground_truth"])))
+        expected = compute_runs_recovery(*(of[:, None] for of in (flags, right(100), own["ground_truth"])))
         assert expected is not None and arm["recovery"] == expected.value == pytest.approx((flags.sum() - 100) / 190)
         pair = found["against_first"][arm["name"]]
         assert pair["difference"] == pytest.approx(flags.mean() - 376 / 500) and pair["n"] == 500
@@ -61,6 +61,6 @@ def test_a_further_student_that_was_not_tested_is_set_against_nothing(run: RunRe
     untested = {name: refs for name, refs in tests.items() if name != "trust"}
     tiny = {"student_base": ModelRef(base="bases/tiny"), "tests": untested, "further_tests": {}}
     bare = variant(run, tests=tests, students={"tiny": {**tiny, "training": dict.fromkeys(ARMS, TRAINED)}})
-    (found,) = further(bare, bare.generations[0], chosen_of(bare), {})
+    (found,) = collect_further_students(bare, bare.generations[0], chosen_of(bare), {})
     assert "trust" not in found["against_first"] and by_name(found)["trust"]["accuracy"] is None
-    assert not further(run, run.generations[0], chosen_of(run), {})
+    assert not collect_further_students(run, run.generations[0], chosen_of(run), {})

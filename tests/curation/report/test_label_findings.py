@@ -14,13 +14,13 @@ from test_verdict import HEALTHY, about
 from curation.domains.mcqa import Mcqa
 from curation.refs import TableRef
 from curation.report.evidence import LabelsSeen
-from curation.report.option_lengths import FEW_ROWS, OptionLengths, option_lengths
+from curation.report.option_lengths import FEW_ROWS, OptionLengths, measure_option_lengths
 from curation.report.trusted import with_labels
-from curation.report.verdict import CARE, STOP, verdict
+from curation.report.verdict import CARE, STOP, reach_verdict
 
 
 def findings(**fields: Any) -> dict[str, dict[str, str]]:
-    return {item["rule"]: item for item in verdict(replace(HEALTHY, **fields), "runs/x").findings}
+    return {item["rule"]: item for item in reach_verdict(replace(HEALTHY, **fields), "runs/x").findings}
 
 
 def seen(num_labelled: int, num_given: int, num_selected: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_lengths_are_measured_on_the_rows_and_scores_of_the_run(tmp_path: Path) 
         for row, right in zip(lengths, gold, strict=True)
     ]
     rows, labels = tables(tmp_path, choices, gold, scores)
-    found = option_lengths(rows, labels, domain, np.arange(200), 0)
+    found = measure_option_lengths(rows, labels, domain, np.arange(200), 0)
     assert found is not None and found.shorter.n == 200
     is_long = np.array(gold) == 1
     assert found.gain.value == pytest.approx(is_long.mean()) and found.gain.low > 0
@@ -101,16 +101,16 @@ def test_lengths_are_measured_on_the_rows_and_scores_of_the_run(tmp_path: Path) 
     assert found.scores[0][0] < found.scores[1][0] and found.scores[0][1] > found.scores[1][1]
     fair = [[-1.0 if place == right else -5.0 for place in range(2)] for right in gold]
     rows, labels = tables(tmp_path / "fair", choices, gold, fair)
-    found = option_lengths(rows, labels, domain, np.arange(200), 0)
+    found = measure_option_lengths(rows, labels, domain, np.arange(200), 0)
     assert found is not None and found.shorter.value == 0 and found.gain.low <= 0
 
 
 def test_without_options_of_several_lengths_nothing_is_said(tmp_path: Path) -> None:
     domain, equal = Mcqa(option_style="texts"), [["aa", "bb"]] * 100
     rows, labels = tables(tmp_path / "a", equal, [0] * 100, [[-1.0, -2.0]] * 100)
-    assert option_lengths(rows, labels, domain, np.arange(100), 0) is None
+    assert measure_option_lengths(rows, labels, domain, np.arange(100), 0) is None
     few = FEW_ROWS - 1
     rows, labels = tables(tmp_path / "b", [["a", "bb"]] * few, [0] * few, [[-1.0, -2.0]] * few)
-    assert option_lengths(rows, labels, domain, np.arange(few), 0) is None
+    assert measure_option_lengths(rows, labels, domain, np.arange(few), 0) is None
     rows, labels = tables(tmp_path / "c", [["a", "bb"]] * 50, [0] * 50, [None] * 50)  # generated answers
-    assert option_lengths(rows, labels, domain, np.arange(50), 0) is None
+    assert measure_option_lengths(rows, labels, domain, np.arange(50), 0) is None

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.verdict_pools import edited, patterns, sums, words
-from curation.report.evidence import foreseen
-from curation.report.near_copies import SIMILAR, NearCopies, Texts, clusters, near_copies
+from curation.report.evidence import foresee_purity
+from curation.report.near_copies import SIMILAR, NearCopies, Texts, cluster_rows, find_near_copies
 from curation.report.rows import FunctionScores, Judged
 
 NONE = np.zeros(0, dtype=np.uint64)
@@ -25,7 +25,7 @@ def test_near_copies_are_those_of_pairs_compared_one_by_one() -> None:
     bases = [" ".join(words(rng).split()[5:25]) for _ in range(30)]
     rows = [edited(bases[n % 30], rng) if n % 3 else bases[n % 30] for n in range(90)]
     rows += [" ".join(words(rng).split()[5:]) for _ in range(60)]
-    found = clusters(texts(rows), NONE)
+    found = cluster_rows(texts(rows), NONE)
     together = wrong = 0
     for one in range(150):
         for other in range(one):
@@ -41,11 +41,11 @@ def test_near_copies_are_those_of_pairs_compared_one_by_one() -> None:
 def test_rows_of_two_labels_and_unknown_ones_are_no_near_copies() -> None:
     row = "the same question is asked of all of these rows"
     labels = ["a", "b", "a", "b"]
-    found = clusters(texts([f"{row} {n}" for n in range(4)], labels), NONE)
+    found = cluster_rows(texts([f"{row} {n}" for n in range(4)], labels), NONE)
     assert found[0] == found[2] != found[1] == found[3]
-    assert len(set(clusters(texts(["", "", ""]), NONE).tolist())) == 3
-    assert len(clusters(texts([]), NONE)) == 0
-    assert len(set(clusters(texts(["ja", "ja", "no"]), NONE).tolist())) == 2  # shorter than five characters
+    assert len(set(cluster_rows(texts(["", "", ""]), NONE).tolist())) == 3
+    assert len(cluster_rows(texts([]), NONE)) == 0
+    assert len(set(cluster_rows(texts(["ja", "ja", "no"]), NONE).tolist())) == 2  # shorter than five characters
 
 
 @pytest.mark.parametrize("edits", [1, 2])
@@ -58,14 +58,14 @@ def test_copies_of_one_row_are_one_question_and_honest_rows_are_not(edits: int) 
         for _ in range(edits):
             row = edited(row, rng)
         copies.append(row)
-    found, cluster_M = near_copies(texts(copies), labelled, seed=0)
+    found, cluster_M = find_near_copies(texts(copies), labelled, seed=0)
     assert found.num_rows == 60 and found.num_questions <= 3 and found.is_more_than_expected
     assert found.num_compared == 60 and found.expected == 0 and len(set(cluster_M.tolist())) == found.num_questions
-    honest, _ = near_copies(texts([words(rng) for _ in range(60)]), labelled, seed=0)
+    honest, _ = find_near_copies(texts([words(rng) for _ in range(60)]), labelled, seed=0)
     assert honest.num_questions == 60  # the frame that all of them have does not count
     for pattern in (sums, patterns):  # questions by few patterns are alike in both sets
         rows = texts([pattern(rng) for _ in range(400)])
-        found, _ = near_copies(rows, texts([pattern(rng) for _ in range(200)]), seed=0)
+        found, _ = find_near_copies(rows, texts([pattern(rng) for _ in range(200)]), seed=0)
         assert not found.is_more_than_expected
 
 
@@ -86,7 +86,7 @@ def test_purity_foreseen_of_few_clusters_has_the_chance_of_each() -> None:
         parsed_N=np.ones(4000, dtype=bool),
         scores={"trust": FunctionScores(raw_N=np.zeros(4000), trust_N=np.full(4000, 0.7))},
     )
-    few, all_rows = (foreseen(rows, "trust", 400, np.full(5, 0.7), are_all=are_all) for are_all in (True, False))
+    few, all_rows = (foresee_purity(rows, "trust", 400, np.full(5, 0.7), are_all=are_all) for are_all in (True, False))
     assert few is not None and all_rows is not None and few.purity.value == all_rows.purity.value
     assert few.purity.high - few.purity.low > 10 * (all_rows.purity.high - all_rows.purity.low)
     shares = rng.binomial(5, 0.7, 2000) / 5

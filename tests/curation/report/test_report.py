@@ -20,15 +20,15 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from curation.arms import ARMS
 from curation.domains.chess import Chess
-from curation.extras.tracking.entry import entry_of
+from curation.extras.tracking.entry import make_entry
 from curation.hashing import derive, hash_unit
-from curation.metrics import recovery_of_runs
+from curation.metrics import compute_runs_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, write
-from curation.report.comparable import CLAIMS, withheld
-from curation.report.headline import _weak_to_strong, with_interval
+from curation.report.comparable import CLAIMS, explain_withheld
+from curation.report.headline import _describe_weak_to_strong, with_interval
 from curation.report.html import render
-from curation.report.rows import UNPARSED, arm_order, judge
+from curation.report.rows import UNPARSED, judge, rank_for_arm
 from curation.selection.risk import calibrate
 from curation.tables import io, schemas
 
@@ -38,7 +38,7 @@ GOLD, OTHER = "e2e4", "d2d4"
 FEN = "4k3/8/8/8/8/8/3PP3/4K3 w - - 0 1"
 FREE_COLUMNS = ("margin", "min_logprob", "last_logprob")
 """Columns of free signals: of the first, one that is the same everywhere, and one that is null."""
-LABELLED = schemas.labels([], "float16", 1)
+LABELLED = schemas.make_labels_schema([], "float16", 1)
 for _name in ("trust_raw", "trust_trust", "ensemble_agreement", *FREE_COLUMNS):
     if _name not in LABELLED.names:
         LABELLED = LABELLED.append(pa.field(_name, pa.float32()))
@@ -65,7 +65,9 @@ def examples(ids: np.ndarray, rng: np.random.Generator, *, gold: bool) -> pa.Tab
     columns = {"row_id": ids, "fen": [FEN] * len(ids), "rating": rng.integers(600, 2400, len(ids)).astype(np.int32)}
     if gold:
         columns["gold"] = [GOLD] * len(ids)
-    return pa.table({**columns, "error": [None] * len(ids)}, schema=schemas.examples(Chess.columns, gold=gold))
+    return pa.table(
+        {**columns, "error": [None] * len(ids)}, schema=schemas.make_examples_schema(Chess.columns, gold=gold)
+    )
 
 
 WEAK_FORMAT = {
@@ -473,7 +475,7 @@ def test_recovery_interval_agrees_with_resampled_rows(run: RunRecord, report: di
     ratios = (arm[rows_RN].mean(axis=1) - base_R) / (truth[rows_RN].mean(axis=1) - base_R)
     expected = np.quantile(ratios, [0.025, 0.975])
     assert by_name(report)["trust"]["recovery_interval"] == pytest.approx(expected, abs=0.03)
-    assert recovery_of_runs(arm[:, None], truth[:, None], base[:, None]) is None  # ground truth below base
+    assert compute_runs_recovery(arm[:, None], truth[:, None], base[:, None]) is None  # ground truth below base
 
 
 def source_rows(run: RunRecord) -> tuple[list[dict], list[dict]]:
@@ -604,7 +606,9 @@ def test_a_base_that_passes_the_teacher_by_itself_takes_the_claim_away(run: RunR
     generation = {"teacher": teacher, "base": report["base"], "asked_unlike": None}
     main = {"against_teacher": {"difference": 0.153, "low": 0.12, "high": 0.187}, "weak_to_strong": True}
     for low, words in ((0.01, ": weak-to-strong."), (-0.03, "the training is not shown to help (+2.0 points [")):
-        (line,) = _weak_to_strong(generation, {**main, "against_base": {"difference": 0.02, "low": low, "high": 0.05}})
+        (line,) = _describe_weak_to_strong(
+            generation, {**main, "against_base": {"difference": 0.02, "low": low, "high": 0.05}}
+        )
         assert line.startswith("It passes its weak teacher (41.0") and words in line
 
 
@@ -682,7 +686,7 @@ def test_an_arm_that_trained_otherwise_than_ground_truth_has_no_verdict(
     sentence = found["headline"][1]
     assert "as many gold labels" not in sentence and "gives no verdict, since the students trained differ" in sentence
     assert not any(verdict in " ".join(found["headline"]) for verdict in ("near-lossless", "recovery", "p = "))
-    numbers = entry_of(found, "/runs/test", {}).numbers
+    numbers = make_entry(found, "/runs/test", {}).numbers
     assert "gen-0/trust/recovery" not in numbers and "gen-0/naive/recovery" in numbers
 
 
@@ -721,11 +725,13 @@ def test_what_makes_arms_comparable() -> None:
     arm = {"name": "trust", "rows_trained": 5, "rows_dropped": 0, "epochs": 3}
     truth = {**arm, "name": "ground_truth"}
     untrained = {**arm, "rows_trained": None, "rows_dropped": None, "epochs": None}
-    assert withheld([arm, truth]) is None and withheld([arm]) is None and withheld([]) is None
-    assert withheld([untrained, truth]) is None
-    assert withheld([{**arm, "format": "rollout"}, truth]) is None  # what is not said is not held against an arm
-    assert withheld([{**arm, "format": "rollout"}, {**truth, "format": "rollout"}]) is None
-    told = withheld([{**arm, "format": "rollout", "rows_trained": 4_321}, {**truth, "format": "answer"}])
+    assert explain_withheld([arm, truth]) is None and explain_withheld([arm]) is None and explain_withheld([]) is None
+    assert explain_withheld([untrained, truth]) is None
+    assert (
+        explain_withheld([{**arm, "format": "rollout"}, truth]) is None
+    )  # what is not said is not held against an arm
+    assert explain_withheld([{**arm, "format": "rollout"}, {**truth, "format": "rollout"}]) is None
+    told = explain_withheld([{**arm, "format": "rollout", "rows_trained": 4_321}, {**truth, "format": "answer"}])
     assert told is not None and "format: trust rollout, ground truth answer" in told
     assert "rows trained on: trust 4,321, ground truth 5" in told
 
@@ -841,7 +847,7 @@ def test_page_and_numbers_of_every_kind_of_run(run: RunRecord, name: str, tmp_pa
 
 
 def test_a_tracker_is_told_the_numbers_of_the_report(report: dict) -> None:
-    numbers = entry_of(report, "/runs/test", {}).numbers
+    numbers = make_entry(report, "/runs/test", {}).numbers
     for arm in report["generations"][0]["arms"]:
         at = f"gen-0/{arm['name']}"
         assert numbers[f"{at}/purity"] == arm["purity"]["value"] and numbers[f"{at}/num_selected"] == N
@@ -1095,7 +1101,7 @@ def test_the_curve_of_a_uniform_arm_goes_on_at_random_after_its_rows(run: RunRec
     judged = judge(record.labels["pool"], record.grades["pool"], ["naive", "trust"])
     picked = np.array([row["row_id"] for row in rows_of(record.selections["naive"])])
     for arm, last in (("naive", False), ("trust", True)):
-        parsed = judged.parsed_N[arm_order(judged, arm, picked, SEED)][N:]
+        parsed = judged.parsed_N[rank_for_arm(judged, arm, picked, SEED)][N:]
         unparsed = np.flatnonzero(~parsed)
         assert len(unparsed) > 3 and (unparsed.min() >= parsed.sum()) == last
 

@@ -17,7 +17,7 @@ from curation.domains.grading import read_grades
 from curation.report import RunRecord
 from curation.report.html import render
 from curation.report.measured import InMemory
-from curation.report.rivals import against, best_signal, rivals_of, what_trust_is, who_won
+from curation.report.rivals import compare_with_signal, describe_trust, describe_winner, find_best_signal, find_rivals
 from curation.report.rows import LOWEST, UNPARSED, FunctionScores, Judged, judge, without_constant
 from curation.tables import io, schemas
 
@@ -111,7 +111,7 @@ def test_signals_that_say_nothing_are_left_out_and_functions_of_arms_stay(run: R
 
 def test_differences_are_scikit_learns_and_those_of_the_first_rows() -> None:
     judged = rows(trust=1.0, margin=1.3)
-    found = against(graded(judged), "pool", "trust", "margin", 300, 0)
+    found = compare_with_signal(graded(judged), "pool", "trust", "margin", 300, 0)
     raw = {name: score.raw_N for name, score in judged.scores.items()}
     right = judged.correct_N
     assert found.auc is not None
@@ -123,7 +123,7 @@ def test_differences_are_scikit_learns_and_those_of_the_first_rows() -> None:
         at = rng.integers(0, len(right), len(right))
         draws.append(roc_auc_score(right[at], raw["trust"][at]) - roc_auc_score(right[at], raw["margin"][at]))
     assert (found.auc.high - found.auc.low) / 3.92 == pytest.approx(np.std(draws), rel=0.15)
-    wide = against(graded(judged), "pool", "trust", "margin", 300, 0, confidence=0.99)
+    wide = compare_with_signal(graded(judged), "pool", "trust", "margin", 300, 0, confidence=0.99)
     assert wide.auc is not None
     ratio = norm.ppf(0.995) / norm.ppf(0.975)
     assert wide.auc.high - wide.auc.value == pytest.approx(ratio * (found.auc.high - found.auc.value))
@@ -132,32 +132,32 @@ def test_differences_are_scikit_learns_and_those_of_the_first_rows() -> None:
 
 def test_intervals_hold_for_all_signals_together_and_unparsed_rows_do_not_count() -> None:
     judged = rows(trust=1.0, margin=1.0, entropy=1.6)
-    assert [rival.confidence for rival in rivals_of(graded(judged), "pool", "trust", 200, 0, false_alarms=0.05)] == [
+    assert [rival.confidence for rival in find_rivals(graded(judged), "pool", "trust", 200, 0, false_alarms=0.05)] == [
         0.975,
         0.975,
     ]
     unparsed = replace(judged, parsed_N=np.arange(2000) < 1000)
-    (one, two) = rivals_of(graded(unparsed), "pool", "trust", 200, 0, false_alarms=0.05)
+    (one, two) = find_rivals(graded(unparsed), "pool", "trust", 200, 0, false_alarms=0.05)
     half = judged.subset(np.arange(2000) < 1000)
-    assert two == rivals_of(graded(half), "pool", "trust", 200, 0, false_alarms=0.05)[1]
+    assert two == find_rivals(graded(half), "pool", "trust", 200, 0, false_alarms=0.05)[1]
     assert not one.is_better and two.is_better and two.signal == "entropy"
-    assert rivals_of(graded(judged), "pool", "entropy", 200, 0, false_alarms=0.05)[0].signal == "margin"
-    assert rivals_of(graded(judged), "pool", "reward", 200, 0, false_alarms=0.05) == ()
+    assert find_rivals(graded(judged), "pool", "entropy", 200, 0, false_alarms=0.05)[0].signal == "margin"
+    assert find_rivals(graded(judged), "pool", "reward", 200, 0, false_alarms=0.05) == ()
 
 
 def test_one_class_has_no_auc_and_no_winner() -> None:
     judged = rows(trust=1.0, margin=1.0)
     alike = replace(judged, correct_N=np.ones(2000, dtype=bool))
-    (rival,) = rivals_of(graded(alike), "pool", "trust", 200, 0, false_alarms=0.05)
+    (rival,) = find_rivals(graded(alike), "pool", "trust", 200, 0, false_alarms=0.05)
     assert rival.auc is None and rival.purity.value == 0 and not rival.is_better
-    assert best_signal({"pool": graded(alike)}) == ("margin", "pool")
+    assert find_best_signal({"pool": graded(alike)}) == ("margin", "pool")
 
 
 def test_the_best_signal_is_chosen_on_held_out_rows_and_not_on_the_pool() -> None:
     held, pool = rows(internal_confidence=1.0, margin=1.5, trust=2.0), rows(internal_confidence=1.5, margin=1.0)
-    assert best_signal({"validation": graded(held), "pool": graded(pool)}) == ("margin", "validation")
-    assert best_signal({"pool": graded(pool)}) == ("internal_confidence", "pool")
-    assert best_signal({"pool": graded(rows(trust=1.0))}) is None and best_signal({}) is None
+    assert find_best_signal({"validation": graded(held), "pool": graded(pool)}) == ("margin", "validation")
+    assert find_best_signal({"pool": graded(pool)}) == ("internal_confidence", "pool")
+    assert find_best_signal({"pool": graded(rows(trust=1.0))}) is None and find_best_signal({}) is None
 
 
 @pytest.mark.parametrize(
@@ -178,20 +178,20 @@ def test_the_best_signal_is_chosen_on_held_out_rows_and_not_on_the_pool() -> Non
     ],
 )
 def test_a_sentence_says_which_function_trust_is(kind: str, choice: dict[str, Any] | None, words: str) -> None:
-    assert what_trust_is(kind, choice) == words
+    assert describe_trust(kind, choice) == words
 
 
 def test_a_sentence_says_who_won() -> None:
-    won = who_won("trust", "pool", 4000, FOUND)
+    won = describe_winner("trust", "pool", 4000, FOUND)
     assert won.startswith(
         "On 4,000 parsed rows of the pool trust ranks better than the best free signal, margin (trust"
     )
     assert "AUC +0.030 [+0.010, +0.050], purity of the first 400 +10.0 points [+5.0, +15.0]" in won
-    lost = who_won("trust", "validation", 900, FOUND | {"auc": {"value": -0.03, "low": -0.05, "high": -0.01}})
+    lost = describe_winner("trust", "validation", 900, FOUND | {"auc": {"value": -0.03, "low": -0.05, "high": -0.01}})
     assert "On 900 parsed held-out rows of the source the free signal margin ranks better than trust" in lost
-    open_ = who_won("trust", "pool", 900, FOUND | {"auc": {"value": 0.0, "low": -0.05, "high": 0.01}})
+    open_ = describe_winner("trust", "pool", 900, FOUND | {"auc": {"value": 0.0, "low": -0.05, "high": 0.01}})
     assert "neither trust nor the best free signal, margin, is shown to rank better" in open_
-    assert "ranks better than the best" in who_won("trust", "pool", 900, FOUND | {"auc": None})
+    assert "ranks better than the best" in describe_winner("trust", "pool", 900, FOUND | {"auc": None})
 
 
 def test_the_report_sets_trust_against_signals_that_are_no_arms(run: RunRecord, report: dict[str, Any]) -> None:

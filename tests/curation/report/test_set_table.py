@@ -12,11 +12,11 @@ from sklearn.metrics import precision_recall_fscore_support
 from sklearn.preprocessing import MultiLabelBinarizer
 from test_verdict import HEALTHY
 
-from curation.domains.class_counts import held
+from curation.domains.class_counts import make_held_mask
 from curation.domains.classification import Classification
-from curation.report.class_table import COLLAPSE, as_evidence, by_class
-from curation.report.html import _environment
-from curation.report.verdict import verdict
+from curation.report.class_table import COLLAPSE, as_evidence, collect_class_table
+from curation.report.html import _make_page_environment
+from curation.report.verdict import reach_verdict
 from curation.tables import schemas
 
 NAMES = ("card", "<b>fee</b>", "app")
@@ -60,7 +60,7 @@ def binary(rows: list[Row], column: str) -> Any:
 
 def test_rows_by_class_are_those_of_scikit_learn(run):
     of, record, source, pool, chosen = run
-    found = by_class(of, record, "trust")
+    found = collect_class_table(of, record, "trust")
     assert found is not None and found["is_of_sets"] and found["basis"] == "confusion"
     assert [row["name"] for row in found["rows"]] == [*LINES]
     assert found["num_unparsed"] == NUM_POOL / 40 and found["num_labelled"] == NUM_SOURCE
@@ -87,7 +87,7 @@ def test_no_set_needs_more_other_rows_than_the_greatest_gap_says(run):
     of, record, _, pool, _ = run
     same = [row for row in pool if row["label"] is not None]
     record.selections["trust"] = write(Path(record.labels["pool"].uri).parent, "same", same, schemas.SELECTION)
-    found = by_class(of, record, "trust")
+    found = collect_class_table(of, record, "trust")
     counts = np.array([row["given"] for row in found["rows"]]) / len(same)
     assert [row["share"] for row in found["rows"]] == pytest.approx(counts)
     assert found["distance"] <= 0.25 < COLLAPSE
@@ -95,7 +95,7 @@ def test_no_set_needs_more_other_rows_than_the_greatest_gap_says(run):
 
 def test_a_label_that_is_no_set_of_the_classes_holds_none():
     labels = pa.array(["card| app", None, "tax", "-", "card| tax", "card|"])
-    held_NC = held(labels, DOMAIN.label_sets)
+    held_NC = make_held_mask(labels, DOMAIN.label_sets)
     assert held_NC.any(axis=1).tolist() == [True, False, False, True, False, False]
     assert held_NC[[0, 3]].tolist() == [[True, False, True, False], [False, False, False, True]]
 
@@ -105,7 +105,7 @@ def test_without_grades_and_with_few_labelled_rows_the_counts_stand(run):
     own = [row for row in source[1:40] if "app" not in row["gold"]][:3]
     few = write(Path(record.labels["pool"].uri).parent, "few", own, schemas.GRADES)
     record.grades = {"source": few}
-    found = by_class(of, record, "trust")
+    found = collect_class_table(of, record, "trust")
     assert found["basis"] == "counts" and "of 3 labelled rows" in found["why"]
     assert all(row["purity"] is None for row in found["rows"])
     assert sum(row["support"] for row in found["rows"]) == binary(own, "gold").sum()
@@ -114,8 +114,8 @@ def test_without_grades_and_with_few_labelled_rows_the_counts_stand(run):
 
 def test_the_page_shows_the_table_and_escapes_names(run):
     of, record, *_ = run
-    macro = _environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
-    found = by_class(of, record, "trust")
+    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;fee&lt;/b&gt;" in page and "<b>fee" not in page and page.count("<tr>") == 5
     assert '<th>-<span class="ci">no class</span></th>' in page and page.count("no class") == 1
@@ -126,12 +126,12 @@ def test_the_page_shows_the_table_and_escapes_names(run):
 
 def test_a_collapse_of_sets_is_found_by_one_class(run):
     of, record, *_ = run
-    evidence = as_evidence(by_class(of, record, "trust"))
+    evidence = as_evidence(collect_class_table(of, record, "trust"))
     assert evidence is not None and evidence.is_of_sets and evidence.over[0][0] == "-"
     shown = replace(HEALTHY, classes=evidence, num_selected=N)
-    (item,) = verdict(shown, "runs/x").findings
+    (item,) = reach_verdict(shown, "runs/x").findings
     assert item["rule"] == "collapse"
     assert "of its rows would have to be of other sets of classes, at the least (- has" in item["finding"]
     assert item["next"] == "Divide the places among the classes: selection: {quota: auto}."
     divided = replace(shown, classes=replace(evidence, is_divided=True))
-    assert "by the rarest class of each set, and this is left" in verdict(divided, "runs/x").findings[0]["next"]
+    assert "by the rarest class of each set, and this is left" in reach_verdict(divided, "runs/x").findings[0]["next"]

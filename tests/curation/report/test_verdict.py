@@ -15,9 +15,9 @@ from scipy.stats import beta, norm
 from test_report import GOLD, N, changed, make_run, rows_of
 
 from benchmarks import verdicts
-from curation.commands.tables import verdict_lines
+from curation.commands.tables import describe_verdict
 from curation.domains.unseen_labels import UnseenLabels
-from curation.metrics import Estimate, proportion, share_of_finite
+from curation.metrics import Estimate, compute_finite_share, compute_proportion
 from curation.metrics.foreign import Foreign
 from curation.report import RunRecord
 from curation.report.evidence import (
@@ -27,21 +27,21 @@ from curation.report.evidence import (
     GoldStudent,
     Quality,
     Repeats,
-    brier_excess,
-    difference,
-    foreseen,
-    quality,
+    compute_brier_excess,
+    compute_difference,
+    foresee_purity,
+    measure_quality,
 )
 from curation.report.groups import PossibleGroups
 from curation.report.html import render
 from curation.report.measured import InMemory
 from curation.report.near_copies import NearCopies
-from curation.report.people import ReviewedPurity, ReviewRecord, checked
+from curation.report.people import ReviewedPurity, ReviewRecord, find_reviewed_purity
 from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, Judged
-from curation.report.samples import samples
-from curation.report.verdict import CARE, RULES, STOP, USE, gravest, verdict
-from curation.stages.shift import foreign_to_json
+from curation.report.samples import collect_samples
+from curation.report.verdict import CARE, RULES, STOP, USE, find_gravest, reach_verdict
+from curation.stages.shift import describe_foreign
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ HEALTHY = Evidence(
 )
 POOL = replace(GOOD, rows=4000, rarer=1600, top=about(0.84, 0.82, 0.86))
 DIFFERENT = {"differs": True, "strength": "severe"}
-FOREIGN = foreign_to_json(Foreign(share=about(0.12, 0.07, 0.18), p_value=1e-4, by="distance"))
+FOREIGN = describe_foreign(Foreign(share=about(0.12, 0.07, 0.18), p_value=1e-4, by="distance"))
 UNSEEN = UnseenLabels(num_seen=5, expected=0.02, num_read=1000, num_rows=50, num_labels=1, most={"bird": 60})
 
 
@@ -92,17 +92,17 @@ def by_people(purity: Estimate, *, rows: int = 200, trust: float = 0.84, **field
 
 
 def test_a_healthy_run_is_to_be_used_with_and_without_an_audit_set() -> None:
-    blind, audited = verdict(HEALTHY, "d"), verdict(replace(HEALTHY, pool=POOL), "d")
+    blind, audited = reach_verdict(HEALTHY, "d"), reach_verdict(replace(HEALTHY, pool=POOL), "d")
     assert blind.level == audited.level == USE and not blind.findings and not audited.findings
     assert blind.sentence.startswith("Use it: ") and "validation foresees that 84.0" in blind.sentence
     assert "84.0\u00a0% of the 2,000 selected labels are right" in audited.sentence
-    assert verdict(replace(HEALTHY, chance=None, shift=None), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, chance=None, shift=None), "d").level == USE
 
 
 @pytest.mark.parametrize(("low", "level"), [(-0.012, CARE), (0.0, CARE), (0.001, USE)])
 def test_students_that_learned_nothing_are_a_finding(low: float, level: str) -> None:
     gold = GoldStudent(gain=about(0.004, low, 0.02), rows=200, epochs=1, steps=2, learning_rate=1e-4)
-    found = verdict(replace(HEALTHY, gold_student=gold), "d")
+    found = reach_verdict(replace(HEALTHY, gold_student=gold), "d")
     assert found.level == level
     if level == CARE:
         assert [item["rule"] for item in found.findings] == ["students"]
@@ -113,18 +113,18 @@ def test_students_that_learned_nothing_are_a_finding(low: float, level: str) -> 
 
 
 def test_what_people_said_stands_in_place_of_what_validation_foresees() -> None:
-    people = verdict(by_people(POOL.top), "d")
+    people = reach_verdict(by_people(POOL.top), "d")
     assert people.level == USE and "people found 84.0\u00a0% [82, 86] of the 2,000 selected labels right (200 rows" in (
         people.sentence
     )
     for few, rules in ((100, []), (99, ["shift"])):  # a shift that people looked at does not matter by itself
         for fields in ({"shift": DIFFERENT}, {"foreign": FOREIGN}):
-            found = verdict(by_people(POOL.top, rows=few, **fields), "d")
+            found = reach_verdict(by_people(POOL.top, rows=few, **fields), "d")
             assert [item["rule"] for item in found.findings] == rules
     alone = by_people(POOL.top, validation=None, foreseen=None)
-    assert verdict(alone, "d").level == USE and verdict(replace(alone, checked=None), "d").level == STOP
+    assert reach_verdict(alone, "d").level == USE and reach_verdict(replace(alone, checked=None), "d").level == STOP
     gold = replace(by_people(about(0.2, 0.1, 0.3)), pool=POOL)  # of all selected rows, not of some
-    assert verdict(gold, "d").level == USE
+    assert reach_verdict(gold, "d").level == USE
 
 
 def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> None:
@@ -144,7 +144,7 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
         return ReviewRecord(name=name, strata=given, **{**last, **fields})
 
     def of(*reviews: ReviewRecord) -> ReviewedPurity | None:
-        return checked(reviews, 0, "trust", selection, trust=0.7, confidence=0.99)
+        return find_reviewed_purity(reviews, 0, "trust", selection, trust=0.7, confidence=0.99)
 
     one = of(review("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
     assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 4, 2, 0.8)
@@ -168,11 +168,11 @@ def test_people_seldom_raise_a_false_alarm_and_seldom_miss_a_fall() -> None:
     for fall in (0.0, 0.25):
         found = 0
         for _ in range(200):
-            top = proportion(int(rng.binomial(200, 0.85)), 200, confidence=CONFIDENCE)
+            top = compute_proportion(int(rng.binomial(200, 0.85)), 200, confidence=CONFIDENCE)
             right = int(rng.hypergeometric(int(1000 * (0.85 - fall)), int(1000 * (0.15 + fall)), 200))
-            people = share_of_finite(right, 200, 1000, confidence=CONFIDENCE)
+            people = compute_finite_share(right, 200, 1000, confidence=CONFIDENCE)
             given = by_people(people, validation=replace(GOOD, top=top), trust=0.6)
-            found += any(item["rule"] == "purity" for item in verdict(given, "d").findings)
+            found += any(item["rule"] == "purity" for item in reach_verdict(given, "d").findings)
         alarms[fall] = found
     assert alarms[0.0] <= 10 and alarms[0.25] >= 190
 
@@ -321,7 +321,7 @@ BEATEN = (
     ],
 )
 def test_each_rule_finds_its_own_sickness(evidence: Evidence, rule: str, level: str, words: str) -> None:
-    found = verdict(evidence, "runs/mine")
+    found = reach_verdict(evidence, "runs/mine")
     (finding,) = [item for item in found.findings if item["rule"] == rule]
     assert finding["level"] == level and words in finding["finding"] and finding["next"]
     assert found.level == max((item["level"] for item in found.findings), key=["use it", CARE, STOP].index)
@@ -332,26 +332,26 @@ def test_each_rule_finds_its_own_sickness(evidence: Evidence, rule: str, level: 
 def test_what_does_no_harm_is_no_finding() -> None:
     """States that differ, where an audit set shows the purity; a slight difference that costs no purity; a small set
     beside a large audit set."""
-    assert verdict(replace(HEALTHY, pool=POOL, shift=DIFFERENT, foreign=FOREIGN), "d").level == USE
-    assert verdict(replace(HEALTHY, shift={"differs": True, "strength": "slight"}), "d").level == USE
-    few = foreign_to_json(Foreign(share=about(0.009, 0.001, 0.02), p_value=1e-3, by="distance"))
-    assert few["warning"] is None and verdict(replace(HEALTHY, foreign=few), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, pool=POOL, shift=DIFFERENT, foreign=FOREIGN), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, shift={"differs": True, "strength": "slight"}), "d").level == USE
+    few = describe_foreign(Foreign(share=about(0.009, 0.001, 0.02), p_value=1e-3, by="distance"))
+    assert few["warning"] is None and reach_verdict(replace(HEALTHY, foreign=few), "d").level == USE
     few = replace(GOOD, rows=30, rarer=9, auc=about(0.6, 0.4, 0.8), top=about(0.8, 0.5, 0.95))
-    assert verdict(replace(HEALTHY, validation=few, pool=POOL), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, validation=few, pool=POOL), "d").level == USE
 
 
 def test_a_signal_that_is_not_shown_to_be_better_and_a_few_copies_are_no_finding() -> None:
-    assert verdict(replace(HEALTHY, rivals=NONE_BETTER), "d").level == USE
-    assert verdict(replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=800)), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, rivals=NONE_BETTER), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=800)), "d").level == USE
     wide = Foreseen(purity=about(0.45, 0.4, 0.49), drop=about(0.0, -0.1, 0.1))  # the interval that decides has 99 %
-    assert verdict(replace(HEALTHY, foreseen=wide), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, foreseen=wide), "d").level == USE
     everything = replace(POOL, share_right=about(0.84, 0.8, 0.88), top=about(0.84, 0.8, 0.88, 4000))
-    (finding,) = verdict(replace(HEALTHY, pool=everything), "d").findings
+    (finding,) = reach_verdict(replace(HEALTHY, pool=everything), "d").findings
     assert finding["rule"] == "useful"  # all parsed rows are selected: nothing was told apart
 
 
 def test_a_beaten_trust_is_told_which_line_to_write() -> None:
-    found = verdict(replace(HEALTHY, rivals=BEATEN), "d")
+    found = reach_verdict(replace(HEALTHY, rivals=BEATEN), "d")
     (finding,) = found.findings
     assert finding["next"].endswith("selection: {arms: [entropy]}.") and found.sentence.startswith("Use with care: ")
     assert "least log-probability" not in found.sentence  # the signal with the highest AUC is named
@@ -361,40 +361,40 @@ def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -
     pool = replace(POOL, top=about(0.7, 0.68, 0.72))  # far below validation's top
     low = Foreseen(purity=about(0.71, 0.66, 0.76), drop=about(0.14, 0.1, 0.18))
     free = replace(HEALTHY, pool=replace(pool, top_trust=0.7), foreseen=low)
-    assert verdict(free, "d").level == CARE
-    assert verdict(replace(free, capped=True), "d").level == USE
-    assert verdict(replace(free, capped=True, pool=None, shift={**DIFFERENT, "differs": False}), "d").level == USE
+    assert reach_verdict(free, "d").level == CARE
+    assert reach_verdict(replace(free, capped=True), "d").level == USE
+    assert reach_verdict(replace(free, capped=True, pool=None, shift={**DIFFERENT, "differs": False}), "d").level == USE
     fallen = replace(free, capped=True, foreseen=replace(low, purity=about(0.8, 0.76, 0.84)))
-    (finding,) = verdict(fallen, "d").findings
+    (finding,) = reach_verdict(fallen, "d").findings
     assert finding["rule"] == "purity" and "80.0\u00a0% on validation rows of the same trust" in finding["finding"]
 
 
 def test_an_auc_that_is_not_known_to_a_tenth_is_of_too_few_rows() -> None:
     few = replace(GOOD, rows=100, rarer=20)
     for low, high, rules in ((0.65, 0.86, ["rows"]), (0.68, 0.87, [])):
-        found = verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, low, high, 100))), "d")
+        found = reach_verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, low, high, 100))), "d")
         assert [item["rule"] for item in found.findings] == rules
     assert (
         "an interval of at most 0.2 is needed"
-        in verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.65, 0.86, 100))), "d").sentence
+        in reach_verdict(replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.65, 0.86, 100))), "d").sentence
     )
     audited = replace(HEALTHY, validation=replace(few, auc=about(0.78, 0.6, 0.9, 100)), pool=POOL)  # the pool tells
-    assert verdict(audited, "d").level == USE
+    assert reach_verdict(audited, "d").level == USE
 
 
 def test_as_many_unseen_labels_as_are_expected_are_no_finding() -> None:
-    assert verdict(replace(HEALTHY, unseen=UNSEEN), "d").level == USE  # 5 %
+    assert reach_verdict(replace(HEALTHY, unseen=UNSEEN), "d").level == USE  # 5 %
     expected = replace(UNSEEN, num_rows=80, expected=0.08)  # few labelled rows, some of them with labels of their own
-    assert verdict(replace(HEALTHY, unseen=expected), "d").level == USE
-    assert verdict(replace(HEALTHY, unseen=replace(expected, num_rows=81)), "d").level == CARE
+    assert reach_verdict(replace(HEALTHY, unseen=expected), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, unseen=replace(expected, num_rows=81)), "d").level == CARE
 
 
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
-    found = verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
+    found = reach_verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
     assert found.findings[0]["next"].endswith("curate review draw runs/mine --num 200.")
-    good, bad = verdict(HEALTHY, "d").to_json(), found.to_json()
-    assert gravest([bad, good])["generation"] == 0 and gravest([good, good])["generation"] == 1
-    assert gravest([good])["generation"] is None and gravest([None]) is None
+    good, bad = reach_verdict(HEALTHY, "d").to_json(), found.to_json()
+    assert find_gravest([bad, good])["generation"] == 0 and find_gravest([good, good])["generation"] == 1
+    assert find_gravest([good])["generation"] is None and find_gravest([None]) is None
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
@@ -440,11 +440,11 @@ def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> N
             np.mean(np.digitize(chosen, edges) == b) * right_N[np.digitize(trust_N, edges) == b].mean()
             for b in range(10)
         )
-        found = foreseen(rows, "trust", 400, chosen)
+        found = foresee_purity(rows, "trust", 400, chosen)
         assert found.purity.value == pytest.approx(expected, abs=2e-3)
         assert found.purity.low < (1 + low) / 2 < found.purity.high
-    assert foreseen(rows, "trust", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
-    assert foreseen(rows, "trust", 400, np.zeros(0)) is None
+    assert foresee_purity(rows, "trust", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
+    assert foresee_purity(rows, "trust", 400, np.zeros(0)) is None
 
 
 def test_the_intervals_that_decide_have_their_level() -> None:
@@ -456,14 +456,14 @@ def test_the_intervals_that_decide_have_their_level() -> None:
         judged = Judged(
             row_ids_N=np.arange(200), correct_N=rng.random(200) < trust, parsed_N=np.ones(200, bool), scores={}
         )
-        found = brier_excess(trust, judged, 0.5)
+        found = compute_brier_excess(trust, judged, 0.5)
         outside += not found.low <= truth <= found.high
     assert outside <= 40
     first, second = (rng.binomial(100, share, 2000) for share in (0.8, 0.7))
     low, high = ({k: beta.ppf(p, k + (p > 0.5), 100 - k + (p < 0.5)) for k in range(1, 100)} for p in (0.005, 0.995))
     for a, b in zip(first, second, strict=True):
         one, other = (about(k / 100, low[k], high[k], 100) for k in (int(a), int(b)))
-        found = difference(one, other)
+        found = compute_difference(one, other)
         wide += not found.low <= 0.1 <= found.high
     assert wide <= 30
 
@@ -498,7 +498,7 @@ def test_rows_that_stand_for_many_count_as_many() -> None:
         def by_score(self, function: str) -> np.ndarray:
             return self.held.by_score(function)
 
-    held, counted = (quality(View(judged(times)), "trust", 50, 0.6) for times in (None, weight))
+    held, counted = (measure_quality(View(judged(times)), "trust", 50, 0.6) for times in (None, weight))
     assert held is not None and counted is not None
     for name in ("rows", "rarer", "share_right", "top", "believed"):
         assert getattr(held, name) == getattr(counted, name)
@@ -544,16 +544,16 @@ def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[
     body = unescape(page.partition("<body>")[2]).lstrip()
     assert body.startswith('<section class="verdict') and body.index(sentence) < body.index("<h1>")
     assert report["verdict"]["sign"] in body[: body.index(sentence)]
-    assert list(report).index("verdict") < 3 and verdict_lines(report)[0].endswith(sentence)
+    assert list(report).index("verdict") < 3 and describe_verdict(report)[0].endswith(sentence)
     shifted = {"source": DIFFERENT | {"warning": None}}
     found = collect(changed(run, audit=False, tests={}, training={}, shift=shifted, foreign={"trust": FOREIGN}))
-    lines, page = verdict_lines(found), unescape(render(found))
+    lines, page = describe_verdict(found), unescape(render(found))
     assert found["verdict"]["level"] != USE and any("next: " in line for line in lines)
     assert found["evidence"]["foreign"] == FOREIGN and f"selected by trust.</b> {FOREIGN['warning']}" in page
     for finding in found["verdict"]["findings"]:
         assert finding["next"] in page
     assert "Nobody has checked the pool's labels" in page and "curate review draw RUN_DIR --num 200" in page
-    assert verdict_lines({"verdict": None}) == []
+    assert describe_verdict({"verdict": None}) == []
 
 
 SHOUTING = {
@@ -606,7 +606,9 @@ def test_rows_to_look_at(run: RunRecord, report: dict[str, Any]) -> None:
         row["right"] is False for row in blind["rows"]["kinds"]["wrong"]
     )
     assert all(row["gold"] is None for row in blind["rows"]["kinds"]["selected"])
-    assert samples(run, run.generations[0], "trust", "trust", np.zeros(0), {}) is None  # report_rows is 0 or missing
+    assert (
+        collect_samples(run, run.generations[0], "trust", "trust", np.zeros(0), {}) is None
+    )  # report_rows is 0 or missing
 
 
 def test_the_texts_of_rows_are_escaped_and_cut(report: dict[str, Any]) -> None:

@@ -14,12 +14,12 @@ from benchmarks.fuzz.sealed_run import break_off, outputs, run, started
 from benchmarks.fuzz.subjects import sealed
 from curation.cli import main
 from curation.config.load import load_config
-from curation.errors import CommitError, ConfigError, RunDirError, RunFailedError, of_lance
+from curation.errors import CommitError, ConfigError, RunDirError, RunFailedError, describe_lance_error
 from curation.pipeline.work import files_of
-from curation.rundir.events import File, parsed
+from curation.rundir.events import File, parse_events
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.spending import spent_since
+from curation.rundir.spending import compute_spent_since
 from curation.storage import lease
 from curation.storage.json_files import read_json
 from curation.storage.paths import write_atomically
@@ -105,7 +105,7 @@ def test_a_lease_that_is_none_is_refused_with_what_to_remove(tmp_path: Path, con
         path.rmdir()
         path.write_bytes(content)
     with pytest.raises(RunDirError, match="remove it if no driver is running"):
-        lease.holder(tmp_path)
+        lease.find_holder(tmp_path)
 
 
 def test_lines_of_events_that_are_damaged_are_left_out(tmp_path: Path):
@@ -122,8 +122,8 @@ def test_lines_of_events_that_are_damaged_are_left_out(tmp_path: Path):
         7,
     ]
     lines = [json.dumps(good), *map(json.dumps, bad), '{"time": 5.0, "eve', "[" * 100_000, json.dumps(progress)]
-    assert list(parsed(lines)) == [good, progress]
-    assert spent_since(lines, 0.0)["a"].spans == ((5.0, 6.0),)
+    assert list(parse_events(lines)) == [good, progress]
+    assert compute_spent_since(lines, 0.0)["a"].spans == ((5.0, 6.0),)
     assert File(in_place_of(tmp_path / "events.jsonl")).last(100) == []
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(copy: Path):
     in_place_of(copy / "config.yaml")
     told = CliRunner().invoke(main, ["status", str(copy)])
     assert told.exit_code in (1, 2) and told.stderr.startswith("curate: ") and told.stderr.count("\n") == 1
-    assert io.count(io.latest(outputs(copy, "gen-0/label")["labels"]["uri"])) and started(copy)
+    assert io.count(io.find_latest(outputs(copy, "gen-0/label")["labels"]["uri"])) and started(copy)
 
 
 def test_an_error_names_the_stage_whose_table_it_is_about(made: Path):
@@ -155,8 +155,8 @@ def test_an_error_names_the_stage_whose_table_it_is_about(made: Path):
     missing = f"{outputs(made, 'gen-0/label')['labels']['uri']}/_versions/5.manifest".lstrip("/")
     error = OSError(f"LanceError(IO): Object at location {missing} not found: x, rust/lance-io/src/local.rs:12:3")
     stages = Run("test", Manifest.load(made), room=lambda: {"CPU": 1.0}, redo="curate run X --redo")
-    assert "`curate run X --redo gen-0/label` does that stage anew" in str(stages._failed("gen-0/select", error))
-    assert "`curate run X --redo gen-0/select` does" in str(stages._failed("gen-0/select", OSError("full")))
+    assert "`curate run X --redo gen-0/label` does that stage anew" in str(stages._make_failure("gen-0/select", error))
+    assert "`curate run X --redo gen-0/select` does" in str(stages._make_failure("gen-0/select", OSError("full")))
 
 
 def test_a_panic_of_lance_is_told_in_a_line(copy: Path):
@@ -169,7 +169,7 @@ def test_a_panic_of_lance_is_told_in_a_line(copy: Path):
     told = CliRunner().invoke(main, ["inspect", str(uri)])
     assert told.exit_code in (1, 2) and "damaged" in told.stderr and ".rs" not in told.stderr
     ended = RuntimeError("its work ended by PanicException: called `Result::unwrap()` in /home/x/rust/lance/src/a.rs")
-    assert of_lance(ended) == "a file of a table is damaged, and cannot be read"
+    assert describe_lance_error(ended) == "a file of a table is damaged, and cannot be read"
 
 
 def test_a_compaction_hides_no_changed_byte(tmp_path: Path):
@@ -196,9 +196,9 @@ def test_a_damaged_version_in_the_table_of_another_stage_is_out_of_the_way_of_th
     """As scores are added to labels: no version could follow one that cannot be read."""
     run(tmp_path / "run")
     manifest = Manifest.load(tmp_path / "run")
-    before = io.latest(outputs(manifest.directory, "gen-0/label")["labels"]["uri"])
+    before = io.find_latest(outputs(manifest.directory, "gen-0/label")["labels"]["uri"])
     lance.dataset(before.uri).add_columns({"score": "1.5"})
-    after = {"labels": io.latest(before.uri).to_json()}
+    after = {"labels": io.find_latest(before.uri).to_json()}
     manifest.record("gen-0/score", {}, after, rows=1, seconds=1.0, sealed=manifest.seal("gen-0/score", {}, after))
     path = min(Path(before.uri, "_versions").glob("*.manifest"))
     content = bytearray(path.read_bytes())
@@ -210,7 +210,7 @@ def test_a_damaged_version_in_the_table_of_another_stage_is_out_of_the_way_of_th
     lost = Manifest.load(manifest.directory).lost
     assert set(lost) == (set() if how is None else {"gen-0/score"})
     set_torn_aside(before.uri, after=before.version)
-    if io.latest(before.uri).version != before.version:
+    if io.find_latest(before.uri).version != before.version:
         io.open_table(before).restore()
     lance.dataset(before.uri).add_columns({"again": "2.5"})
-    assert io.read(io.latest(before.uri)).drop(["again"]).equals(io.read(before))
+    assert io.read(io.find_latest(before.uri)).drop(["again"]).equals(io.read(before))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from curation.config import TrustConfig
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Done, Out, Skipped, Stage, Unknown, key_of, ordered
+from curation.rundir.graph import Done, Out, Skipped, Stage, Unknown, make_cache_key, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.status import Recorded, statuses
+from curation.rundir.status import Recorded, iter_statuses
 
 
 def stage(name: str, outputs: Any = None, *, settings: Any = None, needs: Any = (), revision: int = 1, **inputs: Any):
@@ -28,13 +28,13 @@ def stage(name: str, outputs: Any = None, *, settings: Any = None, needs: Any = 
 
 
 def states(targets: list[Out], records: dict[str, Recorded]) -> dict[str, str]:
-    return {status.stage.name: status.words for status in statuses(ordered(targets), records)}
+    return {status.stage.name: status.words for status in iter_statuses(order_stages(targets), records)}
 
 
 def run(tmp_path: Any, targets: list[Out]) -> tuple[list[str], Any]:
     """The stages that were done, and all that is known then."""
     manifest = Manifest.load(tmp_path)
-    known = Run("test", manifest, max_stages=1, room=dict).do(ordered(targets))
+    known = Run("test", manifest, max_stages=1, room=dict).do(order_stages(targets))
     events = [json.loads(line) for line in manifest.events.last(1 << 20)]
     done = [event["stage"] for event in events if event["event"] == "finished"]
     (tmp_path / "events.jsonl").unlink(missing_ok=True)
@@ -128,34 +128,34 @@ def test_work_takes_references_and_sections_and_the_key_holds_json():
         work=lambda task: Done(outputs={}, rows=0),
         inputs={"labels": made.table("labels"), "trust": TrustConfig(width=256), "pair": (1, 2)},
     )
-    key = key_of(read, {"make": {"labels": {"uri": "x", "version": 2}}})
+    key = make_cache_key(read, {"make": {"labels": {"uri": "x", "version": 2}}})
     assert key["labels"] == {"uri": "x", "version": 2} and key["pair"] == [1, 2] and key["trust"] == {"width": 256}
     assert json.loads(json.dumps(key)) == key
     with pytest.raises(Unknown):
-        key_of(read, {})
+        make_cache_key(read, {})
     assert made.table("labels").read({"uri": "x", "version": 2}) == TableRef(uri="x", version=2)
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, b"x", {"a": {3}}, [complex(1, 1)]])
 def test_a_key_refuses_what_is_no_json(value: Any):
     with pytest.raises(TypeError, match=r"which is not (JSON|a string)"):
-        key_of(stage("read", value=value), {})
+        make_cache_key(stage("read", value=value), {})
 
 
 def test_a_key_refuses_nan():
     with pytest.raises(ValueError, match="not JSON compliant"):
-        fingerprint(key_of(stage("read", value=math.nan), {}))
+        fingerprint(make_cache_key(stage("read", value=math.nan), {}))
 
 
 def test_two_stages_of_one_name_and_circles_are_refused():
     one, other = stage("same", seed=0), stage("same", seed=1)
     with pytest.raises(ValueError, match="two stages are called same"):
-        ordered([one.value("said"), other.value("said")])
+        order_stages([one.value("said"), other.value("said")])
     inputs: dict[str, Any] = {}
     first = Built(name="first", work=lambda task: Done(outputs={}, rows=0), inputs=inputs)
     inputs["second"] = stage("second", first=first.value("x")).value("x")
     with pytest.raises(ValueError, match="waits for itself"):
-        ordered([first.value("x")])
+        order_stages([first.value("x")])
 
 
 @st.composite
@@ -198,7 +198,7 @@ def test_what_is_redone_is_exactly_what_reads_something_that_changed(tmp_path_fa
         for place, (reads, _) in enumerate(shape)
         if place == changed or any(before_content[other] != after_content[other] for other in reads)
     ]
-    planned = list(statuses(ordered(build(after)), Manifest.load(directory).records))
+    planned = list(iter_statuses(order_stages(build(after)), Manifest.load(directory).records))
     done, known = run(directory, build(after))
     assert sorted(done) == sorted(expected)
     assert {status.stage.name for status in planned if status.state == "changed"} <= set(done)

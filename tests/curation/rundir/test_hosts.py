@@ -10,11 +10,11 @@ import pytest
 from built import Built
 
 from curation.errors import RunFailedError
-from curation.rundir.graph import Done, Stage, ordered
+from curation.rundir.graph import Done, Stage, order_stages
 from curation.rundir.hosts import Host, Hosts
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
-from curation.stopping import waited_for
+from curation.stopping import wait_for_call
 
 ONE = {"CPU": 1.0}
 
@@ -31,7 +31,7 @@ class Thing:
         with self._lock:
             self._now += 1
             self.most = max(self.most, self._now)
-        waited_for(lambda: time.sleep(seconds))
+        wait_for_call(lambda: time.sleep(seconds))
         with self._lock:
             self._now -= 1
 
@@ -72,7 +72,7 @@ class Works:
 def do(directory: Path, stages: list[Stage], *, cpus: float, hold_cpus: bool = True) -> None:
     with closing(Hosts(hold_cpus=hold_cpus)) as hosts:
         made = Run("test", Manifest.load(directory), room=lambda: {"CPU": cpus}, hosts=hosts)
-        made.do(ordered([stage.value("name") for stage in stages]))
+        made.do(order_stages([stage.value("name") for stage in stages]))
 
 
 def model(name: str, *, kind: str | None = None, shared: bool = True) -> Host:
@@ -191,6 +191,6 @@ def test_hosts_that_outlive_a_run_serve_the_next_one(tmp_path):
     with closing(Hosts(outlive_runs=True)) as hosts:
         for name in ("one", "two"):
             run = Run(name, Manifest.load(tmp_path / name), room=lambda: {"CPU": 1.0}, hosts=hosts)
-            run.do(ordered([works.stage(name, model("teacher")).value("name")]))
+            run.do(order_stages([works.stage(name, model("teacher")).value("name")]))
         assert works.log == ["start", "one", "two"]
     assert works.log == ["start", "one", "two", "close"]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from built import Built
 
-from curation.cluster.versions import versions
+from curation.cluster.versions import find_versions
 from curation.errors import RunDirError
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Position
-from curation.rundir.manifest import Manifest, signed
-from curation.rundir.status import Status, status_of
+from curation.rundir.manifest import Manifest, sign_text
+from curation.rundir.status import Status, find_status
 from curation.stages.judge import Judge
 from curation.stages.label import Label
 from curation.storage.paths import write_atomically
@@ -87,7 +87,7 @@ def test_readers_and_killed_writers_see_whole_files_only(tmp_path: Path):
 
 def status(manifest: Manifest, inputs: dict[str, Any]) -> Status:
     """Where the stage ``select`` of these inputs stands."""
-    return status_of(
+    return find_status(
         Built(name="select", work=lambda task: Done(outputs={}, rows=0), inputs=inputs), {}, manifest.records
     )
 
@@ -129,7 +129,7 @@ def test_outputs_that_are_no_json_are_refused(tmp_path: Path):
 def test_the_file_names_the_versions_that_made_it(tmp_path: Path):
     Manifest.load(tmp_path).record("select", INPUTS, {}, rows=5, seconds=1)
     raw = json.loads((tmp_path / "manifest.json").read_text())
-    assert raw["versions"] == versions() and re.match(r"3\.\d+\.", raw["versions"]["python"])
+    assert raw["versions"] == find_versions() and re.match(r"3\.\d+\.", raw["versions"]["python"])
     assert {"ray", "torch", "transformers", "pylance"} <= set(raw["versions"])
 
 
@@ -203,7 +203,7 @@ def test_a_directory_of_an_earlier_format_is_read_and_not_gone_on_with(tmp_path:
     manifest.record("select", key(INPUTS), {"n": 5}, rows=5, seconds=1)
     Manifest.load(tmp_path).require_current()
     path = tmp_path / "manifest.json"
-    path.write_text(signed(path.read_text().replace('"format": 5', '"format": 3')))
+    path.write_text(sign_text(path.read_text().replace('"format": 5', '"format": 3')))
     old = Manifest.load(tmp_path)
     assert old.stages["select"].outputs == {"n": 5}
     with pytest.raises(RunDirError, match=r"is of format 3, .* goes on with format 5 alone; give another name"):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from built import Built
 
 from curation.refs import ModelRef
-from curation.rundir.graph import Done, In, Stage, ordered
+from curation.rundir.graph import Done, In, Stage, order_stages
 from curation.rundir.hosts import Host
 from curation.rundir.merging import Merged
 
@@ -34,12 +34,12 @@ def names(stages):
 def test_stages_with_equal_inputs_are_one_and_the_others_have_names_of_their_own():
     merged = Merged()
     ends = [merged.stage(graph(states=["a"], learning_rate=rate, settings=rate)) for rate in (1, 2, 1)]
-    stages = ordered([end.value() for end in ends])
+    stages = order_stages([end.value() for end in ends])
     assert sorted(names(stages)) == ["gen-0/label", *["gen-0/score"] * 2, *["gen-0/trust"] * 2]
     assert ends[0] is ends[2] and ends[0] is not ends[1]
     assert len({stage.name for stage in stages}) == 5
     again = [merged.stage(graph(states=["b"], learning_rate=1)), *ends]
-    assert sorted(names(ordered([end.value() for end in again]))).count("gen-0/label") == 2
+    assert sorted(names(order_stages([end.value() for end in again]))).count("gen-0/label") == 2
 
 
 def test_names_do_not_depend_on_what_was_merged_before():

@@ -19,7 +19,7 @@ from curation.refs import TrustRef
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.storage.inside import from_record, run_around, to_record
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, to_place
 from curation.trust import saved
 
 
@@ -108,14 +108,14 @@ def test_a_key_does_not_depend_on_where_the_directory_is(tmp_path: Path) -> None
     assert names[0] == names[1]
 
 
-@pytest.mark.parametrize("home", [Path("/runs/a"), place("s3://bucket/runs/a")])
+@pytest.mark.parametrize("home", [Path("/runs/a"), to_place("s3://bucket/runs/a")])
 def test_a_text_that_looks_like_a_relative_path_is_read_as_it_was(home: Place) -> None:
     texts = ["./x", "././x", ".", "", "./", "x/./y", f"{home}", f"{home}/x", f"{home}x", f"{home}/x/", f"see {home}/x"]
     value = {"list": texts, "./key": 1, "deep": {"none": None, "n": 1.5, "same": [*texts, [True]]}}
     kept = to_record(value, home)
     assert from_record(json.loads(json.dumps(kept)), home)["deep"]["same"][:9] == [*texts[:9]]
     assert from_record(kept, home)["./key"] == 1 and kept["list"][7] == "./x" and kept["list"][10] == texts[10]
-    assert from_record(kept, place("/elsewhere"))["list"][6:8] == ["/elsewhere", "/elsewhere/x"]
+    assert from_record(kept, to_place("/elsewhere"))["list"][6:8] == ["/elsewhere", "/elsewhere/x"]
 
 
 def test_the_run_around_a_path(made: Path, tmp_path: Path) -> None:

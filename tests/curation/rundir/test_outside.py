@@ -19,12 +19,12 @@ from curation.commands.export.files import ExportFolder, write_model
 from curation.errors import RunDirError
 from curation.filter.output import check_home, load_content, publish
 from curation.refs import TableRef
-from curation.rundir.manifest import Manifest, signed
+from curation.rundir.manifest import Manifest, sign_text
 from curation.rundir.sealed import find_lost, load
 from curation.storage import lease
-from curation.storage.digest import content_of
-from curation.storage.inside import inside
-from curation.storage.paths import place
+from curation.storage.digest import compute_content
+from curation.storage.inside import resolve_inside
+from curation.storage.paths import to_place
 from curation.tables import io
 
 STAGE = "gen-0/label-pool"
@@ -49,7 +49,7 @@ def rewrite(home: Path, change: Callable[[Any], object]) -> None:
     """Change the manifest, with the digest that fits: anyone can compute it."""
     content = json.loads((home / "manifest.json").read_text())
     change(content)
-    (home / "manifest.json").write_text(signed(json.dumps(content, indent=1)))
+    (home / "manifest.json").write_text(sign_text(json.dumps(content, indent=1)))
 
 
 def rename_stage(content: Any, name: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_list_that_names_files_outside_is_not_what_a_stage_wrote(tmp_path: Pat
     for name in OUTSIDE:
         text = json.dumps({str(name): [0, "xxh3:"]})
         (tmp_path / "run" / "sums.json").write_text(text)
-        found = {"sums": "sums.json", "content": content_of(text.encode())}
+        found = {"sums": "sums.json", "content": compute_content(text.encode())}
         listed = load(tmp_path / "run", found)
         assert listed is None or name in (None, "gen-0\\..\\victim", "a\nb"), name
         assert find_lost(tmp_path / "run", {STAGE: found}).keys() == {STAGE}
@@ -261,18 +261,18 @@ def test_an_export_copies_no_file_behind_a_link(tmp_path: Path) -> None:
 
 def test_in_an_object_store_names_are_held_to_the_same() -> None:
     with object_store() as server:
-        home = place(server.url("runs/mine"))
-        victim = place(server.url("runs/victim/label-pool-0a1b2c3d/mine"))
+        home = to_place(server.url("runs/mine"))
+        victim = to_place(server.url("runs/victim/label-pool-0a1b2c3d/mine"))
         victim.put(b"mine")
         manifest = Manifest.load(home)
         manifest.record(STAGE, {"seed": 0}, {}, rows=1, seconds=0.0)
         path = home / "manifest.json"
         content = json.loads(path.read_text())
         rename_stage(content, "../victim/label-pool")
-        path.put(signed(json.dumps(content, indent=1)).encode())
+        path.put(sign_text(json.dumps(content, indent=1)).encode())
         told = CliRunner().invoke(main, ["clean", str(home), "--older-than", "0"])
         assert told.exit_code == 2 and "../victim/label-pool" in told.output and victim.read_bytes() == b"mine"
         with pytest.raises(RunDirError, match="must lie in the directory"):
-            inside(home, "../victim", "a test")
+            resolve_inside(home, "../victim", "a test")
         with pytest.raises(RunDirError, match=r"without parts \. and \.\."):
-            place(f"{home}/../victim")
+            to_place(f"{home}/../victim")

@@ -13,13 +13,13 @@ import pytest
 from built import Built
 
 from curation.errors import ConfigError, RunFailedError
-from curation.rundir.graph import Done, Out, Stage, ordered
-from curation.rundir.load import Load, fits
+from curation.rundir.graph import Done, Out, Stage, order_stages
+from curation.rundir.load import Load, has_room
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task, Timing
-from curation.stopping import Stopped, arriving, stopped_by_signals, waited_for
+from curation.stopping import Stopped, iter_arriving, stopped_by_signals, wait_for_call
 from curation.storage import lease
-from curation.storage.conditional import register_of
+from curation.storage.conditional import make_register
 from curation.telemetry import standing
 
 
@@ -34,7 +34,7 @@ class Crowd:
             with self._lock:
                 self._now += 1
                 self.most = max(self.most, self._now)
-            waited_for(lambda: time.sleep(self.seconds))
+            wait_for_call(lambda: time.sleep(self.seconds))
             with self._lock:
                 self._now -= 1
             if error is not None:
@@ -46,7 +46,7 @@ class Crowd:
 
 def run(directory: Path, stages: list[Stage], *, cpus: float = 4.0, most: int | None = None) -> Any:
     made = Run("test", Manifest.load(directory), max_stages=most, room=lambda: {"CPU": cpus})
-    return made.do(ordered([stage.value("name") for stage in stages]))
+    return made.do(order_stages([stage.value("name") for stage in stages]))
 
 
 def events(directory: Path) -> list[tuple[str, str]]:
@@ -70,7 +70,7 @@ def test_of_the_stages_that_can_start_the_longest_starts_first(tmp_path):
     stages = [crowd.stage(name, seed=place) for place, name in enumerate(seconds)]
     timing = Timing(lasts=lambda stage: seconds[stage.name])
     made = Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 1.0}, timing=timing)
-    made.do(ordered([stage.value("name") for stage in stages]))
+    made.do(order_stages([stage.value("name") for stage in stages]))
     assert [name for event, name in events(tmp_path) if event == "started"] == ["long", "middle", "short"]
 
 
@@ -85,18 +85,20 @@ def test_loads_fit_beside_each_other_where_there_is_room_and_one_that_is_too_lar
         return Load(shared, {"CPU": cpus, "GPU": gpus})
 
     room = {"CPU": 4.0, "GPU": 1.0}
-    assert fits(load(2), [load(2)], room) and not fits(load(2.5), [load(2)], room)
-    assert not fits(load(1), [load(64)], room) and not fits(load(64), [load(1)], room)
-    assert fits(load(1), [load(3, 1)], room) and not fits(load(1, 0.5), [load(3, 1)], room)
-    assert fits(load(3, 1, "model"), [load(3, 1, "model")], room), "one host serves both"
-    assert fits(load(4, 1, "model"), [load(3, 1, "model")], room), "it grows"
-    assert not fits(load(4, 1, "model"), [load(3, 1, "model"), load(1)], room)
-    assert fits(load(1), [load(2, 0, "model"), load(3, 0, "model")], room), "together they take what the larger takes"
-    assert not fits(load(3), [load(1, 0, "model"), load(1, 0, "other")], room)
+    assert has_room(load(2), [load(2)], room) and not has_room(load(2.5), [load(2)], room)
+    assert not has_room(load(1), [load(64)], room) and not has_room(load(64), [load(1)], room)
+    assert has_room(load(1), [load(3, 1)], room) and not has_room(load(1, 0.5), [load(3, 1)], room)
+    assert has_room(load(3, 1, "model"), [load(3, 1, "model")], room), "one host serves both"
+    assert has_room(load(4, 1, "model"), [load(3, 1, "model")], room), "it grows"
+    assert not has_room(load(4, 1, "model"), [load(3, 1, "model"), load(1)], room)
+    assert has_room(load(1), [load(2, 0, "model"), load(3, 0, "model")], room), (
+        "together they take what the larger takes"
+    )
+    assert not has_room(load(3), [load(1, 0, "model"), load(1, 0, "other")], room)
     all_cores = load(math.inf, 0, "model")
-    assert fits(all_cores, [all_cores], room), "its actors serve a second pass as well"
-    assert fits(all_cores, [load(0, 1)], room) and not fits(all_cores, [load(1)], room)
-    assert not fits(load(1), [all_cores], room)
+    assert has_room(all_cores, [all_cores], room), "its actors serve a second pass as well"
+    assert has_room(all_cores, [load(0, 1)], room) and not has_room(all_cores, [load(1)], room)
+    assert not has_room(load(1), [all_cores], room)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
         def work(task: Task) -> Done:
             done = 0
             try:
-                for _ in arriving(_slowly()):
+                for _ in iter_arriving(_slowly()):
                     done += 1
             except BaseException:
                 (tmp_path / name).write_text(str(done))
@@ -149,7 +151,7 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
     timer.start()
     begun = time.monotonic()
     with stopped_by_signals(), pytest.raises(raised):
-        Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 4.0}).do(ordered(stages))
+        Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 4.0}).do(order_stages(stages))
     signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begun < 10
     assert [(tmp_path / f"pass-{index}").read_text() for index in range(3)] == ["3"] * 3
@@ -161,7 +163,7 @@ def test_a_lease_that_is_lost_breaks_off_the_stages_at_once_and_leaves_the_other
     with lease.hold(tmp_path, seconds=0.6) as held:
         manifest = Manifest.load(tmp_path, guard=held.still_held)
         stage = Crowd(seconds=60).stage("long")
-        register = register_of(tmp_path / "lease")
+        register = make_register(tmp_path / "lease")
 
         def take() -> None:
             token = None
@@ -187,10 +189,10 @@ def test_what_arrives_in_a_thread_comes_in_order_with_its_error():
 
     found = []
     with pytest.raises(ConfigError, match="is wrong"):
-        for number in arriving(numbers()):
+        for number in iter_arriving(numbers()):
             found.append(number)
-    assert found == list(range(5)) and list(arriving([])) == []
-    assert waited_for(lambda: 3) == 3
+    assert found == list(range(5)) and list(iter_arriving([])) == []
+    assert wait_for_call(lambda: 3) == 3
 
 
 def test_a_stage_without_progress_is_named_after_a_silence(tmp_path, capsys, monkeypatch):

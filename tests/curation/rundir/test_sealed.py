@@ -12,17 +12,17 @@ from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import NUM_FRAGMENTS, outputs, run, stages, started
 from curation.commands.verify.check import verify
-from curation.errors import RunDirError, TableError, of_lance
+from curation.errors import RunDirError, TableError, describe_lance_error
 from curation.refs import TableRef
-from curation.rundir.graph import dependents
+from curation.rundir.graph import find_dependents
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import list_of, load
-from curation.rundir.status import statuses
-from curation.storage.digest import quick_content
-from curation.storage.paths import place
+from curation.rundir.status import iter_statuses
+from curation.storage.digest import compute_quick_content
+from curation.storage.paths import to_place
 from curation.tables import columns, commits, io
 from curation.tables.digests import digest_in, find_changed
-from curation.tables.versions import files_of, manifest_names
+from curation.tables.versions import list_version_files, make_manifest_names
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def copy(made: Path) -> Path:
 
 
 def states(directory: Path) -> dict[str, str]:
-    return {status.stage.name: status.state for status in statuses(stages(), Manifest.load(directory).records)}
+    return {status.stage.name: status.state for status in iter_statuses(stages(), Manifest.load(directory).records)}
 
 
 def labels(directory: Path) -> Path:
@@ -83,13 +83,13 @@ def test_weights_that_were_cut_off_are_fitted_again(copy: Path):
 def test_a_whole_table_that_is_gone_is_made_again(copy: Path):
     shutil.rmtree(labels(copy))
     run(copy)
-    assert io.count(io.latest(str(labels(copy)))) and not verify(str(copy), lambda _: None).damage
+    assert io.count(io.find_latest(str(labels(copy)))) and not verify(str(copy), lambda _: None).damage
 
 
 @pytest.mark.parametrize("lost", ["data", "_versions"])
 def test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it(copy: Path, lost: str):
-    ref = io.latest(str(labels(copy)))
-    named = next(iter(files_of(ref))) if lost == "data" else manifest_names(ref.version)[0]
+    ref = io.find_latest(str(labels(copy)))
+    named = next(iter(list_version_files(ref))) if lost == "data" else make_manifest_names(ref.version)[0]
     (labels(copy) / named).unlink()
     with pytest.raises(
         RunDirError, match="stage gen-0/label is damaged: 1 of its files is missing or cut off"
@@ -99,7 +99,7 @@ def test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it(copy:
     assert states(copy) == {"gen-0/label": "damaged", "gen-0/trust": "waits", "gen-0/select": "waits"}
     # what the command does
     before, place_before = len(started(copy)), labels(copy)
-    Manifest.load(copy).redo(dependents(["gen-0/label"], stages()))
+    Manifest.load(copy).redo(find_dependents(["gen-0/label"], stages()))
     run(copy)
     assert [line.partition(":")[0] for line in started(copy)[before:]] == ["gen-0/label", "gen-0/trust", "gen-0/select"]
     assert labels(copy).parent == place_before.parent.with_name(f"{place_before.parent.name}.1")
@@ -109,7 +109,7 @@ def test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it(copy:
 def test_without_that_command_the_folder_to_remove_is_named_and_removing_it_helps(copy: Path):
     from curation.rundir.run import Run
 
-    (labels(copy) / next(iter(files_of(io.latest(str(labels(copy))))))).unlink()
+    (labels(copy) / next(iter(list_version_files(io.find_latest(str(labels(copy))))))).unlink()
     with pytest.raises(RunDirError, match=f"or remove {labels(copy).parent}: the same command then makes it again"):
         Run("test", Manifest.load(copy), room=lambda: {"CPU": 1.0}).do(stages())
     shutil.rmtree(labels(copy).parent)
@@ -118,20 +118,22 @@ def test_without_that_command_the_folder_to_remove_is_named_and_removing_it_help
 
 
 def test_only_what_depends_on_a_stage_is_done_again():
-    assert dependents(["gen-0/trust"], stages()) == ["gen-0/trust", "gen-0/select"]
-    assert dependents(["gen-0/select"], stages()) == ["gen-0/select"]
+    assert find_dependents(["gen-0/trust"], stages()) == ["gen-0/trust", "gen-0/select"]
+    assert find_dependents(["gen-0/select"], stages()) == ["gen-0/select"]
 
 
 def test_digests_are_taken_by_the_writers_and_the_records_stay_small(made: Path):
     """A record holds the digest of a list, however many files there are."""
-    ref = io.latest(str(labels(made)))
+    ref = io.find_latest(str(labels(made)))
     record = Manifest.load(made).stages["gen-0/label"]
     listed = {made / path: content for path, content in (load(made, record.sealed) or {}).items()}
-    named = files_of(ref)
+    named = list_version_files(ref)
     assert named and {labels(made) / name for name in named} < listed.keys()
-    assert all(content == quick_content(path) for path, content in listed.items())
+    assert all(content == compute_quick_content(path) for path, content in listed.items())
     data = list((labels(made) / "data").iterdir())
-    assert 0 < len(data) < NUM_FRAGMENTS and all(digest_in(path.name) == quick_content(path).digest for path in data)
+    assert 0 < len(data) < NUM_FRAGMENTS and all(
+        digest_in(path.name) == compute_quick_content(path).digest for path in data
+    )
     assert len(json.dumps(record.sealed)) < 200
     folder = Path(outputs(made, "gen-0/trust")["trust"]["uri"]).parent
     assert [path.name for path in folder.iterdir()] == ["net"], "a list in it would change the digest of a model there"
@@ -169,7 +171,7 @@ def test_a_byte_that_changes_between_its_writing_and_the_record_is_found(tmp_pat
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     fragments = [fragment.metadata for fragment in lance.dataset(uri).get_fragments()]
     assert find_changed(uri, fragments) == [f"data/{path.name}"]
-    manifest, made = Manifest.load(tmp_path / "run"), {"table": io.latest(uri).to_json()}
+    manifest, made = Manifest.load(tmp_path / "run"), {"table": io.find_latest(uri).to_json()}
     manifest.record("label", {}, made, rows=100, seconds=1.0, sealed=manifest.seal("label", {}, made))
     assert [(item.path, item.problem) for item in verify(str(tmp_path / "run"), lambda _: None).damage] == [
         (f"t.lance/data/{path.name}", "its content changed")
@@ -189,7 +191,7 @@ def test_what_is_made_again_in_its_folder_gets_its_own_digest(tmp_path: Path):
             made = {"net": str(path)}
             manifest.record(name, inputs, made, rows=1, seconds=1.0, sealed=manifest.seal(name, inputs, made))
     listed = load(tmp_path, manifest.stages["fit"].sealed)
-    assert listed == {str(path.relative_to(tmp_path)): quick_content(path)}
+    assert listed == {str(path.relative_to(tmp_path)): compute_quick_content(path)}
 
 
 def test_added_columns_have_digests(tmp_path: Path, local_ray):
@@ -201,12 +203,14 @@ def test_added_columns_have_digests(tmp_path: Path, local_ray):
         return pa.record_batch([pa.array(2 * batch["row_id"].to_numpy())], schema=added)
 
     after = columns.add_columns(ref, ["row_id"], added, twice)
-    (new,) = files_of(after).keys() - files_of(ref).keys()
-    assert digest_in(new) == quick_content(tmp_path / "t.lance" / new).digest
-    assert files_of(ref).keys() < files_of(after).keys() and io.read(after, ["row_id"]).equals(io.read(ref))
+    (new,) = list_version_files(after).keys() - list_version_files(ref).keys()
+    assert digest_in(new) == compute_quick_content(tmp_path / "t.lance" / new).digest
+    assert list_version_files(ref).keys() < list_version_files(after).keys() and io.read(after, ["row_id"]).equals(
+        io.read(ref)
+    )
     again = columns.add_columns(after, ["row_id"], added, twice)
     assert io.read(again).equals(io.read(after)) and again != after
-    newest = tmp_path / "t.lance" / manifest_names(again.version)[0]
+    newest = tmp_path / "t.lance" / make_manifest_names(again.version)[0]
     newest.write_bytes(newest.read_bytes()[:-5])  # no version follows it
     mended = columns.add_columns(after, ["row_id"], added, twice)
     assert io.read(mended).equals(io.read(after)) and newest.with_name(f"{newest.name}.torn").exists()
@@ -214,14 +218,14 @@ def test_added_columns_have_digests(tmp_path: Path, local_ray):
 
 def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
     with object_store() as store:
-        home = place(store.url("sealed/run"))
+        home = to_place(store.url("sealed/run"))
         run(home)
         assert not verify(str(home), lambda _: None).damage
         manifest = Manifest.load(home)
         before = store.counts()["GET"]
         assert not manifest.lost
         assert store.counts()["GET"] - before <= 1 + len(manifest.stages)
-        export = place(outputs(home, "gen-0/select")["jsonl"])
+        export = to_place(outputs(home, "gen-0/select")["jsonl"])
         content = export.read_bytes()
         export.unlink()
         run(home)
@@ -235,23 +239,25 @@ def test_a_version_that_cannot_be_read_says_what_is_wrong_with_it(tmp_path: Path
     uri = str(tmp_path / "t.lance")
     lance.write_dataset(pa.table({"row_id": [1, 2, 3]}), uri)
     with pytest.raises(TableError, match=r"version 3: a file of a table is missing \(\S+3\.manifest\)$"):
-        files_of(TableRef(uri=uri, version=3))
+        list_version_files(TableRef(uri=uri, version=3))
     (version,) = (tmp_path / "t.lance" / "_versions").glob("*.manifest")
     version.write_bytes(version.read_bytes()[:-20])
     with pytest.raises(TableError, match=r"version 1: a file of a table is damaged, and cannot be read$"):
-        files_of(TableRef(uri=uri, version=1))
+        list_version_files(TableRef(uri=uri, version=1))
 
 
 def test_an_error_of_lance_is_put_into_our_words(tmp_path: Path):
     ref = io.write(pa.table({"row_id": np.arange(10)}), str(tmp_path / "t.lance"))
     with pytest.raises(ValueError, match="rust") as version:
         lance.dataset(ref.uri, version=9)
-    assert of_lance(version.value).startswith("a file of a table is missing (") and ".rs" not in of_lance(version.value)
+    assert describe_lance_error(version.value).startswith(
+        "a file of a table is missing ("
+    ) and ".rs" not in describe_lance_error(version.value)
     (data,) = (tmp_path / "t.lance" / "data").iterdir()
     data.write_bytes(data.read_bytes()[:-1] + b"?")
     with pytest.raises((OSError, ValueError)) as cut:
         io.read(ref)
-    assert of_lance(cut.value) == "a file of a table is damaged, and cannot be read"
-    assert of_lance(ValueError("x")) is None
+    assert describe_lance_error(cut.value) == "a file of a table is damaged, and cannot be read"
+    assert describe_lance_error(ValueError("x")) is None
     full = OSError("LanceError(IO): No space left on device (os error 28), rust/lance-io/src/local.rs:12:3")
-    assert of_lance(full) == "LanceError(IO): No space left on device (os error 28)"
+    assert describe_lance_error(full) == "LanceError(IO): No space left on device (os error 28)"

@@ -7,7 +7,7 @@ import pytest
 
 from curation.config import SftConfig
 from curation.refs import ModelRef, TableRef
-from curation.rundir.graph import Done, In, InEach, Inputs, Stage, key_of, ordered, setting
+from curation.rundir.graph import Done, In, InEach, Inputs, Stage, make_cache_key, order_stages, setting
 from curation.rundir.manifest import Manifest
 from curation.rundir.merging import Merged
 from curation.rundir.run import Run
@@ -59,7 +59,7 @@ def graph(*, seed: int = 7, speed: int = 1, cpus: int = 1) -> Select:
 
 
 def test_the_work_sees_what_other_stages_made(tmp_path: Any) -> None:
-    known = Run("test", Manifest.load(tmp_path), room=dict).do(ordered([graph().value()]))
+    known = Run("test", Manifest.load(tmp_path), room=dict).do(order_stages([graph().value()]))
     assert known["select"] == {"seen": [TABLE.to_json(), 2]}
     (_, record) = Manifest.load(tmp_path).stages.values()
     table = TABLE.to_json()
@@ -68,7 +68,7 @@ def test_the_work_sees_what_other_stages_made(tmp_path: Any) -> None:
 
 def test_settings_and_resources_are_no_part_of_the_key() -> None:
     key, *others = (
-        key_of(graph(**how).choice.labels.stage, {}) for how in ({}, {"speed": 2}, {"cpus": 4}, {"seed": 8})
+        make_cache_key(graph(**how).choice.labels.stage, {}) for how in ({}, {"speed": 2}, {"cpus": 4}, {"seed": 8})
     )  # type: ignore[attr-defined]
     assert key == others[0] == others[1] != others[2]
     assert key.keys() == {"revision", "recipe", "seed"}

@@ -11,7 +11,7 @@ from scipy.special import expit
 from curation.errors import BudgetError
 from curation.hashing import hash64
 from curation.selection import Candidates, bound
-from curation.selection.bound import exact_bound, merged, tally
+from curation.selection.bound import find_exact_bound, merge_counts, tally
 from curation.selection.top_n import TopN
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 3.4e38, -3.4e38]
@@ -29,7 +29,7 @@ def sorted_ids(ids_N, scores_N, n, seed):
 
 def bound_of(rows, n, seed):
     """The bound of rows in parts."""
-    return exact_bound(lambda asked: tally(asked, rows), n, seed)
+    return find_exact_bound(lambda asked: tally(asked, rows), n, seed)
 
 
 def selected(ids_N, scores_N, n, seed, *, parts=3):
@@ -40,7 +40,7 @@ def selected(ids_N, scores_N, n, seed, *, parts=3):
         reads.append(None)
         return tally(asked, zip(np.array_split(ids_N, parts), np.array_split(scores_N, parts), strict=True))
 
-    found = exact_bound(counted, n, seed)
+    found = find_exact_bound(counted, n, seed)
     assert found.num_selected == n and found.seed == seed
     return set(ids_N[found.passes(ids_N, scores_N)].tolist()), len(reads)
 
@@ -114,11 +114,11 @@ def test_answers_for_parts_add_up():
 
     def counted(asked):
         asked_of.append(asked)
-        return merged(
+        return merge_counts(
             pickle.loads(pickle.dumps(tally(pickle.loads(pickle.dumps(asked)), [part]))) for part in parts[::-1]
         )
 
-    found = exact_bound(counted, 600_000, 3)
+    found = find_exact_bound(counted, 600_000, 3)
     assert len(asked_of) == 2 and found == bound_of(parts, 600_000, 3)
 
 
@@ -138,7 +138,7 @@ def test_few_passes_do_and_only_few_rows_are_kept(monkeypatch):
         assert answer.keys_M is None or len(answer.keys_M) == held[-1]
         return answer
 
-    exact_bound(counted, 100_000, 0)
+    find_exact_bound(counted, 100_000, 0)
     assert len(held) == 3 and held[:2] == [0, 0] and 0 < held[2] <= 1000
 
 

@@ -11,8 +11,8 @@ from benchmarks.capped import CAP, CASES, NUM_FREQUENT, Labelled
 from benchmarks.risk_simulation import chess_like
 from curation.hashing import hash64
 from curation.selection import capped
-from curation.selection.budget import rows_a_label
-from curation.selection.capped import labels_apart, num_before, walked, walked_parts
+from curation.selection.budget import compute_label_cap
+from curation.selection.capped import count_before, make_own_labels, walk_batches, walk_parts
 
 
 def by_a_walk(ids_N, scores_N, labels_N, n, cap, seed):
@@ -32,7 +32,7 @@ def by_a_walk(ids_N, scores_N, labels_N, n, cap, seed):
 
 def batches(ids_N, scores_N, labels_N, num_parts):
     """The rows as the walk reads them."""
-    known_N = np.where(labels_N < 0, labels_apart(ids_N), hash64(labels_N, 0) >> np.uint64(1))
+    known_N = np.where(labels_N < 0, make_own_labels(ids_N), hash64(labels_N, 0) >> np.uint64(1))
     for places in np.array_split(np.arange(len(ids_N)), num_parts):
         yield ids_N[places], scores_N[places], lambda some, places=places: known_N[places][some]
 
@@ -59,13 +59,13 @@ def test_parts_in_any_order_give_what_a_walk_gives(scores, num_labels, n, cap, s
     wanted = by_a_walk(ids_N, scores_N, labels_N, n, cap, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capped, "HELD_ROWS", held)
-        found = walked(batches(ids_N, scores_N, labels_N, num_parts), n, cap, seed)
+        found = walk_batches(batches(ids_N, scores_N, labels_N, num_parts), n, cap, seed)
         order_N = rng.permutation(len(ids_N))
         parts = [
-            walked(batches(ids_N[some], scores_N[some], labels_N[some], 2), n, cap, seed)
+            walk_batches(batches(ids_N[some], scores_N[some], labels_N[some], 2), n, cap, seed)
             for some in np.array_split(order_N, num_parts)
         ]
-        again = walked_parts(parts, n, cap)
+        again = walk_parts(parts, n, cap)
     assert found.row_ids_n.tolist() == again.row_ids_n.tolist() == wanted
     score_of = dict(zip(ids_N.tolist(), scores_N.tolist(), strict=True))
     assert found.score_n.tolist() == [score_of[row] for row in wanted]
@@ -100,19 +100,24 @@ def test_quotas_take_the_best_of_each_label(scores, quotas, seed, held, num_part
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capped, "HELD_ROWS", held)
         order_N = rng.permutation(len(ids_N))
-        found = walked(batches(order_N), n, cap_S, seed)
-        parts = [walked(batches(some), n, cap_S, seed) for some in np.array_split(order_N, num_parts)]
-        again = walked_parts(parts, n, cap_S)
+        found = walk_batches(batches(order_N), n, cap_S, seed)
+        parts = [walk_batches(batches(some), n, cap_S, seed) for some in np.array_split(order_N, num_parts)]
+        again = walk_parts(parts, n, cap_S)
     assert found.row_ids_n.tolist() == again.row_ids_n.tolist() == wanted
 
 
 def test_rows_before_a_row_with_its_label_are_counted():
-    assert num_before(np.array([5, 3, 5, 5, 3, 1])).tolist() == [0, 0, 1, 2, 1, 0]
-    assert num_before(np.zeros(0, dtype=np.uint64)).tolist() == []
+    assert count_before(np.array([5, 3, 5, 5, 3, 1])).tolist() == [0, 0, 1, 2, 1, 0]
+    assert count_before(np.zeros(0, dtype=np.uint64)).tolist() == []
 
 
 def test_a_share_of_n_is_rounded_down_and_allows_one_row():
-    assert [rows_a_label(limit, n) for limit, n in [(20, 5), (0.29, 100), (0.01, 2_099), (0.01, 50)]] == [20, 29, 20, 1]
+    assert [compute_label_cap(limit, n) for limit, n in [(20, 5), (0.29, 100), (0.01, 2_099), (0.01, 50)]] == [
+        20,
+        29,
+        20,
+        1,
+    ]
 
 
 def test_the_noise_that_the_benchmark_computes_is_that_of_a_large_pool():
@@ -128,7 +133,7 @@ def test_the_noise_that_the_benchmark_computes_is_that_of_a_large_pool():
         labels_N = np.where(frequent_N, rng.integers(0, NUM_FREQUENT, num), -1)
         past = np.flatnonzero(scores_N >= threshold)
         parts = batches(past, scores_N[past], labels_N[past], 3)
-        left = walked(parts, num, round(CAP * num), 0).row_ids_n
+        left = walk_batches(parts, num, round(CAP * num), 0).row_ids_n
         share, noise = of.left(threshold)
         assert len(left) / len(past) == pytest.approx(share, abs=4 / len(past) ** 0.5)
         assert 1 - correct_N[left].mean() == pytest.approx(noise, abs=2 / len(left) ** 0.5)

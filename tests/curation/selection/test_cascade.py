@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from curation.errors import ConfigError, UserError
-from curation.selection.cascade import LEAST_SAVED, HeldOut, first_cut, still_pays, tolerance_rank
+from curation.selection.cascade import LEAST_SAVED, HeldOut, can_still_pay, compute_tolerance_rank, find_first_cut
 
 
 def held_out(first_M, full_M, prompt=10, output=90):
@@ -28,7 +28,7 @@ def correlated(rng, num, rho):
 @pytest.mark.parametrize("num_rows", [1, 298, 299, 300, 1000, 5000])
 @pytest.mark.parametrize(("loss", "delta"), [(0.01, 0.05), (0.05, 0.1), (0.002, 0.01)])
 def test_the_rank_is_the_largest_whose_exact_bound_is_within_the_loss(num_rows, loss, delta):
-    rank = tolerance_rank(num_rows, loss, delta)
+    rank = compute_tolerance_rank(num_rows, loss, delta)
     found = [
         r
         for r in range(1, math.ceil(loss * num_rows) + 3)
@@ -59,7 +59,7 @@ def test_the_loss_holds_with_the_stated_confidence_and_little_is_given_away(by, 
     cut = {"keep": keep} if by == "share" else {"full_threshold": at}
     rng, violations, losses = np.random.default_rng(1), 0, []
     for _ in range(num_runs):
-        found = first_cut(held_out(*correlated(rng, 1500, rho)), loss=loss, confidence=confidence, **cut)
+        found = find_first_cut(held_out(*correlated(rng, 1500, rho)), loss=loss, confidence=confidence, **cut)
         losses.append(lost_share(-math.inf if found.limit is None else found.limit, rho, at))
         violations += losses[-1] > loss
     # the number of violations that a rule of this confidence passes with probability 0.999
@@ -74,7 +74,7 @@ def test_the_loss_holds_for_a_share_larger_than_what_may_be_selected_and_for_tie
     for _ in range(num_runs):
         first, full = correlated(rng, 1000, 0.7)
         full[rng.random(1000) < 0.6] = np.nan  # unparsed rows are never selected
-        found = first_cut(held_out(np.round(first, 1), np.round(full, 1)), keep=0.5, loss=0.05, confidence=0.9)
+        found = find_first_cut(held_out(np.round(first, 1), np.round(full, 1)), keep=0.5, loss=0.05, confidence=0.9)
         threshold = -math.inf if found.limit is None else found.limit
         # all rows that may be selected are: their first scores are normal, rounded
         violations += stats.norm.cdf(np.round(threshold, 1) - 0.05) > 0.05
@@ -83,7 +83,7 @@ def test_the_loss_holds_for_a_share_larger_than_what_may_be_selected_and_for_tie
 
 def test_a_good_first_score_saves_and_the_record_says_what():
     rows = held_out(*correlated(np.random.default_rng(0), 5000, 0.95))
-    found = first_cut(rows, keep=0.1)
+    found = find_first_cut(rows, keep=0.1)
     dropped = rows.first_M < found.threshold
     selected = np.argsort(-rows.full_M)[:500]
     assert found.off is None and found.dropped.value == pytest.approx(dropped.mean())
@@ -102,7 +102,7 @@ def test_the_interval_of_the_saved_tokens_is_that_of_a_bootstrap():
     first, full = correlated(rng, 2000, 0.9)
     output = rng.integers(1, 400, 2000)
     rows = HeldOut(first_M=first, full_M=full, prompt_tokens_M=rng.integers(20, 60, 2000), output_tokens_M=output)
-    found = first_cut(rows, full_threshold=1.0, fed_twice=8)
+    found = find_first_cut(rows, full_threshold=1.0, fed_twice=8)
     tokens = rows.prompt_tokens_M + output
     gain = np.where(first < found.threshold, output, -8)
     picks = rng.integers(0, 2000, (2000, 2000))
@@ -112,50 +112,50 @@ def test_the_interval_of_the_saved_tokens_is_that_of_a_bootstrap():
 
 
 def test_a_constant_first_score_is_off():
-    found = first_cut(held_out(np.zeros(5000), np.random.default_rng(0).normal(size=5000)), keep=0.1)
+    found = find_first_cut(held_out(np.zeros(5000), np.random.default_rng(0).normal(size=5000)), keep=0.1)
     assert found.threshold is None and "drop no row" in found.off and found.guarantee.startswith("none")
     assert found.dropped.value == 0 and "off" in found.words()
 
 
 def test_short_answers_are_off_since_the_prompt_is_paid_for_anyway():
     rows = held_out(*correlated(np.random.default_rng(0), 5000, 0.9), prompt=400, output=2)
-    found = first_cut(rows, keep=0.1)
+    found = find_first_cut(rows, keep=0.1)
     assert found.threshold is None and "less than 5%" in found.off and found.limit is not None
     assert found.break_even == 1.0  # of answers of 2 tokens no share is enough
 
 
 def test_too_few_rows_are_off_and_the_number_that_would_do_does():
     rng = np.random.default_rng(0)
-    found = first_cut(held_out(*correlated(rng, 750, 0.95)), keep=0.1)
+    found = find_first_cut(held_out(*correlated(rng, 750, 0.95)), keep=0.1)
     assert found.threshold is None and str(750) in found.off
     assert found.needed is not None
     enough = held_out(*correlated(rng, found.needed, 0.95))
-    assert first_cut(enough, keep=0.1).off is None
+    assert find_first_cut(enough, keep=0.1).off is None
     fewer = held_out(*correlated(rng, round(0.97 * found.needed), 0.95))
-    assert first_cut(fewer, keep=0.1).needed is not None
-    none = first_cut(held_out(np.arange(9), np.full(9, np.nan)), keep=0.1)
+    assert find_first_cut(fewer, keep=0.1).needed is not None
+    none = find_first_cut(held_out(np.arange(9), np.full(9, np.nan)), keep=0.1)
     assert none.threshold is None and none.needed is None
 
 
 def test_a_row_without_a_first_score_is_never_dropped():
     first, full = correlated(np.random.default_rng(0), 5000, 0.95)
     first[full < 0] = np.nan
-    found = first_cut(held_out(first, full), keep=0.1)
+    found = find_first_cut(held_out(first, full), keep=0.1)
     assert found.dropped.value == np.mean(first < found.threshold)
 
 
 def test_break_even_is_where_the_least_share_is_saved():
     rows = held_out(*correlated(np.random.default_rng(0), 5000, 0.95), prompt=100, output=50)
-    even = first_cut(rows, keep=0.1, fed_twice=8).break_even
+    even = find_first_cut(rows, keep=0.1, fed_twice=8).break_even
     assert (even * 50 - (1 - even) * 8) / 150 == pytest.approx(LEAST_SAVED)
-    assert still_pays(1000, round(1000 * even), even) and not still_pays(1000, round(500 * even), even)
+    assert can_still_pay(1000, round(1000 * even), even) and not can_still_pay(1000, round(500 * even), even)
 
 
 def test_wrong_settings_are_refused():
     rows = held_out([0.0, 1.0], [0.0, 1.0])
     for wrong in ({}, {"keep": 0.1, "full_threshold": 1.0}, {"keep": 0.0}, {"keep": 0.1, "loss": 1.0}):
         with pytest.raises(ConfigError, match="first cut"):
-            first_cut(rows, **wrong)
+            find_first_cut(rows, **wrong)
     with pytest.raises(UserError, match="columns"):
         held = rows.__dict__ | {"full_M": np.zeros(3)}
         HeldOut(**held)
@@ -171,7 +171,7 @@ def test_the_tokens_saved_on_a_pool_are_in_their_interval_as_often_as_stated():
     for _ in range(num_runs):
         lengths = rng.gamma(4, 20, 4000).astype(np.int64)
         rows = HeldOut(first_M=first, full_M=full, prompt_tokens_M=np.full(4000, 30), output_tokens_M=lengths)
-        found = first_cut(rows, keep=0.2, loss=0.05, fed_twice=2)
+        found = find_first_cut(rows, keep=0.2, loss=0.05, fed_twice=2)
         saved = found.tokens_saved(60, 40)
         hits += saved.low <= rng.gamma(4, 20, 60).astype(np.int64).sum() - 2 * 40 <= saved.high
         assert saved.n == found.answers_dropped.num_rows == int((first < found.threshold).sum())
@@ -182,7 +182,7 @@ def test_the_tokens_saved_on_a_pool_are_in_their_interval_as_often_as_stated():
 
 def test_what_one_dropped_row_saves_has_no_interval_without_two_answers():
     rows = held_out([0.0, *np.ones(400)], [-1.0, *np.ones(400)])
-    found = first_cut(rows, full_threshold=0.5, loss=0.05, confidence=0.9)
+    found = find_first_cut(rows, full_threshold=0.5, loss=0.05, confidence=0.9)
     assert found.answers_dropped.num_rows <= 1
     saved = found.tokens_saved(5, 0)
     assert saved.value == pytest.approx(5 * found.answers_dropped.mean) and math.isnan(saved.low)

@@ -10,8 +10,8 @@ from curation.selection.class_shares import (
     FEW_A_CLASS,
     FEW_ROWS,
     PRIOR_ROWS,
-    distance,
-    estimated,
+    compute_share_distance,
+    estimate_shares,
     label_probabilities,
 )
 
@@ -32,11 +32,11 @@ def test_known_shares_are_found_through_a_known_confusion(num_classes, num_label
         shares_C, labelled_C = rng.dirichlet(np.full(num_classes, 2.0), 2)
         confusion = counted(*dealt(labelled_C, p_CT, num_labelled, rng), num_classes)
         given_T = rng.multinomial(100_000, shares_C @ p_CT)
-        found = estimated(names(num_classes), given_T, confusion)
+        found = estimate_shares(names(num_classes), given_T, confusion)
         assert found.basis == "confusion" and found.num_labelled == num_labelled and found.why is None
         assert sum(found.shares) == pytest.approx(1) and min(found.shares) > 0
-        ours.append(distance(found.shares, shares_C))
-        of_counts.append(distance(given_T[:-1] / given_T[:-1].sum(), shares_C))
+        ours.append(compute_share_distance(found.shares, shares_C))
+        of_counts.append(compute_share_distance(given_T[:-1] / given_T[:-1].sum(), shares_C))
     assert max(ours) < most and np.mean(ours) < mean and np.mean(ours) < np.mean(of_counts) / 1.5
 
 
@@ -56,7 +56,7 @@ def test_with_many_labelled_rows_it_is_adjusted_counting_by_scikit_learn_and_sci
     given_T = rng.multinomial(200_000, shares_C @ p_CT)
     matrix = confusion_matrix(class_N, label_N, labels=range(6), normalize="true")[:5]
     solved_C, _ = nnls(matrix.T, given_T / given_T.sum())
-    found = estimated(names(5), given_T, counted(class_N, label_N, 5))
+    found = estimate_shares(names(5), given_T, counted(class_N, label_N, 5))
     assert found.shares == pytest.approx(solved_C / solved_C.sum(), abs=0.005)
     assert found.shares == pytest.approx(shares_C, abs=0.01)
 
@@ -76,7 +76,7 @@ def test_the_shares_maximize_the_penalized_likelihood():
         return -(1 - weight) * of_pool - weight * prior_C @ np.log(share_C)
 
     raw_C = minimize(loss, np.zeros(3), tol=1e-12).x
-    found = estimated(names(3), given_T, confusion)
+    found = estimate_shares(names(3), given_T, confusion)
     assert found.shares == pytest.approx(np.exp(raw_C) / np.exp(raw_C).sum(), abs=1e-4)
 
 
@@ -98,18 +98,18 @@ def test_with_few_labelled_rows_the_counts_of_the_teacher_stand_and_it_says_so()
     confusion = np.zeros((10, 11), dtype=np.int64)
     confusion[0, 0] = few
     given_T = np.array([30, *range(1, 10), 7])
-    found = estimated(names(10), given_T, confusion)
+    found = estimate_shares(names(10), given_T, confusion)
     assert found.basis == "counts" and found.num_labelled == few
     assert found.shares == pytest.approx(given_T[:-1] / given_T[:-1].sum())
     assert found.why == f"of {few} labelled rows class and label are known, and {few + 1} are needed"
     confusion[1, 1] = 1
-    assert estimated(names(10), given_T, confusion).basis == "confusion"
+    assert estimate_shares(names(10), given_T, confusion).basis == "confusion"
     two = np.array([[FEW_ROWS - 1, 0, 0], [0, 0, 0]])
-    assert estimated(names(2), np.array([3, 1, 0]), two).basis == "counts"
-    empty = estimated(names(2), np.zeros(3, dtype=np.int64), 10 * two)
+    assert estimate_shares(names(2), np.array([3, 1, 0]), two).basis == "counts"
+    empty = estimate_shares(names(2), np.zeros(3, dtype=np.int64), 10 * two)
     assert empty.basis == "counts" and empty.shares == pytest.approx([0.5, 0.5])
 
 
 def test_the_distance_is_the_part_that_has_to_move():
-    assert distance([0.5, 0.5, 0.0], [0.2, 0.5, 0.3]) == pytest.approx(0.3)
-    assert distance([1, 0], [0, 1]) == 1 and distance([0.4, 0.6], [0.4, 0.6]) == 0
+    assert compute_share_distance([0.5, 0.5, 0.0], [0.2, 0.5, 0.3]) == pytest.approx(0.3)
+    assert compute_share_distance([1, 0], [0, 1]) == 1 and compute_share_distance([0.4, 0.6], [0.4, 0.6]) == 0

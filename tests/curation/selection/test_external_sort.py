@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from curation.selection import external_sort
-from curation.selection.external_sort import ranked
-from curation.selection.top_n import in_rank_order
-from curation.stages.selected import Lengths, regrouped
+from curation.selection.external_sort import iter_ranked
+from curation.selection.top_n import sort_by_rank
+from curation.stages.selected import Lengths, iter_regrouped
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -27,17 +27,17 @@ def test_merged_runs_are_one_sort(scores: str, kind: type, monkeypatch: pytest.M
         score_N[:1] = -0.0
         score_N[1:2] = np.inf
         cuts = np.sort(rng.integers(0, num_rows + 1, 9))
-        parts = [*ranked(zip(np.split(ids_N, cuts), np.split(score_N, cuts), strict=True), 7)]
+        parts = [*iter_ranked(zip(np.split(ids_N, cuts), np.split(score_N, cuts), strict=True), 7)]
         found = np.concatenate([np.zeros(0, np.int64), *parts])
-        assert np.array_equal(found, in_rank_order(ids_N, score_N, 7))
+        assert np.array_equal(found, sort_by_rank(ids_N, score_N, 7))
         assert all(len(part) <= 600 for part in parts)
 
 
 def test_rows_are_regrouped() -> None:
     parts = np.split(np.arange(100), [0, 3, 3, 50, 51])
-    groups = [*regrouped(parts, 16)]
+    groups = [*iter_regrouped(parts, 16)]
     assert [len(group) for group in groups] == [16] * 6 + [4] and np.array_equal(np.concatenate(groups), np.arange(100))
-    assert [*regrouped([], 16)] == [] and [len(group) for group in regrouped(parts, 50)] == [50, 50]
+    assert [*iter_regrouped([], 16)] == [] and [len(group) for group in iter_regrouped(parts, 50)] == [50, 50]
 
 
 def test_a_counted_median_is_numpys() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from curation.errors import BudgetError
 from curation.hashing import hash_unit
 from curation.selection import Candidates
-from curation.selection.quotas import ByStratum, allocate, strata
+from curation.selection.quotas import ByStratum, allocate, assign_bins
 from curation.selection.top_n import TopN
 
 STRATA = st.lists(
@@ -67,15 +67,15 @@ def test_strata_are_bins_of_equal_size_that_split_no_tie():
     rng = np.random.default_rng(1)
     difficulty_N = rng.normal(size=1000)
     difficulty_N[::10] = np.nan
-    bin_N = strata(difficulty_N, 9)
+    bin_N = assign_bins(difficulty_N, 9)
     assert np.bincount(bin_N).tolist() == [100] * 10 and (bin_N[::10] == 9).all()
     order = np.argsort(difficulty_N[bin_N < 9])
     assert (np.diff(bin_N[bin_N < 9][order]) >= 0).all()
     tied_N = rng.integers(0, 3, 1000).astype(float)
-    bins = strata(tied_N, 10)
+    bins = assign_bins(tied_N, 10)
     assert all(len(set(bins[tied_N == value])) == 1 for value in range(3)) and len(set(bins)) == 3
-    assert strata(np.full(4, np.nan), 5).tolist() == [5] * 4
-    assert strata(np.array([1.0, 2.0]), 1).tolist() == [0, 0]
+    assert assign_bins(np.full(4, np.nan), 5).tolist() == [5] * 4
+    assert assign_bins(np.array([1.0, 2.0]), 1).tolist() == [0, 0]
 
 
 class Weighted(ByStratum):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from curation.commands.review.judged import VerdictCounts, share_right
+from curation.commands.review.judged import VerdictCounts, estimate_share_right
 from curation.errors import ReviewError, UserError
 from curation.selection.review import FEWEST, REACH, UNIFORM_SHARE, Drawn, ScoredRows, draw
 from curation.selection.risk import calibrate
@@ -125,7 +125,7 @@ def test_purity_has_no_bias_and_its_interval_covers(ties: bool):
         correct_N = rng.random(N) < right_N
         truth = correct_N[rows.selected_N].mean()
         drawn = draw(rows, num=120, seed=seed, ranked=True)
-        found = share_right(drawn.strata, counts(drawn, correct_N), selected=True)
+        found = estimate_share_right(drawn.strata, counts(drawn, correct_N), selected=True)
         place_M = drawn.place_M[rows.selected_N[drawn.place_M]]
         weight_M = 1 / drawn.inclusion_M[rows.selected_N[drawn.place_M]]
         assert found["value"] == pytest.approx(weight_M @ correct_N[place_M] / 300)  # Horvitz and Thompson

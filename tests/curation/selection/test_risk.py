@@ -7,10 +7,10 @@ from scipy import stats
 
 from benchmarks.risk_simulation import chess_like, simulate
 from curation.errors import ConfigError, UserError
-from curation.metrics import proportion
+from curation.metrics import compute_proportion
 from curation.selection.risk import calibrate
-from curation.selection.risk.ours import exact_upper, rows_with_one_error
-from curation.selection.risk.paper import hoeffding_upper
+from curation.selection.risk.ours import compute_exact_upper, compute_one_error_rows
+from curation.selection.risk.paper import compute_hoeffding_upper
 from curation.selection.risk.problem import Kind, Rule
 from tests import golden
 
@@ -138,12 +138,12 @@ def test_risk_bounds_equal_scipy():
     kept_G = np.array([1, 1, 5, 30, 30, 1000])
     wrong_G = np.array([0, 1, 0, 3, 30, 77])
     for delta in (0.025, 0.1, 0.7):
-        bound_G = exact_upper(kept_G, wrong_G, delta)
+        bound_G = compute_exact_upper(kept_G, wrong_G, delta)
         for kept, wrong, bound in zip(kept_G, wrong_G, bound_G, strict=True):
             test = stats.binomtest(wrong, kept, alternative="less")
             assert bound == pytest.approx(test.proportion_ci(1 - delta, method="exact").high, abs=1e-12)
-    assert exact_upper(kept_G, wrong_G, 0.025)[3] == pytest.approx(proportion(3, 30).high)
-    assert hoeffding_upper(np.array([200, 0]), np.array([10, 0]), math.exp(-1)).tolist() == [0.1, math.inf]
+    assert compute_exact_upper(kept_G, wrong_G, 0.025)[3] == pytest.approx(compute_proportion(3, 30).high)
+    assert compute_hoeffding_upper(np.array([200, 0]), np.array([10, 0]), math.exp(-1)).tolist() == [0.1, math.inf]
 
 
 def test_risk_bound_agrees_with_the_binomial_test():
@@ -151,16 +151,16 @@ def test_risk_bound_agrees_with_the_binomial_test():
     wrong_G = np.minimum(np.tile(np.arange(60), 59), kept_G)
     for alpha, delta in ((0.1, 0.1), (0.5, 0.05)):
         rejected_G = stats.binom.cdf(wrong_G, kept_G, alpha) <= delta
-        assert np.array_equal(exact_upper(kept_G, wrong_G, delta) <= alpha, rejected_G)
+        assert np.array_equal(compute_exact_upper(kept_G, wrong_G, delta) <= alpha, rejected_G)
 
 
 def test_risk_sequence_starts_where_one_error_can_be_borne():
     for alpha, delta in ((0.1, 0.1), (0.5, 0.1), (0.01, 0.3), (0.9, 0.9)):
-        rows = rows_with_one_error(alpha, delta)
+        rows = compute_one_error_rows(alpha, delta)
         assert stats.binom.cdf(1, rows, alpha) <= delta
         assert rows == 2 or stats.binom.cdf(1, rows - 1, alpha) > delta
-    assert rows_with_one_error(0.1, 0.1) == 38
-    assert rows_with_one_error(1e-9, 1e-6) > 1e9
+    assert compute_one_error_rows(0.1, 0.1) == 38
+    assert compute_one_error_rows(1e-9, 1e-6) > 1e9
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -350,7 +350,7 @@ def _coin(noise):
 def test_risk_of_our_rule_holds_for_uninformative_scores(alpha, num_rows, kind):
     noise = alpha + 1e-6
     count = _violations(_coin(noise), lambda t: noise, alpha=alpha, num_rows=num_rows, num_runs=400, kind=kind)
-    assert proportion(count, 400).low <= 0.1
+    assert compute_proportion(count, 400).low <= 0.1
     assert count > 0  # it is a test of the level, not of a rule that refuses everything
 
 
@@ -363,7 +363,7 @@ def test_risk_of_the_uncorrected_rule_breaks_at_alpha_one_half():
     settings = {"alpha": 0.5, "num_rows": 3000, "num_runs": 300}
     noise = 0.5 + 1e-6
     uncorrected = _violations(_coin(noise), lambda t: noise, rule="hoeffding", **settings)
-    assert proportion(uncorrected, 300).low > 0.1
+    assert compute_proportion(uncorrected, 300).low > 0.1
     for rule in ("hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"):
         assert _violations(_coin(noise), lambda t: noise, rule=rule, **settings) < 15
 
@@ -388,7 +388,7 @@ def test_risk_of_our_rule_holds_for_ties_and_any_shape_of_noise(noise_by_level, 
         draw, lambda threshold: noise_L[: 1 - int(threshold)].mean(), alpha=0.3, num_rows=num_rows, num_runs=400
     )
     assert count > 0
-    assert proportion(count, 400).low <= 0.1
+    assert compute_proportion(count, 400).low <= 0.1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from curation.errors import UserError
-from curation.selection.risk import _RULES, calibrate, curve
+from curation.selection.risk import _RULES, calibrate, compute_risk_curve
 
 ALPHA, DELTA = 0.2, 0.1
 EVERY = [(rule, kind) for rule in _RULES for kind in ("threshold", "top_k")]
@@ -28,7 +28,7 @@ def test_equal_scores_are_cut_all_or_not_at_all(rule, kind):
         )
         assert cut.threshold == (score if num_right == 2000 else None), cut
         assert cut.num_calibration == num_rows
-        points = curve(
+        points = compute_risk_curve(
             np.full(num_rows, score), right_M, np.full(500, score), alpha=ALPHA, delta=DELTA, rule=rule, kind=kind
         )
         assert not np.isnan(points.bound_G).any() and points.share_G.tolist() == [1.0]

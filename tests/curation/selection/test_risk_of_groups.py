@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from curation.selection.risk import calibrate
-from curation.trust.parts import independent
+from curation.trust.parts import find_independent
 
 ALPHA, DELTA, DRAWS = 0.3, 0.1, 300
 
@@ -31,7 +31,7 @@ def violations() -> dict[str, float]:
         score_M, right_M, group_M = rows_of_groups(rng, 200)
         ids_M = rng.permutation(len(score_M)) + 10**6 * draw
         names_M = rng.integers(-(2**60), 2**60, 200)[group_M]
-        kept = {"one a group": independent(ids_M, ids_M, names_M), "all": np.ones(len(score_M), dtype=np.bool_)}
+        kept = {"one a group": find_independent(ids_M, ids_M, names_M), "all": np.ones(len(score_M), dtype=np.bool_)}
         for name, kept_M in kept.items():
             cut = calibrate(score_M[kept_M], right_M[kept_M], pool_N, alpha=ALPHA, delta=DELTA)
             if cut.threshold is not None:

@@ -8,7 +8,7 @@ import pytest
 
 from curation.selection import order
 from curation.selection.order import Sorted, Streamed
-from curation.selection.risk import calibrate, curve
+from curation.selection.risk import calibrate, compute_risk_curve
 from curation.selection.risk.problem import Kind, Rule
 
 
@@ -63,6 +63,8 @@ def test_a_cut_is_the_same_without_the_pool_in_memory(rule: Rule, kind: Kind) ->
         assert calibrate(raw_M, correct_M, streamed(score_N, 4), **given) == calibrate(
             raw_M, correct_M, score_N, **given
         )
-        found, wanted = (curve(raw_M, correct_M, pool, **given) for pool in (streamed(score_N, 4), score_N))
+        found, wanted = (
+            compute_risk_curve(raw_M, correct_M, pool, **given) for pool in (streamed(score_N, 4), score_N)
+        )
         for name, values in vars(wanted).items():
             np.testing.assert_array_equal(getattr(found, name), values)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from curation.config import SourceConfig
 from curation.errors import SourceError
-from curation.sources import discover, raw_rows, read_rows
-from curation.sources.missing import present
+from curation.sources import discover, read_rows, to_raw_rows
+from curation.sources.missing import replace_missing
 
 NAMES = ["text", "label"]
 SOME = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -37,7 +37,7 @@ VALUE = st.recursive(
 def read(path: Path, **options: str) -> list[dict[str, Any]]:
     """Return the rows of a file as a domain gets them."""
     files = discover(SourceConfig(path=str(path), **options))
-    return [row for file in files for batch in read_rows(file) for row in raw_rows(batch)]
+    return [row for file in files for batch in read_rows(file) for row in to_raw_rows(batch)]
 
 
 def has_rows(rows: list[dict[str, Any]]) -> bool:
@@ -55,9 +55,9 @@ def test_csv(delimiter: str, quoting: Any, tmp_path: Path, rows: list[dict[str, 
         writer = csv.DictWriter(file, NAMES, delimiter=delimiter, quoting=quoting)
         writer.writeheader()
         writer.writerows(rows)
-    assert read(path, delimiter=delimiter, quoting="quotes") == present(rows)
+    assert read(path, delimiter=delimiter, quoting="quotes") == replace_missing(rows)
     try:
-        assert read(path, delimiter=delimiter) == present(rows)
+        assert read(path, delimiter=delimiter) == replace_missing(rows)
     except SourceError as error:
         assert "set quoting: none" in str(error)
 
@@ -68,7 +68,7 @@ def test_tabs_without_quoting(tmp_path: Path, rows: list[dict[str, str]]) -> Non
     rows = [{name: " ".join(text.split()) or "x" for name, text in row.items()} for row in rows]
     path = tmp_path / "x.csv"
     path.write_text("".join("\t".join(row) + "\n" for row in (NAMES, *(list(row.values()) for row in rows))))
-    assert read(path, delimiter="\t", quoting="none") == present(rows)
+    assert read(path, delimiter="\t", quoting="none") == replace_missing(rows)
 
 
 @pytest.mark.parametrize(("ending", "open_it"), [("", open), (".gz", gzip.open), (".bz2", bz2.open)])
@@ -79,7 +79,7 @@ def test_json_lines(ending: str, open_it: Callable[..., Any], tmp_path: Path, ro
     with open_it(path, "wt", encoding="utf-8", newline="") as file:
         file.write("".join(json.dumps(row) + "\n" for row in rows))
     names = {name for row in rows for name in row}
-    wanted = [{name: present(row.get(name)) for name in names} for row in rows]
+    wanted = [{name: replace_missing(row.get(name)) for name in names} for row in rows]
     # as JSON, for which 1, 1.0 and true differ
     assert [json.dumps(row, sort_keys=True) for row in read(path)] == [
         json.dumps(row, sort_keys=True) for row in wanted
@@ -123,4 +123,4 @@ def test_parquet_and_lance(tmp_path_factory: pytest.TempPathFactory, rows: list[
     bytes_of = pa.table({name: table[name].cast(pa.binary()) for name in NAMES})
     pq.write_table(bytes_of, folder / "bytes.parquet")
     for name in ("x.parquet", "x.lance", "bytes.parquet"):
-        assert read(folder / name) == present(rows)
+        assert read(folder / name) == replace_missing(rows)

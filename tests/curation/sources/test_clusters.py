@@ -11,17 +11,17 @@ import pytest
 
 from curation.config import RowsConfig, SourceConfig
 from curation.errors import SourceError
-from curation.sources import Assignment, GroupedPermutation, assign, assignment_of, cluster_of, discover
-from curation.sources.splits import clusters_of
+from curation.sources import Assignment, GroupedPermutation, assign, compute_cluster, discover, make_assignment
+from curation.sources.splits import read_clusters
 from curation.stages.prepare import check_columns
 from tests.curation.sources.test_sources import split
 
 
 def test_a_value_has_one_cluster_however_it_is_written_and_a_missing_one_none() -> None:
-    same = [cluster_of(value) for value in (7, 7.0, "7", np.float64(7))]
+    same = [compute_cluster(value) for value in (7, 7.0, "7", np.float64(7))]
     assert len(set(same)) == 1 and same[0] is not None
-    assert [cluster_of(value) for value in (None, "", "  ", float("nan"))] == [None] * 4
-    others = {cluster_of(value) for value in ("07", 7.5, True, "u7", [7], "\ud800")}
+    assert [compute_cluster(value) for value in (None, "", "  ", float("nan"))] == [None] * 4
+    others = {compute_cluster(value) for value in ("07", 7.5, True, "u7", [7], "\ud800")}
     assert len(others) == 6 and same[0] not in others
 
 
@@ -30,8 +30,8 @@ def test_clusters_are_read_in_the_order_of_positions_over_files_of_several_forma
     pq.write_table(pa.table({"user": [7.0, None, float("nan")]}), tmp_path / "b.parquet")
     (tmp_path / "c.jsonl").write_text('{"user": 7}\n{"user": "u"}\n{"x": 1}\n')
     source = SourceConfig(path=str(tmp_path / "*"), mixed=True)
-    found = clusters_of(discover(source), "user")
-    seven, u = cluster_of(7), cluster_of("u")
+    found = read_clusters(discover(source), "user")
+    seven, u = compute_cluster(7), compute_cluster("u")
     assert found[[0, 3, 6]].tolist() == [seven] * 3 and found[[2, 7]].tolist() == [u] * 2
     alone = set(found[[1, 4, 5, 8]].tolist())
     assert len(alone - {seven, u}) == 4, "each row without a value is a group of its own"
@@ -94,7 +94,7 @@ def test_groups_of_a_source_are_read_from_its_files_and_a_missing_column_is_refu
     path.write_text("".join(f'{{"problem": "{i}", "answer": "1", "user": "u{i % 9}"}}\n' for i in range(90)))
     config = config_of(path, group="user")
     files = discover(config.sources["a"])
-    dealt = assignment_of(config, "a", files)
+    dealt = make_assignment(config, "a", files)
     place_N = splits_of(dealt, 90)
     assert all(len(set(place_N[user::9])) == 1 for user in range(9)) and dealt.counts == {"source": 40, "pool": 50}
     with pytest.raises(SourceError, match=r"splits\.group: .*has no column 'usr' .*; did you mean 'user'\?"):
@@ -107,4 +107,4 @@ def test_a_split_that_takes_a_whole_source_needs_no_groups(tmp_path: Path) -> No
     of = {"source": {"from": "a", "rows": 4}, "pool": {"from": "b"}, "group": "user"}
     sources = {name: {"path": str(path)} for name in "ab"}
     config = RowsConfig.model_validate({"domain": "math", "sources": sources, "splits": of})
-    assert assignment_of(config, "b", discover(config.sources["b"])).counts == {"pool": 9}
+    assert make_assignment(config, "b", discover(config.sources["b"])).counts == {"pool": 9}

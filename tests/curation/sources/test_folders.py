@@ -9,7 +9,7 @@ import pytest
 
 from curation.config import SourceConfig
 from curation.errors import SourceError
-from curation.sources import SourceFile, discover, kept_fields, raw_rows, read_rows, rows_at
+from curation.sources import SourceFile, discover, make_kept_fields, read_rows, read_rows_at, to_raw_rows
 
 
 def put(folder: Path, *names: str) -> None:
@@ -108,15 +108,15 @@ def test_the_key_of_a_folder_is_a_column(tmp_path: Path, form: str) -> None:
         f"label=__HIVE_DEFAULT_PARTITION__/x.{form}",
     )
     files = discover(SourceConfig(path=str(tmp_path)))
-    found = [row for file in files for batch in read_rows(file) for row in raw_rows(batch)]
+    found = [row for file in files for batch in read_rows(file) for row in to_raw_rows(batch)]
     assert [(row["label"], row.get("day")) for row in found] == [(None, None), ("a/b", "2"), ("neg", "1")]
     assert [row["text"] for row in found] == ["row 2", "row 1", "row 0"]
     (batch,) = read_rows(files[2], columns=["label"])
     assert batch.to_pydict() == {"label": ["neg"]}
     (batch,) = read_rows(files[2], columns=["label", "text"])
-    assert raw_rows(batch) == [{"label": "neg", "text": "row 0"}]
-    assert rows_at(files, np.array([2]), ["label"])[0].raw == {"label": "neg"}
-    assert kept_fields(files, ["label"]) == [pa.field("label", pa.string())]
+    assert to_raw_rows(batch) == [{"label": "neg", "text": "row 0"}]
+    assert read_rows_at(files, np.array([2]), ["label"])[0].raw == {"label": "neg"}
+    assert make_kept_fields(files, ["label"]) == [pa.field("label", pa.string())]
     assert [SourceFile.from_json(file.to_json()).folders for file in files] == [file.folders for file in files]
     assert discover(SourceConfig(path=str(tmp_path)), files) == files
 

@@ -9,7 +9,7 @@ import pytest
 
 from curation.config import SourceConfig
 from curation.errors import SourceError
-from curation.sources import SourceFile, discover, left_out_words, raw_rows, read_rows, readers, row_ids
+from curation.sources import SourceFile, describe_left_out, discover, get_row_ids, read_rows, readers, to_raw_rows
 
 OPTIONS = [{"id": "pos"}, {"id": "neg"}]
 Row = dict[str, Any]
@@ -21,7 +21,7 @@ def found(path: Path, **options: str) -> SourceFile:
 
 
 def rows_of(file: SourceFile, start: int = 0, stop: int | None = None) -> list[Row]:
-    return [row for batch in read_rows(file, start, stop) for row in raw_rows(batch)]
+    return [row for batch in read_rows(file, start, stop) for row in to_raw_rows(batch)]
 
 
 def put(path: Path, rows: list[Row]) -> Path:
@@ -48,10 +48,10 @@ def test_prodigy_choices(tmp_path: Path, ending: str, monkeypatch: pytest.Monkey
     file = found(put(tmp_path / f"x.{ending}", tasks))
     wanted = [(f"t{number}", ("pos", "neg")[number % 3 == 0]) for number in range(0, 60, 2)]
     assert [(row["text"], row["accept"]) for row in rows_of(file)] == wanted and "answer" not in file.schema
-    assert left_out_words([file]) == ["30 records left out: answer is reject 15, answer is ignore 15"]
+    assert describe_left_out([file]) == ["30 records left out: answer is reject 15, answer is ignore 15"]
     for start, stop in [(0, 1), (6, 8), (13, 22), (29, 30)]:
         assert [row["text"] for row in rows_of(file, start, stop)] == [text for text, _ in wanted[start:stop]]
-    assert row_ids(file, 5, 8, None).tolist() == [5, 6, 7]
+    assert get_row_ids(file, 5, 8, None).tolist() == [5, 6, 7]
     assert SourceFile.from_json(json.loads(json.dumps(file.recorded()))) == file
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from curation.config.selection import COLUMNS
 from curation.errors import SourceError
-from curation.sources import SourceFile, as_kept, kept_fields
+from curation.sources import SourceFile, as_kept, make_kept_fields
 from curation.tables import schemas
 
 
@@ -33,10 +33,10 @@ def test_what_has_no_type_in_the_files_is_a_text(values: pa.Array, texts: list[s
 
 
 def test_columns_keep_their_types_where_files_agree() -> None:
-    fields = kept_fields([file("a", id="int64", when="timestamp[us, tz=UTC]")], ["id", "when"])
+    fields = make_kept_fields([file("a", id="int64", when="timestamp[us, tz=UTC]")], ["id", "when"])
     assert [field.type for field in fields] == [pa.int64(), pa.string()]
     with pytest.raises(SourceError, match="b: column 'id' is string, and int64 in a"):
-        kept_fields([file("a", id="int64"), file("b", id="text")], ["id"])
+        make_kept_fields([file("a", id="int64"), file("b", id="text")], ["id"])
 
 
 def test_columns_that_cannot_be_kept_are_those_of_a_selection() -> None:

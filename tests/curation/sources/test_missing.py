@@ -15,8 +15,8 @@ import pytest
 from curation.config import DomainConfig, RunConfig, SourceConfig
 from curation.domains import attempt, get_domain
 from curation.errors import RowError
-from curation.sources import discover, raw_rows, read_rows
-from curation.sources.missing import missing, present
+from curation.sources import discover, read_rows, to_raw_rows
+from curation.sources.missing import is_missing, replace_missing
 from curation.stages.prepare import prepare
 from curation.tables import io
 
@@ -25,13 +25,13 @@ NAN = float("nan")
 
 @pytest.mark.parametrize("value", [None, NAN, np.float32("nan"), np.datetime64("NaT"), "", "  \n"])
 def test_missing(value: Any) -> None:
-    assert missing(value) and present(value) is None
-    assert present({"a": [value, 1]}) == {"a": [None, 1]}
+    assert is_missing(value) and replace_missing(value) is None
+    assert replace_missing({"a": [value, 1]}) == {"a": [None, 1]}
 
 
 @pytest.mark.parametrize("value", [0, 0.0, False, "nan", "0", math.inf, datetime.date(2020, 1, 1), [], {}])
 def test_not_missing(value: Any) -> None:
-    assert not missing(value) and present(value) == value
+    assert not is_missing(value) and replace_missing(value) == value
 
 
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -71,7 +71,7 @@ def cell(value: Any) -> Any:
 
 def given(path: Path) -> list[dict[str, Any]]:
     (file,) = discover(SourceConfig(path=str(path)))
-    return [row for batch in read_rows(file) for row in raw_rows(batch)]
+    return [row for batch in read_rows(file) for row in to_raw_rows(batch)]
 
 
 @pytest.mark.parametrize("domain", ROWS)
@@ -111,7 +111,7 @@ def test_a_jsonl_column_of_texts_and_nan_has_no_text_of_it(tmp_path: Path) -> No
 
 def test_an_array_is_no_single_value() -> None:
     values = np.array([1.0, NAN])
-    assert present({"state": values})["state"] is values and present(np.array(NAN)) is None
+    assert replace_missing({"state": values})["state"] is values and replace_missing(np.array(NAN)) is None
 
 
 @pytest.mark.parametrize(

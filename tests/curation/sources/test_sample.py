@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curation.config import SourceConfig
-from curation.sources import Assignment, Permutation, discover, readers, rows_at
+from curation.sources import Assignment, Permutation, discover, read_rows_at, readers
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000, 1025])
@@ -41,11 +41,11 @@ def test_rows_come_in_the_order_asked_for_from_all_formats(tmp_path: Path, monke
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, second)))
     files = discover(SourceConfig(path=str(tmp_path), mixed=True))
     positions = np.array([1499, 3, 700, 699, 4, 250, 701])
-    read = rows_at(files, positions)
+    read = read_rows_at(files, positions)
     assert [row.raw["n"] for row in read] == positions.tolist()
     assert [(row.file, row.row) for row in read][:2] == [(1, 799), (0, 3)]
-    assert rows_at(files, np.array([5]), ["text"])[0].raw == {"text": "row 5"}
-    assert rows_at(files, np.array([], dtype=np.int64)) == []
+    assert read_rows_at(files, np.array([5]), ["text"])[0].raw == {"text": "row 5"}
+    assert read_rows_at(files, np.array([], dtype=np.int64)) == []
 
 
 def test_only_the_row_groups_of_wanted_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -58,6 +58,6 @@ def test_only_the_row_groups_of_wanted_rows_are_read(tmp_path: Path, monkeypatch
         return iter_batches(self, *arguments, row_groups=row_groups, **others)
 
     monkeypatch.setattr(readers.pq.ParquetFile, "iter_batches", counting)
-    drawn = rows_at(discover(SourceConfig(path=str(tmp_path))), np.array([9_700, 20, 9_900]))
+    drawn = read_rows_at(discover(SourceConfig(path=str(tmp_path))), np.array([9_700, 20, 9_900]))
     assert [row.raw["n"] for row in drawn] == [9_700, 20, 9_900]
     assert sorted(groups) == [0, 19]

@@ -30,13 +30,13 @@ from curation.sources import (
     check_unchanged,
     check_unique,
     discover,
-    raw_rows,
+    get_row_ids,
     read_rows,
+    read_rows_at,
     readers,
     records,
     require_columns,
-    row_ids,
-    rows_at,
+    to_raw_rows,
 )
 from curation.sources.readers import MARK_ROWS
 from curation.sources.records import MAX_RECORD
@@ -76,7 +76,9 @@ def rows_of(file: SourceFile, start: int = 0, stop: int | None = None, columns: 
     """The rows with their values as the file has them; only those of JSON are read as a domain gets them."""
     batches = read_rows(file, start, stop, columns)
     return [
-        row for batch in batches for row in (raw_rows(batch) if file.format in ("jsonl", "json") else batch.to_pylist())
+        row
+        for batch in batches
+        for row in (to_raw_rows(batch) if file.format in ("jsonl", "json") else batch.to_pylist())
     ]
 
 
@@ -89,7 +91,7 @@ def test_every_format_gives_the_same_rows_and_ids(form: str, tmp_path: Path, mon
     assert rows_of(file) == ROWS
     for start, stop in [(0, 1), (39, 41), (55, 130), (120, 180), (249, 250), (100, 100)]:
         assert rows_of(file, start, stop) == ROWS[start:stop]
-        assert row_ids(file, start, stop, None).tolist() == list(range(start, stop))
+        assert get_row_ids(file, start, stop, None).tolist() == list(range(start, stop))
     assert rows_of(file, 3, 5, ["note"]) == [{"note": "n3"}, {"note": "n4"}]
     assert SourceFile.from_json(json.loads(json.dumps(file.recorded()))) == file
 
@@ -154,7 +156,7 @@ def test_numbers_stay_when_files_are_added(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", ROWS[:3])
     now = found(tmp_path, tuple(before))
     assert [(Path(file.path).name[0], file.index) for file in now] == [("b", 0), ("d", 1), ("a", 2), ("c", 3)]
-    assert row_ids(now[2], 1, 3, None).tolist() == [(2 << FILE_SHIFT) + 1, (2 << FILE_SHIFT) + 2]
+    assert get_row_ids(now[2], 1, 3, None).tolist() == [(2 << FILE_SHIFT) + 1, (2 << FILE_SHIFT) + 2]
     check_unchanged(before, now)
 
 
@@ -377,10 +379,10 @@ def test_values_that_python_has_no_type_for_are_texts(tmp_path: Path) -> None:
     far, odd = pa.array([2**50, 0], pa.timestamp("ms")), pa.array([1, 2], pa.timestamp("ns", "No/Where"))
     pq.write_table(pa.table({"far": far}), tmp_path / "x.parquet")
     (batch,) = read_rows(found(tmp_path / "x.parquet")[0])
-    first, second = (row["far"] for row in raw_rows(batch))
+    first, second = (row["far"] for row in to_raw_rows(batch))
     assert str(2**50) in first and second == datetime.datetime(1970, 1, 1)
     with pytest.raises(SourceError, match=r"column 'odd' cannot be read: .*No/Where"):
-        raw_rows(pa.RecordBatch.from_arrays([odd], ["odd"]))
+        to_raw_rows(pa.RecordBatch.from_arrays([odd], ["odd"]))
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
@@ -429,7 +431,7 @@ def test_own_ids(tmp_path: Path) -> None:
     files = found(tmp_path, mixed=True)
     check_unique(files, "id")
     expected = [[7, 2], [3, 2**62], [2**63 - 1, 2**53 + 1], [2**63 - 2, 2**53]]
-    assert [row_ids(file, 0, 2, "id").tolist() for file in files] == expected
+    assert [get_row_ids(file, 0, 2, "id").tolist() for file in files] == expected
     pq.write_table(pa.table({"id": pa.array([2**63, 1], pa.uint64())}), tmp_path / "b.parquet")
     with pytest.raises(SourceError, match=r"b\.parquet: id: .*below 2\*\*63"):
         check_unique(found(tmp_path / "b.parquet"), "id")
@@ -519,7 +521,7 @@ def test_compressed_text_is_read_as_the_text_is(tmp_path: Path, ending: str, ope
     jsonl, table = by_name[f"rows.jsonl{ending}"], by_name[f"rows.csv{ending}"]
     assert (jsonl.format, jsonl.num_rows, table.format, table.num_rows) == ("jsonl", MARK_ROWS + 50, "csv", 50)
     (batch,) = read_rows(jsonl, MARK_ROWS + 3, MARK_ROWS + 5)
-    assert [row["answer"] for row in raw_rows(batch)] == [str(MARK_ROWS + 3), str(MARK_ROWS + 4)]
+    assert [row["answer"] for row in to_raw_rows(batch)] == [str(MARK_ROWS + 3), str(MARK_ROWS + 4)]
     (batch,) = read_rows(table, 48, 50)
     assert batch["problem"].to_pylist() == ["What is, 48?", "What is, 49?"]
     whole = Path(jsonl.path).read_bytes()
@@ -531,7 +533,7 @@ def test_compressed_text_is_read_as_the_text_is(tmp_path: Path, ending: str, ope
 def test_views_of_text_are_read_as_text(tmp_path: Path):
     table = pa.table({"problem": pa.array(["a" * 30, None, "b"], pa.string_view()), "answer": ["1", "2", "3"]})
     pq.write_table(table, tmp_path / "views.parquet")
-    rows = rows_at(found(tmp_path), np.array([2, 0, 1]))
+    rows = read_rows_at(found(tmp_path), np.array([2, 0, 1]))
     assert [row.raw["problem"] for row in rows] == ["b", "a" * 30, None]
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curation.sources import SourceFile, grouped, stretches
+from curation.sources import SourceFile, group_stretches, iter_stretches
 from curation.sources.source_file import MOST_FILES
 
 
@@ -19,7 +19,7 @@ def file(index: int, num_rows: int) -> SourceFile:
 @settings(max_examples=100, deadline=None)
 def test_groups_hold_every_row_once_and_in_order(sizes: list[int], most_rows: int) -> None:
     files = [file(index, num_rows) for index, num_rows in enumerate(sizes)]
-    groups = list(grouped(stretches(files, most_rows), most_rows))
+    groups = list(group_stretches(iter_stretches(files, most_rows), most_rows))
     rows = [(part.file.index, row) for parts in groups for part in parts for row in range(part.start, part.stop)]
     assert rows == [(index, row) for index, num_rows in enumerate(sizes) for row in range(num_rows)]
     numbers = [sum(part.num_rows for part in parts) for parts in groups]
@@ -31,7 +31,8 @@ def test_groups_hold_every_row_once_and_in_order(sizes: list[int], most_rows: in
 def test_a_large_file_is_divided_as_if_it_were_alone() -> None:
     files = [file(0, 25), file(1, 1), file(2, 1), file(3, 20)]
     found = [
-        [(part.file.index, part.start, part.stop) for part in parts] for parts in grouped(stretches(files, 10), 10)
+        [(part.file.index, part.start, part.stop) for part in parts]
+        for parts in group_stretches(iter_stretches(files, 10), 10)
     ]
     assert found == [
         [(0, 0, 10)],

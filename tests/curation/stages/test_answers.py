@@ -14,7 +14,7 @@ from curation.domains.mcqa import Mcqa
 from curation.refs import ModelRef, TableRef
 from curation.stages import answers
 from curation.stages.label_chunks import LabelJob
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place, to_place
 from curation.tables import io, schemas
 from curation.telemetry.metrics import Telemetry
 
@@ -36,7 +36,9 @@ def rows(num: int = 30) -> list[dict[str, Any]]:
 
 
 def examples(directory: Path, name: str, of: list[dict[str, Any]]) -> TableRef:
-    return io.write(pa.Table.from_pylist(of, schema=schemas.examples(Mcqa.columns, gold=True)), str(directory / name))
+    return io.write(
+        pa.Table.from_pylist(of, schema=schemas.make_examples_schema(Mcqa.columns, gold=True)), str(directory / name)
+    )
 
 
 def labels(directory: Path, name: str, of: list[dict[str, Any]]) -> TableRef:
@@ -55,7 +57,9 @@ def labels(directory: Path, name: str, of: list[dict[str, Any]]) -> TableRef:
         }
         for row in of
     ]
-    return io.write(pa.Table.from_pylist(given[::-1], schema=schemas.labels((), "float16", 0)), str(directory / name))
+    return io.write(
+        pa.Table.from_pylist(given[::-1], schema=schemas.make_labels_schema((), "float16", 0)), str(directory / name)
+    )
 
 
 def entry(of: TableRef, folder: Place = Path("kept"), revision: int = 1, **changes: Any) -> answers.AnswersPlace:
@@ -63,7 +67,7 @@ def entry(of: TableRef, folder: Place = Path("kept"), revision: int = 1, **chang
     asked = {"domain": MCQA, "teacher": AskConfig(**AskConfig.BARE), "model": MODEL, "decoding": DecodingConfig()}
     told = {"labels_uri": "", "seed": 0, "telemetry": Telemetry(run="", stage="")}
     job = LabelJob(examples=of, **{**asked, **told, **changes})
-    return answers.entry_of(job, folder, revision=revision)
+    return answers.find_answers_entry(job, folder, revision=revision)
 
 
 def test_questions_are_what_the_model_reads_in_whatever_order_they_stand(local_ray, tmp_path):
@@ -101,7 +105,7 @@ def test_an_entrys_name_follows_all_that_answers_depend_on(local_ray, tmp_path, 
         entry(ref, revision=2),
     ]
     assert entry(ref, teacher=ask.model_copy(update={"chunk_rows": 7})).path == asked.path  # how rows are spread
-    monkeypatch.setattr(answers, "_version", lambda package: "0.0")
+    monkeypatch.setattr(answers, "_get_version", lambda package: "0.0")
     others.append(entry(ref))
     assert len({asked.path, *(other.path for other in others)}) == 11
 
@@ -112,7 +116,7 @@ def folder(request, tmp_path) -> Any:
         yield tmp_path / "kept"
         return
     with object_store() as server:
-        yield place(server.url("kept"))
+        yield to_place(server.url("kept"))
 
 
 def test_an_entry_is_found_by_its_own_key_alone(local_ray, tmp_path, folder: Place):
@@ -147,7 +151,9 @@ def test_answers_with_a_failed_row_are_not_kept(local_ray, tmp_path):
     asked = entry(examples(tmp_path, "one", rows()), tmp_path)
     table = io.read(labels(tmp_path, "labels", rows())).to_pylist()
     table[3] |= dict.fromkeys(("completion", "label"), None) | {"error": "poison: died"}
-    failed = io.write(pa.Table.from_pylist(table, schema=schemas.labels((), "float16", 0)), str(tmp_path / "failed"))
+    failed = io.write(
+        pa.Table.from_pylist(table, schema=schemas.make_labels_schema((), "float16", 0)), str(tmp_path / "failed")
+    )
     assert not answers.keep(asked, failed, "runs/first")
     assert not asked.path.exists()
 

@@ -18,7 +18,7 @@ from curation.selection.risk import calibrate
 from curation.stages.budget import ComputedBudget, ScoredSplit, resolve
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, schemas
-from curation.trust.parts import first_of_each
+from curation.trust.parts import find_first_of_each
 
 NUM_POOL, NUM_SOURCE, NUM_CALIBRATION = 900, 400, 600
 
@@ -263,7 +263,7 @@ def test_repeated_rows_break_the_guarantee_and_distinct_questions_keep_it() -> N
     for _ in range(400):
         score_Q, right_Q = rng.random(100), rng.random(100) < 0.45  # noise 0.55 everywhere
         question_M = np.repeat(np.arange(100), 4)
-        first_M = first_of_each(question_M)
+        first_M = find_first_of_each(question_M)
         for name, keep_M in (("rows", np.ones(400, dtype=bool)), ("questions", first_M)):
             at_M = question_M[keep_M]
             cut = calibrate(score_Q[at_M], right_Q[at_M], pool_N, alpha=alpha, delta=delta)

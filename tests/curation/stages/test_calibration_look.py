@@ -10,8 +10,8 @@ from sklearn.metrics import accuracy_score
 
 from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
-from curation.stages.calibration_look import FIRST_BLANK, compared, with_blanks
-from curation.stages.deal import POOL, examples_of
+from curation.stages.calibration_look import FIRST_BLANK, compare_calibration, with_blanks
+from curation.stages.deal import POOL, make_example_table
 from curation.tables import io, schemas
 
 CLASSES = ("anger", "joy", "sadness")
@@ -29,7 +29,7 @@ def asked(folder: Path, num: int, *, signal: float, blanks: int = 3):
         "row_id": [*range(FIRST_BLANK, FIRST_BLANK + blanks), *range(num)],
         "completion": ["x"] * (num + blanks),
         "option_logprobs": pa.array(
-            scores.tolist(), schemas.completions((), "float16", 1).field("option_logprobs").type
+            scores.tolist(), schemas.make_completions_schema((), "float16", 1).field("option_logprobs").type
         ),
         "error": pa.nulls(num + blanks, pa.string()),
     }
@@ -44,7 +44,7 @@ def test_the_shares_are_those_of_a_plain_count(tmp_path: Path):
     p = binomtest(int(changed[1].sum()), int(changed[0].sum() + changed[1].sum())).pvalue
     shares = [100 * accuracy_score(gold_N, found_N) for found_N in (after_N, before_N)]
     assert shares[0] > shares[1] + 10 and p < 0.05
-    assert compared(labels, DOMAIN, golds) == (
+    assert compare_calibration(labels, DOMAIN, golds) == (
         f"of 100 labelled rows {shares[0]:.1f} % are right with domain.calibrate: content_free, and {shares[1]:.1f} % "
         f"without (p = {p:.2g}): set domain.calibrate: content_free"
     )
@@ -67,19 +67,21 @@ def test_rows_with_several_labels_are_compared_by_their_sets(tmp_path: Path):
     shares = [100 * ((gap_NL[3:] > less_L) == gold_NL).all(axis=1).mean() for less_L in (bias_L, 0)]
     assert shares[0] > shares[1] + 10
     told = f"{shares[0]:.1f} % are right with domain.calibrate: content_free, and {shares[1]:.1f} % without"
-    found = str(compared(labels, domain, golds))
+    found = str(compare_calibration(labels, domain, golds))
     assert told in found and found.endswith("set domain.calibrate: content_free")
 
 
 def test_nothing_is_recommended_without_a_difference(tmp_path: Path):
     labels, golds, *_ = asked(tmp_path, 45, signal=0)
-    assert str(compared(labels, DOMAIN, golds)).endswith("no clear difference")
-    assert compared(labels, DOMAIN, dict([*golds.items()][:29])) is None
+    assert str(compare_calibration(labels, DOMAIN, golds)).endswith("no clear difference")
+    assert compare_calibration(labels, DOMAIN, dict([*golds.items()][:29])) is None
     labels, golds, *_ = asked(tmp_path / "less", 45, signal=0, blanks=2)
-    assert compared(labels, DOMAIN, golds) is None
+    assert compare_calibration(labels, DOMAIN, golds) is None
     joy = dict.fromkeys(golds, "joy")
     labels, *_ = asked(tmp_path / "worse", 205, signal=0)
-    assert str(compared(labels, DOMAIN, dict.fromkeys(range(5, 205), "joy") | joy)).endswith("calibrate: none")
+    assert str(compare_calibration(labels, DOMAIN, dict.fromkeys(range(5, 205), "joy") | joy)).endswith(
+        "calibrate: none"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_nothing_is_recommended_without_a_difference(tmp_path: Path):
 )
 def test_texts_without_content_are_asked_beside_the_sample(domain, decoding, num):
     raw = {"text": "It rains.", "problem": "1 + 1 = ?"}
-    examples = examples_of(domain, POOL, [7], [raw])
+    examples = make_example_table(domain, POOL, [7], [raw])
     found = with_blanks(examples, domain, DecodingConfig(**decoding))
     assert found.schema == examples.schema and found.num_rows == 1 + num and found.slice(num) == examples
     if num:

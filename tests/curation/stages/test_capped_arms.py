@@ -70,10 +70,10 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[dict
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     scored = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
-    labels = write(folder, "labels", columns, pa.schema([*schemas.labels([], "float16", 1), *scored]))
+    labels = write(folder, "labels", columns, pa.schema([*schemas.make_labels_schema([], "float16", 1), *scored]))
     grades = [{"row_id": row["row_id"], "correct": row["correct"], "judged": False} for row in rows]
     job = SelectJob(
-        pool=write(folder, "pool", columns, schemas.examples(Chess.columns, gold=False)),
+        pool=write(folder, "pool", columns, schemas.make_examples_schema(Chess.columns, gold=False)),
         labels=labels,
         audit=write(folder, "audit", columns, schemas.AUDIT),
         grades=io.write(

@@ -16,16 +16,16 @@ from sklearn.metrics import confusion_matrix
 from curation.config import DomainConfig, SelectionConfig
 from curation.config.filter import KeepConfig
 from curation.domains import get_domain
-from curation.domains.class_counts import confusion, given
+from curation.domains.class_counts import count_confusion, count_given
 from curation.domains.classification import Classification
 from curation.errors import BudgetError, ConfigError
 from curation.hashing import derive, hash64, hash_unit
-from curation.selection.class_shares import estimated
+from curation.selection.class_shares import estimate_shares
 from curation.selection.quotas import allocate
 from curation.selection.risk import calibrate
 from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import divided, in_words
+from curation.stages.class_quota import describe_quota, find_divided_classes
 from curation.stages.select import select
 from curation.tables import io, scans, schemas
 
@@ -115,9 +115,9 @@ def confused(rows: list[Row]) -> Any:
 
 def test_counts_are_those_of_scikit_learn(pool):
     job, rows, source = pool
-    found = confusion(job.classes.examples, job.classes.labels, job.classes.grades, CLASSES)
+    found = count_confusion(job.classes.examples, job.classes.labels, job.classes.grades, CLASSES)
     assert found.tolist() == confused(source).tolist()
-    found = given(job.labels, CLASSES)
+    found = count_given(job.labels, CLASSES)
     assert found.tolist() == [*by_class(rows).values(), sum(row["label"] is None for row in rows)]
 
 
@@ -125,9 +125,9 @@ def test_a_question_counts_once_and_a_grade_is_no_class(pool, tmp_path: Path):
     job, _, source = pool
     rows = sorted(source, key=lambda row: row["row_id"])
     asked = write(tmp_path, "asked", [row | {"question": row["row_id"] // 3} for row in rows], schemas.GRADES)
-    assert confusion(job.classes.examples, job.classes.labels, asked, CLASSES).sum() == NUM_SOURCE / 3
+    assert count_confusion(job.classes.examples, job.classes.labels, asked, CLASSES).sum() == NUM_SOURCE / 3
     only = [row | {"gold": "grade: right" if row["correct"] else "grade: wrong"} for row in rows]
-    examples = write(tmp_path, "graded", only, schemas.examples(Classification.columns, gold=True))
+    examples = write(tmp_path, "graded", only, schemas.make_examples_schema(Classification.columns, gold=True))
     classes = replace(job.classes, examples=examples)
     shares = classes.shares(job.labels)
     assert shares.basis == "counts" and shares.num_labelled == 0
@@ -139,7 +139,7 @@ def test_every_arm_that_ranks_takes_the_best_of_each_class(pool, tmp_path: Path)
     read = [row for row in rows if row["label"] is not None]
     counts = confused(source)
     given_T = np.array([*by_class(rows).values(), len(rows) - len(read)])
-    wanted = estimated(CLASSES, given_T, counts)
+    wanted = estimate_shares(CLASSES, given_T, counts)
     assert budget.n == N and budget.quota is not None
     assert budget.quota.shares == pytest.approx(wanted.shares) and budget.quota.basis == "confusion"
     quotas = dict(zip(CLASSES, allocate(wanted.shares, given_T[:-1], N).tolist(), strict=True))
@@ -241,11 +241,13 @@ def test_each_class_has_a_certified_cut_of_its_own(pool, tmp_path: Path):
 
 def test_cuts_of_classes_that_cannot_be_are_refused():
     risk = {"alpha": 0.1, "per": "label"}
-    assert divided(settings(budget={"risk": risk}), get_domain(DOMAIN)) == CLASSES
-    assert "per: label: each of 4 classes has" in str(in_words(settings(budget={"risk": risk}), get_domain(DOMAIN)))
+    assert find_divided_classes(settings(budget={"risk": risk}), get_domain(DOMAIN)) == CLASSES
+    assert "per: label: each of 4 classes has" in str(
+        describe_quota(settings(budget={"risk": risk}), get_domain(DOMAIN))
+    )
     assert "per" not in settings(budget={"risk": {"alpha": 0.1}}).budget.to_key()["risk"]
     with pytest.raises(ConfigError, match=r"risk\.per: label: domain chess has no closed set of labels; leave per out"):
-        divided(settings(budget={"risk": risk}), get_domain(DomainConfig(name="chess")))
+        find_divided_classes(settings(budget={"risk": risk}), get_domain(DomainConfig(name="chess")))
     for changes, words in (
         ({"quota": "none"}, "quota: none: .*budget.risk.per: label"),
         ({"quota": {"joy": 1}}, "quota: classes cannot have places of their own in budget.risk"),
@@ -277,11 +279,14 @@ def settings(**changes: Any) -> SelectionConfig:
 
 def test_which_runs_have_quotas():
     domain = get_domain(DOMAIN)
-    assert divided(settings(), domain) == CLASSES and divided(settings(quota={"joy": 2}), domain) == CLASSES
-    assert divided(settings(budget={"share": 0.1}), domain) == CLASSES
+    assert (
+        find_divided_classes(settings(), domain) == CLASSES
+        and find_divided_classes(settings(quota={"joy": 2}), domain) == CLASSES
+    )
+    assert find_divided_classes(settings(budget={"share": 0.1}), domain) == CLASSES
     for without in ({"quota": "none"}, {"budget": {"risk": {"alpha": 0.1}}}, {"budget": {"threshold": 0.5}}):
-        assert divided(settings(**without), domain) is None
-    assert divided(settings(), get_domain(DomainConfig(name="chess"))) is None
+        assert find_divided_classes(settings(**without), domain) is None
+    assert find_divided_classes(settings(), get_domain(DomainConfig(name="chess"))) is None
 
 
 @pytest.mark.parametrize(
@@ -297,9 +302,9 @@ def test_which_runs_have_quotas():
 )
 def test_quotas_that_do_not_go_with_the_domain_are_refused(changes: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
-        divided(settings(**changes), get_domain(DOMAIN))
+        find_divided_classes(settings(**changes), get_domain(DOMAIN))
     with pytest.raises(ConfigError, match="domain chess has no closed set of labels; leave it out"):
-        divided(settings(quota={"joy": 1}), get_domain(DomainConfig(name="chess")))
+        find_divided_classes(settings(quota={"joy": 1}), get_domain(DomainConfig(name="chess")))
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from curation.config import (
 from curation.domains import get_domain
 from curation.errors import ConfigError, UserError
 from curation.refs import TableRef
-from curation.selection.cascade import first_cut
+from curation.selection.cascade import find_first_cut
 from curation.stages.budget import ScoredSplit, resolve
-from curation.stages.first_cut import FirstCutRule, PromptGate, held_out, wanted
-from curation.stages.grade import _calls, _grade
+from curation.stages.first_cut import FirstCutRule, PromptGate, collect_held_out, write_cut_target
+from curation.stages.grade import _grade, _iter_calls
 from curation.stages.label import count_labels
 from curation.stages.label_chunks import LabelJob, LabelWorker, label_rows
 from curation.stages.pool_scores import PoolScores
@@ -83,7 +83,7 @@ def labelled(job, rows):
         for row in worker.write([worker.work(rows[start : start + 30])], {}).to_pylist():
             committer.add(row["fragments"], row["row_ids"])
     committer.flush()
-    return io.latest(table.uri)
+    return io.find_latest(table.uri)
 
 
 def read(ref):
@@ -128,7 +128,7 @@ def test_rows_that_pass_are_answered_as_without_it_and_dropped_ones_have_no_answ
             continue
         assert (raw is None) == (other["error"] is not None)
         assert raw is None or raw >= cut.threshold
-        states = {name: (row.pop(name), other.pop(name)) for name in map(schemas.state_column, STATES)}
+        states = {name: (row.pop(name), other.pop(name)) for name in map(schemas.get_state_column, STATES)}
         told = [name for name in schemas.NUMBERS if isinstance(row[name], float)]
         numbers = {name: (row.pop(name), other.pop(name)) for name in told}
         assert row == other
@@ -175,7 +175,7 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     counts = count_labels(ref)
     assert counts.first_cut == f"{len(dropped)} of {NUM_ROWS - 1} rows were dropped after their prompt"
     assert counts.rows == NUM_ROWS and counts.errors == {"bad": 1}
-    assert counts.dropped == io.num_dropped(ref) == len(dropped) == pytest.approx(0.3 * NUM_ROWS, abs=3)
+    assert counts.dropped == io.count_dropped(ref) == len(dropped) == pytest.approx(0.3 * NUM_ROWS, abs=3)
     assert counts.unparsed == sum(row["completion"] is not None and row["label"] is None for row in found)
     assert 0 < counts.unparsed < NUM_ROWS - counts.dropped - 1
     assert counts.output_tokens == sum(row["num_output_tokens"] or 0 for row in found)
@@ -195,20 +195,20 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     assert budget.n == int(0.1 * (NUM_ROWS - 1)) > int(0.1 * (NUM_ROWS - 1 - len(dropped)))
     examples = [{name: row[name] for name in ("row_id", "fen", "rating")} for row in rows]
     asked = io.write(pa.Table.from_pylist(examples), str(tmp_path / "examples"))
-    graded = {row_id for call in _calls(ref, gold, asked, CHESS) for row_id in _grade(*call)["row_id"].to_pylist()}
+    graded = {row_id for call in _iter_calls(ref, gold, asked, CHESS) for row_id in _grade(*call)["row_id"].to_pylist()}
     assert graded == {row["row_id"] for row in found} - dropped - {35}
 
 
 def test_held_out_rows_are_scored_by_both_functions(tmp_path, rows):
     first, full = probe(tmp_path / "first", 8), probe(tmp_path / "full", 8, ("prompt_last", "output_last")[1:], seed=1)
     labels = labelled(job_of(tmp_path), rows)
-    held = held_out(labels, first, full, lambda ids_N: ids_N % 2 == 0)
+    held = collect_held_out(labels, first, full, lambda ids_N: ids_N % 2 == 0)
     table = [row for row in read(labels) if row["row_id"] % 2 == 0 and row["error"] is None]
     assert len(held.first_M) == len(table)
     by_tokens = sorted(row["num_prompt_tokens"] for row in table)
     assert sorted(held.prompt_tokens_M.tolist()) == by_tokens
     assert np.isnan(held.full_M).sum() == sum(row["label"] is None for row in table) > 0
-    found = first_cut(held, keep=0.2, loss=0.5, confidence=0.5)
+    found = find_first_cut(held, keep=0.2, loss=0.5, confidence=0.5)
     assert 0 < np.isnan(held.full_M).sum() < len(table)
     assert found.num_held_out == len(table)
 
@@ -216,7 +216,9 @@ def test_held_out_rows_are_scored_by_both_functions(tmp_path, rows):
 def test_the_first_function_learns_what_the_full_one_selects(tmp_path, rows):
     full = probe(tmp_path / "full", 8, ("output_last",), seed=1)
     labels = labelled(job_of(tmp_path), rows)
-    grades = io.read(wanted(labels, full, lambda ids_N: ids_N % 2 == 0, keep=0.2, uri=str(tmp_path / "grades.lance")))
+    grades = io.read(
+        write_cut_target(labels, full, lambda ids_N: ids_N % 2 == 0, keep=0.2, uri=str(tmp_path / "grades.lance"))
+    )
     assert grades.schema.equals(schemas.GRADES)
     table = [row for row in read(labels) if row["row_id"] % 2 == 0 and row["error"] is None]
     assert grades["row_id"].to_pylist() == [row["row_id"] for row in table]
@@ -225,7 +227,7 @@ def test_the_first_function_learns_what_the_full_one_selects(tmp_path, rows):
     best = sorted(raw, key=raw.__getitem__, reverse=True)[: round(0.2 * len(table))]
     assert {row["row_id"] for row in grades.to_pylist() if row["correct"]} == set(best)
     with pytest.raises(UserError, match="no answered row"):
-        wanted(labels, full, lambda ids_N: ids_N < 0, keep=0.2, uri=str(tmp_path / "none.lance"))
+        write_cut_target(labels, full, lambda ids_N: ids_N < 0, keep=0.2, uri=str(tmp_path / "none.lance"))
 
 
 def test_what_is_not_known_after_the_prompt_is_refused(tmp_path, rows):

@@ -28,7 +28,7 @@ def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     order = np.random.default_rng(len(name)).permutation(table.num_rows)
     uri = str(folder / f"{name}.lance")
     lance.write_dataset(table.take(order), uri, max_rows_per_file=700)
-    return io.latest(uri)
+    return io.find_latest(uri)
 
 
 def audit(ids, golds: list[str | None]) -> pa.Table:
@@ -115,8 +115,8 @@ def test_rows_that_ask_the_same_question_have_the_same_number(tmp_path: Path, mo
     weak = save(tmp_path, "labels", pa.table({"row_id": ids, "label": ["A"] * 7, "error": pa.nulls(7, pa.string())}))
     gold = save(tmp_path, "gold", audit(ids, list("ABABABA")))
     mcqa = DomainConfig(name="mcqa")
-    monkeypatch.setattr(stage, "_domain", lambda config: Unasked())
-    parts = [stage._grade(*call) for call in stage._calls(weak, gold, examples, mcqa)]
+    monkeypatch.setattr(stage, "_load_domain", lambda config: Unasked())
+    parts = [stage._grade(*call) for call in stage._iter_calls(weak, gold, examples, mcqa)]
     table = pa.concat_tables(parts)
     assert table.schema.equals(schemas.GRADES) and table["row_id"].to_pylist() == sorted(ids)
     found = dict(zip(table["row_id"].to_pylist(), table["question"].to_pylist(), strict=True))
@@ -192,7 +192,7 @@ def test_a_command_goes_on_after_what_is_committed(local_ray, tmp_path: Path, mo
     domain = get_domain(config)
     ids = list(range(60))
     read = [{"row_id": n, **domain.read({"n": n}), "gold": str(n), "error": None} for n in ids]
-    schema = schemas.examples(domain.columns, gold=True)
+    schema = schemas.make_examples_schema(domain.columns, gold=True)
     examples = save(tmp_path, "examples", pa.Table.from_pylist(read, schema=schema))
     weak = [{"row_id": n, "label": None if n == 7 else str(n), "error": None} for n in ids]
     weak_schema = pa.schema([("row_id", pa.int64()), ("label", pa.string()), ("error", pa.string())])
@@ -247,7 +247,7 @@ def test_grades_have_the_clusters_of_the_rows_and_a_judge_keeps_them(tmp_path: P
     asked = save(tmp_path, "examples", examples)
     weak = save(tmp_path, "labels", pa.table({"row_id": ids, "label": ["A"] * 4, "error": pa.nulls(4, pa.string())}))
     gold = save(tmp_path, "gold", audit(ids, list("ABAA")))
-    parts = [stage._grade(*call) for call in stage._calls(weak, gold, asked, DomainConfig(name="mcqa"))]
+    parts = [stage._grade(*call) for call in stage._iter_calls(weak, gold, asked, DomainConfig(name="mcqa"))]
     ref = io.write(pa.concat_tables(parts), str(tmp_path / "grades.lance"))
     graded = read_grades(ref)
     assert graded.row_ids_N.tolist() == [10, 20, 30, 40] and graded.cluster_N is not None

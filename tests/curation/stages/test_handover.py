@@ -15,15 +15,15 @@ from curation.config import RiskConfig, TrustConfig
 from curation.config.chain import StopConfig
 from curation.errors import SourceError
 from curation.metrics import Estimate
-from curation.metrics.shift import two_sample
+from curation.metrics.shift import compare_samples
 from curation.refs import TableRef
 from curation.selection.risk import calibrate
-from curation.stages.handover import GoOn, HoldOut, Signs, reasons_to_stop
+from curation.stages.handover import GoOn, HoldOut, Signs, find_stop_reasons
 from curation.stages.label import RowShare
 from curation.tables import io, schemas
-from curation.trust.parts import VALIDATION, part_of
+from curation.trust.parts import VALIDATION, assign_parts
 
-NONE_SHOWN = two_sample(np.zeros((5, 2)), np.zeros((5, 2)), seed=0).to_json()  # too few rows for a test
+NONE_SHOWN = compare_samples(np.zeros((5, 2)), np.zeros((5, 2)), seed=0).to_json()  # too few rows for a test
 SIGNS = Signs(
     function="trust",
     auc=Estimate(value=0.8, low=0.7, high=0.9, n=200),
@@ -57,7 +57,7 @@ def shifted(value: float, low: float) -> dict:
     ],
 )
 def test_what_stops_a_chain(changes: dict, stop: dict, told: list[str]) -> None:
-    reasons = reasons_to_stop(replace(SIGNS, **changes), StopConfig(**stop))
+    reasons = find_stop_reasons(replace(SIGNS, **changes), StopConfig(**stop))
     assert len(reasons) == len(told)
     assert all(words in reason for words, reason in zip(told, reasons, strict=True)), reasons
     assert not any("trust trust" in reason for reason in reasons)
@@ -106,7 +106,7 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
         return GoOn(**arguments, budget=budget, stop=StopConfig(risk=risk)).read_signs()
 
     signs = read_signs({"alpha": 0.1}, None)
-    held_N = part_of(ids_N, trust, seed) == VALIDATION
+    held_N = assign_parts(ids_N, trust, seed) == VALIDATION
     seen_N = held_N & parsed_N
     assert signs.function == "internal_confidence" and signs.auc.n == seen_N.sum() > 100
     assert signs.auc.value == pytest.approx(roc_auc_score(correct_N[seen_N], raw_N[seen_N]), abs=1e-12)

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from curation.config import SourceConfig
-from curation.sources import discover, kept_fields
-from curation.stages.keep import _rows
+from curation.sources import discover, make_kept_fields
+from curation.stages.keep import _iter_rows
 from curation.tables.schemas import FILE_SHIFT
 
 NUM_ROWS, NUM_WANTED = 100_000, 4_000_000
@@ -26,7 +26,7 @@ def test_the_look_for_selected_rows_takes_no_memory_that_grows_with_their_number
     of_b_M = (1 << FILE_SHIFT) + np.array(chosen, dtype=np.int64)
     wanted_M, found = np.concatenate([of_b_M, elsewhere_M]), []
     tracemalloc.start()
-    parts = _rows(files, kept_fields(files, ["key"]), wanted_M, None, found)
+    parts = _iter_rows(files, make_kept_fields(files, ["key"]), wanted_M, None, found)
     kept = [row for part in parts for row in part.to_pylist()]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -39,5 +39,5 @@ def test_the_look_for_selected_rows_takes_no_memory_that_grows_with_their_number
 def test_nothing_is_wanted_of_a_file(tmp_path: Path, wanted: list[int]) -> None:
     pq.write_table(pa.table({"key": ["x", "y"]}), tmp_path / "a.parquet")
     files, found = discover(SourceConfig(path=str(tmp_path / "a.parquet"))), []
-    parts = _rows(files, kept_fields(files, ["key"]), np.array(wanted, dtype=np.int64), None, found)
+    parts = _iter_rows(files, make_kept_fields(files, ["key"]), np.array(wanted, dtype=np.int64), None, found)
     assert [part.num_rows for part in parts] == [0]

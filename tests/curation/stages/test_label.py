@@ -21,7 +21,7 @@ from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
 from curation.models import load_model, load_tokenizer
 from curation.passes.actor import ModelActor
-from curation.passes.calls import block
+from curation.passes.calls import make_block
 from curation.passes.cutting import Cutter, OpenRows
 from curation.passes.messages import Call, Pass
 from curation.passes.poison import PoisonSuspects
@@ -40,7 +40,7 @@ NUM_ROWS = 600
 def examples(puzzles, tmp_path_factory):
     domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": (3 << 40) | i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
-    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.make_examples_schema(domain.columns, gold=False))
     uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
@@ -282,8 +282,8 @@ def ancestors(pid: str) -> list[str]:
 
 def test_a_node_that_joins_with_other_versions_does_not_work(local_ray, examples, tmp_path, monkeypatch):
     """To a driver that has another torch all nodes are such."""
-    other = nodes.installed()() | {"torch": "0.1"}
-    monkeypatch.setattr(nodes, "installed", lambda: lambda: other)
+    other = nodes.make_versions_question()() | {"torch": "0.1"}
+    monkeypatch.setattr(nodes, "make_versions_question", lambda: lambda: other)
     job = make_job(examples, tmp_path)
     with pytest.raises(ClusterError, match=r"\(node \w{8}\).*torch \S+ \(here 0\.1\); install the same"):
         run(job)
@@ -372,7 +372,7 @@ def every(ids_N):
 def queue_of(ray, job: LabelJob, rows: OpenRows):
     """A work queue with a pass, and no dataset."""
     queue = ray.remote(WorkQueue).options(num_cpus=0).remote(wanted=1, calls=1)
-    this = Pass(id="pass", table=job.labels_uri, versions=nodes.installed()(), actors=job.teacher.actors)
+    this = Pass(id="pass", table=job.labels_uri, versions=nodes.make_versions_question()(), actors=job.teacher.actors)
     ray.get(queue.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), ()))
     yield queue
     ray.kill(queue)
@@ -382,7 +382,7 @@ def attempt(ray, queue, call: Call) -> bool:
     """Whether an actor of its own ends a call without an error, and does not die."""
     actor = ray.remote(ModelActor).options(num_cpus=0).remote(queue)
     try:
-        ray.get(actor.__ray_call__.remote(lambda actor, calls: actor(calls), block(call)))
+        ray.get(actor.__ray_call__.remote(lambda actor, calls: actor(calls), make_block(call)))
         return ray.get(queue.take.remote("pass", 0)).error is None
     except ray.exceptions.RayActorError:
         return False
@@ -402,7 +402,7 @@ def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_commit
     ):
         run(broken)
     assert time.monotonic() - start < 60
-    done = ids_of(io.latest(job.labels_uri))
+    done = ids_of(io.find_latest(job.labels_uri))
     assert len(done) >= 150 and set(done) < set(ids[:200])
     assert sorted(ids_of(run(job))) == ids
 
@@ -417,11 +417,11 @@ def test_the_committer_refuses_half_known_fragments_and_keeps_replays_once(examp
     for row in (first, first, write([1, 2, 3])):
         committer.add(row["fragments"], row["row_ids"])
     committer.flush()
-    assert ids_of(io.latest(uri)) == [1, 2, 3]
+    assert ids_of(io.find_latest(uri)) == [1, 2, 3]
     again = commits.Committer(uri)
     again.add(first["fragments"], first["row_ids"])
     again.flush()
-    assert ids_of(io.latest(uri)) == [1, 2, 3]
+    assert ids_of(io.find_latest(uri)) == [1, 2, 3]
     half = write([3, 4])
     with pytest.raises(CommitError, match="repeats 1 ids"):
         again.add(half["fragments"], half["row_ids"])
@@ -447,7 +447,7 @@ def test_a_lookup_holds_runs_and_a_finder_few_of_them(tmp_path, monkeypatch):
     ids_N = np.concatenate([np.arange(500, 900), np.arange(100), [7_000], np.arange(900, 950), np.arange(-9, -3)])
     uri = str(tmp_path / "r.lance")
     lance.write_dataset(pa.table({"row_id": ids_N}), uri, max_rows_per_file=120)
-    ref = io.latest(uri)
+    ref = io.find_latest(uri)
     lookup = io.Lookup(ref)
     assert len(lookup) == len(ids_N) and lookup.num_runs == 5
     parts = [*lookup.ascending(64)]
@@ -456,7 +456,7 @@ def test_a_lookup_holds_runs_and_a_finder_few_of_them(tmp_path, monkeypatch):
     place = {row_id: place for place, row_id in enumerate(ids_N.tolist())}
     for most in (io.MOST_RUNS, 4):  # by runs, and by a scan
         monkeypatch.setattr(io, "MOST_RUNS", most)
-        assert io.finder(ref)(asked).tolist() == [place.get(row_id, -1) for row_id in asked.tolist()]
+        assert io.make_offset_finder(ref)(asked).tolist() == [place.get(row_id, -1) for row_id in asked.tolist()]
 
 
 def test_parts_are_written_as_one_table(tmp_path, monkeypatch):
@@ -466,7 +466,7 @@ def test_parts_are_written_as_one_table(tmp_path, monkeypatch):
     for given, sizes in ((parts, [12, 12]), (parts[:1], [4]), ([], [])):
         ref = io.write_parts(iter(given), schema, uri)
         assert [fragment.count_rows() for fragment in io.open_table(ref).get_fragments()] == sizes
-        assert io.read(ref)["row_id"].to_pylist() == list(range(4 * len(given))) and io.latest(uri) == ref
+        assert io.read(ref)["row_id"].to_pylist() == list(range(4 * len(given))) and io.find_latest(uri) == ref
 
     def broken():
         yield parts[0]
@@ -480,7 +480,7 @@ def test_a_lookup_of_shuffled_fragments_and_of_nothing(tmp_path):
     ids_N = np.random.default_rng(1).permutation(100)
     uri = str(tmp_path / "t.lance")
     lance.write_dataset(pa.table({"row_id": ids_N, "square": ids_N**2}), uri, max_rows_per_file=30)
-    ref = io.latest(uri)
+    ref = io.find_latest(uri)
     wanted = np.array([7, 99, 0])
     for table in (io.Lookup(ref).take(wanted, ["square"]), io.take(ref, wanted, ["square"])):
         assert table["square"].to_pylist() == [49, 9801, 0]

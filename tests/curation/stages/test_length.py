@@ -18,7 +18,7 @@ from curation.errors import ModelError, SourceError
 from curation.models import load_tokenizer, resolve
 from curation.refs import ModelRef, TableRef
 from curation.stages import length as stage
-from curation.stages.length import Limit, MeasureLength, TooLong, too_long
+from curation.stages.length import Limit, MeasureLength, TooLong, find_too_long
 from curation.tables import io, schemas
 from train.tokens import Pair, tokenize
 
@@ -50,7 +50,7 @@ def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     order = np.random.default_rng(len(name)).permutation(table.num_rows)
     uri = str(folder / f"{name}.lance")
     lance.write_dataset(table.take(order), uri, max_rows_per_file=300)
-    return io.latest(uri)
+    return io.find_latest(uri)
 
 
 class Case:
@@ -77,7 +77,7 @@ class Case:
             del self.weak[row_id]
         pool = pa.Table.from_pylist(
             [{**example, "error": None} for example in self.examples.values()],
-            schema=schemas.examples(domain.columns, gold=False),
+            schema=schemas.make_examples_schema(domain.columns, gold=False),
         )
         self.solutions = {row_id: " e2e4" * 40 for row_id, gold in self.golds.items() if gold is not None}
         audit = [
@@ -98,7 +98,7 @@ class Case:
         of = Limit(**{"student": self.student, "max_length": LIMIT, "chat_template": False, **limit})
         refs = self.refs if gold else {**self.refs, "gold": None}
         job = MeasureLength(name=name, weak=weak, domain=CHESS, limit=of, rollouts=None, split="pool", **refs)
-        return too_long(job, str(self.folder / f"{name}.lance"), solutions=solutions)
+        return find_too_long(job, str(self.folder / f"{name}.lance"), solutions=solutions)
 
     def lengths(self, *, chat_template: bool) -> dict[int, tuple[int, int]]:
         """Tokens of a row with its weak and its gold completion, 0 without one: transformers, one text at a time."""

@@ -12,7 +12,7 @@ import pytest
 
 from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
-from curation.domains.identity import Identity, Rule, plain_identity, plain_text, same_question
+from curation.domains.identity import Identity, Rule, match_questions, normalise_prose, plain_identity
 from curation.domains.math import Math
 from curation.domains.mcqa import Mcqa
 from curation.errors import SourceError
@@ -175,7 +175,7 @@ def test_a_drop_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     def back(name: str) -> None:
         """As if the run had ended before it deleted from this table."""
         lance.dataset(whole.tables[name].uri, version=whole.tables[name].version - 1).restore()
-        assert len(ids(io.latest(whole.tables[name].uri))) == len(SPLITS["pool" if name == "audit" else name])
+        assert len(ids(io.find_latest(whole.tables[name].uri))) == len(SPLITS["pool" if name == "audit" else name])
 
     def same(again: PreparedRefs) -> None:
         assert (again.overlap, again.counts) == (whole.overlap, whole.counts)
@@ -261,11 +261,11 @@ class Nameless(Mcqa):
 def test_rows_without_identity_are_counted_and_never_all_of_a_split(tmp_path: Path) -> None:
     rows = [{"row_id": row, **Mcqa().read(question(row)), "gold": "A", "error": None} for row in range(5)]
     rows[3] |= {"question": None, "choices": None, "error": "null_field: question"}
-    schema = schemas.examples(Mcqa.columns, gold=True)
+    schema = schemas.make_examples_schema(Mcqa.columns, gold=True)
     ref = io.write(pa.Table.from_pylist(rows, schema=schema), str(tmp_path / "source.lance"))
-    (group,) = overlap.fragment_groups(ref)
+    (group,) = overlap.iter_fragment_groups(ref)
     part = overlap._Fragments(ref, DomainConfig(name=f"{__name__}:Nameless"), group)
-    near_K, problems, set_N = overlap._known(part)
+    near_K, problems, set_N = overlap._collect_keys(part)
     assert len(near_K) == len(set_N) == 0 and problems == {"domain_failed": 4}
     with pytest.raises(SourceError, match=r"splits\.source: none of its rows says what identifies its question"):
         overlap._require_some("source", problems, ref)
@@ -318,7 +318,7 @@ def test_keys_are_the_rule() -> None:
             found = "permuted"
         elif set(digests[one].near()) & set(digests[other].near()):
             found = "near_copy"
-        assert found == same_question(identities[one], identities[other]), (identities[one], identities[other])
+        assert found == match_questions(identities[one], identities[other]), (identities[one], identities[other])
         assert found is None or set(digests[one].near()) & set(digests[other].near())
         seen.add(found)
     assert seen == {*get_args(Rule), None}
@@ -335,28 +335,28 @@ def test_pairs_equal_a_comparison_of_all_with_all(tmp_path: Path) -> None:
     every = np.unique(
         np.concatenate(
             [
-                overlap._halves(overlap.Digests("x", identity).near())[0]
+                overlap._split_digests(overlap.Digests("x", identity).near())[0]
                 for name in names
                 for identity in rows[name].values()
             ]
         )
     )
     entries = {
-        name: overlap._hits([(row, overlap.Digests("x", identity)) for row, identity in rows[name].items()], every)
+        name: overlap._find_hits([(row, overlap.Digests("x", identity)) for row, identity in rows[name].items()], every)
         for name in names
     }
-    found = {(pair.kept, pair.other): pair for pair in overlap._pairs(names, entries)}
+    found = {(pair.kept, pair.other): pair for pair in overlap._find_pairs(names, entries)}
     for one, other in itertools.combinations(names, 2):
         best: dict[int, Rule] = {}
         for row, identity in rows[other].items():
-            rules = [rule for kept in rows[one].values() if (rule := same_question(kept, identity)) is not None]
+            rules = [rule for kept in rows[one].values() if (rule := match_questions(kept, identity)) is not None]
             if rules:
                 best[row] = min(rules, key=get_args(Rule).index)
         pair = found[one, other]
         assert pair.row_ids_M.tolist() == sorted(best)
         assert pair.rules == {rule: number for rule in get_args(Rule) if (number := [*best.values()].count(rule))}
         kept, shown = pair.example
-        assert same_question(rows[one][kept], rows[other][shown]) == next(iter(pair.rules))
+        assert match_questions(rows[one][kept], rows[other][shown]) == next(iter(pair.rules))
 
 
 def test_what_normalisation_keeps_and_what_it_does_not() -> None:
@@ -367,7 +367,7 @@ def test_what_normalisation_keeps_and_what_it_does_not() -> None:
         ("H\u2082O", "h2o"),
         ("\ufb01sh", "fish"),
     ]
-    assert all(plain_text(one) == plain_text(other) for one, other in same)
+    assert all(normalise_prose(one) == normalise_prose(other) for one, other in same)
     other = [
         ("2+3", "2-3"),
         ("x\u00b2", "x2"),
@@ -377,7 +377,7 @@ def test_what_normalisation_keeps_and_what_it_does_not() -> None:
         ("1.5", "15"),
         ("-5", "5"),
     ]
-    assert all(plain_text(one) != plain_text(two) for one, two in other)
+    assert all(normalise_prose(one) != normalise_prose(two) for one, two in other)
     assert plain_identity("Cross Aa?", ["AA", "Aa", "aa"]).parts == ("AA", "Aa", "aa")
     assert plain_identity("Who?", ["A cat.", "a dog"]) == plain_identity("who", ["a cat", "A dog."])
 

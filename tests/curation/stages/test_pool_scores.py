@@ -10,13 +10,13 @@ import pytest
 from curation.errors import BudgetError, SourceError
 from curation.refs import ListDigest, TableRef, fingerprint
 from curation.report import pool_grid
-from curation.selection.capped import num_before
+from curation.selection.capped import count_before
 from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
 from curation.stages.cap_keys import LabelKeys
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, scans, schemas
-from curation.tables.row_ids import bitmap
+from curation.tables.row_ids import make_bitmap
 
 NUM_ROWS = 5_000
 
@@ -53,7 +53,7 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
     num = int((~np.isnan(candidates.raw_score_N)).sum())
     wanted = {n: TopN().cut(candidates, n, 5) for n in (1, 700, num)}
     keys, label_of = LabelKeys(by="label", pool=labels), labels_by_id(labels)
-    left = num_before(np.array([label_of[row_id] for row_id in wanted[num].row_ids_n.tolist()])) < 7
+    left = count_before(np.array([label_of[row_id] for row_id in wanted[num].row_ids_n.tolist()])) < 7
     third_N = np.arange(len(candidates.row_ids_N)) % 3 == 0
     counted = pool_grid_counts(labels)
     for size in (scans.ROWS_IN_PROCESS, 1000):  # in this process, and in a task for every two fragments
@@ -70,7 +70,7 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
         ordered, held = scores.ordered(), Sorted(candidates.raw_score_N)
         assert (ordered.num_rows, ordered.num_scored, scores.num_scored) == (held.num_rows, num, num)
         assert ordered.at_ranks(np.arange(1, num + 1)).tolist() == held.at_ranks(np.arange(1, num + 1)).tolist()
-        some = replace(scores, only=bitmap(candidates.row_ids_N[::3]))
+        some = replace(scores, only=make_bitmap(candidates.row_ids_N[::3]))
         less = TopN().cut(replace(candidates, raw_score_N=np.where(third_N, candidates.raw_score_N, np.nan)), 50, 5)
         assert np.array_equal(some.top(50, 5).row_ids_n, less.row_ids_n)
         trust_N = scores.trust_of_all()

@@ -13,7 +13,7 @@ from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
 from curation.errors import ConfigError, SourceError
 from curation.refs import TableRef
-from curation.sources import check_unchanged, cluster_of, discover
+from curation.sources import check_unchanged, compute_cluster, discover
 from curation.stages.prepare import PreparedRefs, SplitWriting, prepare
 from curation.tables import io
 from curation.telemetry.standing import Update
@@ -387,7 +387,7 @@ def test_groups_stay_whole_and_their_numbers_stand_in_the_tables(puzzles: list[d
             continue
         for row in content(ref):
             user = users[starts[row["row_id"] >> 40] + (row["row_id"] & (1 << 40) - 1)]
-            assert row["row_cluster"] == cluster_of(user)
+            assert row["row_cluster"] == compute_cluster(user)
             if user is not None:
                 user_of[row["row_cluster"]] = user
                 assert split_of.setdefault(user, name) == name

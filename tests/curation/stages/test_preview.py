@@ -11,7 +11,7 @@ import pytest
 from curation.commands.validate import check
 from curation.config import RunConfig
 from curation.errors import SourceError
-from curation.sources import assignment_of, discover
+from curation.sources import discover, make_assignment
 from curation.stages.preview import check_preview, preview
 
 
@@ -46,7 +46,7 @@ def test_a_small_source_is_counted_whole_as_it_will_be_dealt(tmp_path: Path) -> 
     files = {name: discover(source) for name, source in settings.sources.items()}
     lines = (tmp_path / "questions.jsonl").read_text().splitlines()
     bad_N = np.array([len(set(json.loads(line)["choices"])) == 1 for line in lines])
-    assignment = assignment_of(settings, "questions", files["questions"])
+    assignment = make_assignment(settings, "questions", files["questions"])
     split_N = assignment.split_of(np.arange(400))
     for place, (name, size) in enumerate(assignment.counts.items()):
         found = preview(settings, files)[name]

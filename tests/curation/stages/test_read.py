@@ -34,7 +34,7 @@ def written(job: ReadJob, models: Models, folder: Path) -> pa.Table:
     committer = commits.Committer(job.labels_uri)
     committer.add(fragment["fragments"], fragment["row_ids"])
     committer.flush()
-    return io.read(io.latest(job.labels_uri)).sort_by("row_id")
+    return io.read(io.find_latest(job.labels_uri)).sort_by("row_id")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> ReadJob:
             "error": pa.nulls(NUM_ROWS, pa.string()),
         }
     )
-    schema = schemas.labels((), "float32", 1, 0)
+    schema = schemas.make_labels_schema((), "float32", 1, 0)
     columns = {name: pa.nulls(NUM_ROWS, schema.field(name).type) for name in schema.names}
     columns |= {"row_id": pa.array(range(NUM_ROWS)), "mean_logprob": pa.array([-0.5] * NUM_ROWS, pa.float32())}
     columns["completion"] = pa.array([None, *["\\boxed{1}"] * (NUM_ROWS - 1)])
@@ -90,7 +90,7 @@ def test_scores_and_projections_are_those_of_stored_states(job: ReadJob, tmp_pat
     shared = [name for name in stored.column_names if not schemas.is_state(name)]
     assert scored.select(shared).equals(stored.select(shared)), "the server's answers stay as they are"
 
-    at = io.latest(str(tmp_path / "stored" / "labels.lance"))
+    at = io.find_latest(str(tmp_path / "stored" / "labels.lance"))
     projection = fit_pca(
         TableRef(uri=at.uri, version=at.version), TrustConfig(states=STATES), size=2, seed=0, output=tmp_path / "pca"
     )

@@ -11,13 +11,13 @@ from lance import write_dataset
 
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
 from curation.domains import get_domain
-from curation.metrics.shift import MAX_ROWS, sampled
+from curation.metrics.shift import MAX_ROWS, mark_sampled
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.project import add_projection, fit_pca
 from curation.stages.reduce import Projected, ScoredOnly
-from curation.stages.score import score, scores
+from curation.stages.score import compute_score_columns, score
 from curation.stages.shift import compare
 from curation.tables import io, schemas
 from curation.trust.linear_probe import LinearProbe
@@ -49,7 +49,7 @@ def labels_batch(num_rows=NUM_ROWS, *, start=0) -> pa.RecordBatch:
     """Labels with random states; every 20th row is an error row without any."""
     rng = np.random.default_rng(start)
     failed_N = np.arange(num_rows) % 20 == 7
-    schema = schemas.labels(STATES, "float16", SIZE, K)
+    schema = schemas.make_labels_schema(STATES, "float16", SIZE, K)
     columns = {name: pa.nulls(num_rows, schema.field(name).type) for name in schema.names}
     columns["row_id"] = pa.array(np.arange(start, start + num_rows))
     columns["error"] = pa.array([("bad: x" if failed else None) for failed in failed_N], pa.string())
@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_stored_states_bit_by_bit(tmp_path, columns):
         "linear_probe_raw",
         "linear_probe_trust",
     ]
-    for name, column in scores(read, fitted).items():
+    for name, column in compute_score_columns(read, fitted).items():
         assert reduced.column(name).equals(column)
         assert column.null_count == NUM_ROWS / 20
     assert reduced.column("row_id").equals(whole.column("row_id"))
@@ -101,8 +101,8 @@ def test_of_the_states_a_sample_is_kept_that_does_not_depend_on_the_batch(tmp_pa
     )
 
     ids_N = np.arange(40 * MAX_ROWS)
-    assert abs(sampled(ids_N, len(ids_N), 3).sum() - MAX_ROWS) < 5 * math.sqrt(MAX_ROWS)
-    assert sampled(ids_N[:MAX_ROWS], MAX_ROWS, 3).all()
+    assert abs(mark_sampled(ids_N, len(ids_N), 3).sum() - MAX_ROWS) < 5 * math.sqrt(MAX_ROWS)
+    assert mark_sampled(ids_N[:MAX_ROWS], MAX_ROWS, 3).all()
 
 
 def test_states_that_are_left_out_take_no_space(tmp_path):
@@ -131,7 +131,7 @@ def test_the_shift_of_a_sample_is_that_of_the_whole(tmp_path):
 def examples(puzzles, tmp_path_factory):
     domain = get_domain(CHESS)
     rows = [domain.read(raw) | {"row_id": (3 << 40) | i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
-    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.make_examples_schema(domain.columns, gold=False))
     return io.write(table, str(tmp_path_factory.mktemp("examples") / "pool.lance"))
 
 

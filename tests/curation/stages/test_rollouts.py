@@ -16,7 +16,7 @@ from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import Chooser, SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
-from curation.stages.rollouts import NO, UNKNOWN, YES, RolloutJob, draw, num_to_resolve, roll_out
+from curation.stages.rollouts import NO, UNKNOWN, YES, RolloutJob, count_to_resolve, draw, roll_out
 from curation.stages.select import Selection, select
 from curation.tables import io, schemas
 from curation.teachers.scripted import ScriptedTeacher
@@ -28,7 +28,7 @@ SCRIPT = ScriptedConfig(completions=THOUGHTS)
 ARM_NAMES = ("naive", "trust", "trust_gold", "ground_truth")
 LABELLED = pa.schema(
     [
-        *schemas.labels([], "float16", 1),
+        *schemas.make_labels_schema([], "float16", 1),
         pa.field("trust_raw", pa.float32()),
         pa.field("trust_trust", pa.float32()),
     ]
@@ -73,7 +73,7 @@ def job(rows: list[dict], tmp_path_factory) -> SelectJob:
         if row["gold"] is not None
     ]
     return SelectJob(
-        pool=save(folder, "pool", rows, schemas.examples(Mcqa.columns, gold=False)),
+        pool=save(folder, "pool", rows, schemas.make_examples_schema(Mcqa.columns, gold=False)),
         labels=labels,
         audit=save(folder, "audit", [row | {"solution": None} for row in rows], schemas.AUDIT),
         grades=io.write(pa.Table.from_pylist(graded, schema=schemas.GRADES), str(folder / "grades.lance")),
@@ -174,7 +174,7 @@ def test_errors_and_rows_that_cannot_be_asked_give_no_rollout(rows: list[dict]):
 )
 def test_the_draw_is_resolved_as_far_as_the_budget_may_reach(state: str, n: int, rate: float, num: int):
     codes = np.array([{"y": YES, "n": NO, "?": UNKNOWN}[letter] for letter in state], dtype=np.int8)
-    assert num_to_resolve(codes, n, rate) == num
+    assert count_to_resolve(codes, n, rate) == num
 
 
 @pytest.mark.parametrize("pass_at_k", [0.0, 0.3, 1.0])
@@ -184,7 +184,7 @@ def test_rounds_end_with_the_first_n_of_the_draw_and_ask_nobody_behind_the_nth_r
         right_M = rng.random(200) < 0.2
         truth_M = right_M | (rng.random(200) < pass_at_k)
         state_M, n, rate, rounds = np.where(right_M, YES, UNKNOWN).astype(np.int8), 30, 1.0, 0
-        while num := num_to_resolve(state_M, n, rate):
+        while num := count_to_resolve(state_M, n, rate):
             new = np.flatnonzero(state_M[:num] == UNKNOWN)
             assert len(new)
             state_M[new] = np.where(truth_M[new], YES, NO)

@@ -15,14 +15,14 @@ from curation.domains.chess import Chess
 from curation.errors import BudgetError, RunFailedError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
-from curation.selection.quotas import allocate, strata
+from curation.selection.quotas import allocate, assign_bins
 from curation.stages.budget import ScoredSplit
-from curation.stages.chooser import SelectJob, measurable
+from curation.stages.chooser import SelectJob, select_measurable
 from curation.stages.gold import GoldTexts
 from curation.stages.select import Selection, select
 from curation.stages.selected import write_rows
-from curation.stages.training import adaptation_rows
-from curation.storage.paths import place
+from curation.stages.training import write_adaptation_rows
+from curation.storage.paths import to_place
 from curation.tables import io, schemas
 
 SEED, N = 5, 60
@@ -54,7 +54,7 @@ RANKED_BY = {
         zip(("icl_confidence", "verbalized_confidence", "ensemble", "self_consistency", "reward"), SIGNALS, strict=True)
     ),
 }
-LABELLED = schemas.labels([], "float16", 1)
+LABELLED = schemas.make_labels_schema([], "float16", 1)
 
 
 def save(folder: Path, name: str, columns: dict, schema: pa.Schema) -> TableRef:
@@ -131,7 +131,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     scored = save(folder, "labels", columns, pa.schema([*LABELLED, *added]))
     return Made(
         job=SelectJob(
-            pool=save(folder, "pool", examples, schemas.examples(Chess.columns, gold=False)),
+            pool=save(folder, "pool", examples, schemas.make_examples_schema(Chess.columns, gold=False)),
             labels=scored,
             audit=save(folder, "audit", {"row_id": ids.tolist(), "gold": golds}, schemas.AUDIT),
             grades=grades_of(folder, "grades", rows, gold),
@@ -331,7 +331,7 @@ def bins_of(made: Made, num_bins: int) -> dict[int, int]:
     """The difficulty bin of every labelled row, by row id."""
     rows = [row for row in made.rows.values() if row["error"] is None]
     ratings = [np.nan if row["rating"] is None else row["rating"] for row in rows]
-    return dict(zip((row["row_id"] for row in rows), strata(np.array(ratings), num_bins).tolist(), strict=True))
+    return dict(zip((row["row_id"] for row in rows), assign_bins(np.array(ratings), num_bins).tolist(), strict=True))
 
 
 def profile(made: Made, row_ids: list[int], num_bins: int = 10) -> list[int]:
@@ -400,7 +400,7 @@ def test_a_rule_of_a_gold_arm_chooses_among_rows_with_gold_and_is_no_plain_draw(
 
 
 def test_files_of_an_arm_have_its_whole_name_with_dots(tmp_path: Path):
-    written = write_rows([schemas.SELECTION.empty_table()], place(tmp_path) / "mine.arms:OWN")
+    written = write_rows([schemas.SELECTION.empty_table()], to_place(tmp_path) / "mine.arms:OWN")
     assert [Path(name).name for name in (written.parquet, written.jsonl, written.table.uri)] == [
         f"mine.arms:OWN.{end}" for end in ("parquet", "jsonl", "lance")
     ]
@@ -478,19 +478,19 @@ def test_an_arm_whose_signal_nobody_could_read_drops_out_alone(made: Made, tmp_p
     job = replace(made.job, labels=labels, selection=budget(made, arms, n=N))
     num_parsed = sum(row["error"] is None and row["label"] is not None for row in made.rows.values())
     why = {"verbalized_confidence": f"none of {num_parsed} rows gave a value that can be read"}
-    left, dropped = measurable(job)
+    left, dropped = select_measurable(job)
     assert dropped == why and left.selection.arms == ("naive", "reward")
     before = run(made, tmp_path / "before", selection=budget(made, ("naive", "reward"), n=N))
     after = {item.arm: item for item in select(left, tmp_path / "after")[1]}
     assert {arm: item.digest for arm, item in after.items()} == {arm: item.digest for arm, item in before.items()}
-    assert measurable(replace(made.job, selection=budget(made, arms, n=N)))[1] == {}
+    assert select_measurable(replace(made.job, selection=budget(made, arms, n=N)))[1] == {}
 
     required = job.selection.model_copy(update={"required": ("verbalized_confidence",)})
     with pytest.raises(RunFailedError, match=r"arm verbalized_confidence .*selection.required names it"):
-        measurable(replace(job, selection=required))
+        select_measurable(replace(job, selection=required))
     reference = budget(made, ("naive",), threshold=0.5, reference="verbalized_confidence")
     with pytest.raises(RunFailedError, match=r"selection.budget.reference names it"):
-        measurable(replace(job, selection=reference))
+        select_measurable(replace(job, selection=reference))
 
 
 @pytest.mark.parametrize(
@@ -568,8 +568,8 @@ def test_adaptation_rows_are_all_healthy_rows_with_their_gold(tmp_path: Path):
         "gold": [None if index == 4 else (GOLD, OTHER)[index % 2] for index in range(20)],
         "error": ["bad_fen: x" if index == 4 else None for index in range(20)],
     }
-    examples = save(tmp_path, "adapt-split", columns, schemas.examples(Chess.columns, gold=True))
-    ref, left_out = adaptation_rows(examples, DomainConfig(name="chess"), tmp_path / "out")
+    examples = save(tmp_path, "adapt-split", columns, schemas.make_examples_schema(Chess.columns, gold=True))
+    ref, left_out = write_adaptation_rows(examples, DomainConfig(name="chess"), tmp_path / "out")
     assert left_out == {104: "bad_fen: x"}
     table = lance.dataset(ref.uri, version=ref.version).to_table()
     assert table.schema.names == schemas.SELECTION.names

@@ -7,7 +7,7 @@ import pytest
 from curation.refs import TableRef
 from curation.stages.shift import MeasureSelectedShift
 from curation.tables import io
-from curation.tables.schemas import raw_column, state_column, trust_column
+from curation.tables.schemas import get_raw_column, get_state_column, trust_column
 
 SIZE = 16
 
@@ -27,9 +27,9 @@ def labels(path, num_rows: int, *, foreign: int = 0, seed: int = 0, known: int |
         "row_id": pa.array(np.arange(num_rows)),
         "label": pa.array([None if row == num_rows - 1 else "1" for row in range(num_rows)]),
         "mean_logprob": pa.array(-states_ND[:, 2]),
-        raw_column("trust"): score,
+        get_raw_column("trust"): score,
         trust_column("trust"): score,
-        state_column("output_last"): pa.FixedSizeListArray.from_arrays(states_ND.ravel(), SIZE),
+        get_state_column("output_last"): pa.FixedSizeListArray.from_arrays(states_ND.ravel(), SIZE),
     }
     return io.write(pa.table(columns), str(path))
 
@@ -46,7 +46,7 @@ def look(tmp_path, source: TableRef, pool: TableRef, **thresholds: float | None)
 @pytest.mark.parametrize("share", [0.02, 0.1])
 def test_foreign_rows_that_are_trusted_are_found_among_the_selected(tmp_path, share):
     source, pool = labels(tmp_path / "s", 1000), labels(tmp_path / "p", 1000, foreign=round(1000 * share), seed=1)
-    scores = io.read(pool)[raw_column("trust")].to_numpy()
+    scores = io.read(pool)[get_raw_column("trust")].to_numpy()
     passes = scores >= 1
     found = look(tmp_path, source, pool, trust=1.0, internal_confidence=-9.0)
     foreign = passes[: round(1000 * share)].sum() / passes.sum()
@@ -73,7 +73,9 @@ def test_an_arm_for_which_nothing_tells_is_left_out(tmp_path):
     assert look(tmp_path, source, pool, verbalized_confidence=0.5) == {}  # asked of the pool alone
     assert look(tmp_path, labels(tmp_path / "few", 1000, known=60), pool, trust=1.0) == {}
     table = io.read(source)
-    empty = pa.nulls(1000, table[state_column("output_last")].type)
-    without = table.set_column(table.schema.get_field_index(state_column("output_last")), "state_output_last", empty)
+    empty = pa.nulls(1000, table[get_state_column("output_last")].type)
+    without = table.set_column(
+        table.schema.get_field_index(get_state_column("output_last")), "state_output_last", empty
+    )
     assert look(tmp_path, io.write(without, str(tmp_path / "none")), pool, trust=1.0) == {}
     assert set(look(tmp_path, source, pool, trust=1.0)) == {"trust"}

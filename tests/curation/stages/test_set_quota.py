@@ -14,10 +14,10 @@ from curation.domains import get_domain
 from curation.domains.class_counts import RarestClass
 from curation.errors import ConfigError
 from curation.hashing import derive, hash64
-from curation.selection.class_shares import estimated
+from curation.selection.class_shares import estimate_shares
 from curation.selection.quotas import allocate
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import divided, in_words
+from curation.stages.class_quota import describe_quota, find_divided_classes
 from curation.stages.select import select
 from curation.tables import io, schemas
 
@@ -77,7 +77,7 @@ def test_the_best_of_each_stratum_are_taken_by_its_estimated_share(pool, tmp_pat
         ] += 1
     read = [row for row in rows if row["label"] is not None]
     size_S = [sum(stratum(row["label"]) == name for row in read) for name in STRATA]
-    wanted = estimated(STRATA, np.array([*size_S, len(rows) - len(read)]), counts)
+    wanted = estimate_shares(STRATA, np.array([*size_S, len(rows) - len(read)]), counts)
     assert budget.quota is not None and budget.quota.classes == STRATA
     assert budget.quota.shares == pytest.approx(wanted.shares) and budget.quota.basis == "confusion"
     left = Counter(dict(zip(STRATA, allocate(wanted.shares, size_S, N).tolist(), strict=True)))
@@ -105,10 +105,13 @@ def settings(**given: Any) -> SelectionConfig:
 
 def test_places_of_sets_are_told_and_what_cannot_be_is_refused():
     domain = get_domain(DOMAIN)
-    assert divided(settings(), domain) == STRATA and divided(settings(quota="none"), domain) is None
-    words = str(in_words(settings(), domain))
+    assert (
+        find_divided_classes(settings(), domain) == STRATA
+        and find_divided_classes(settings(quota="none"), domain) is None
+    )
+    words = str(describe_quota(settings(), domain))
     assert "places of arms that rank go to the 3 classes and to rows of none, each row by its rarest class, by" in words
-    assert "none: the best rows are selected" in str(in_words(settings(quota="none"), domain))
+    assert "none: the best rows are selected" in str(describe_quota(settings(quota="none"), domain))
     for changes, problem in (
         (
             {"quota": {"rare": 1}},
@@ -121,6 +124,6 @@ def test_places_of_sets_are_told_and_what_cannot_be_is_refused():
         ({"max_per_label": 5}, r"max_per_label: 5: .*domain\.multi.*set selection\.quota: none, or leave"),
     ):
         with pytest.raises(ConfigError, match=problem):
-            divided(settings(**changes), domain)
-    assert divided(settings(quota="none", max_per_label=5), domain) is None
-    assert divided(settings(budget={"threshold": 0.5}, max_per_label=5), domain) is None
+            find_divided_classes(settings(**changes), domain)
+    assert find_divided_classes(settings(quota="none", max_per_label=5), domain) is None
+    assert find_divided_classes(settings(budget={"threshold": 0.5}, max_per_label=5), domain) is None

@@ -15,8 +15,8 @@ from curation.refs import TableRef
 from curation.stages.asks import Ask
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.score import _looked_up, score
-from curation.stages.signal import SignalJob, signal
+from curation.stages.score import _find_values, score
+from curation.stages.signal import SignalJob, measure_signal
 from curation.tables import io, schemas
 
 NUM_ROWS = 400
@@ -29,7 +29,7 @@ def split(puzzles, tmp_path_factory) -> tuple[TableRef, TableRef]:
     folder, domain = tmp_path_factory.mktemp("signal"), get_domain(DomainConfig(name="chess"))
     ids = [(2 << 40) | place for place in range(NUM_ROWS)]
     read = [domain.read(raw) | {"row_id": row_id, "error": None} for row_id, raw in zip(ids, puzzles, strict=False)]
-    examples = pa.Table.from_pylist(read, schema=schemas.examples(domain.columns, gold=False))
+    examples = pa.Table.from_pylist(read, schema=schemas.make_examples_schema(domain.columns, gold=False))
     columns = {
         "row_id": ids,
         "completion": [f" move {place}" for place in range(NUM_ROWS)],
@@ -73,7 +73,7 @@ def asked(folder: Path) -> list[int]:
 def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray, split, tmp_path: Path) -> None:
     wanted = parsed(split)
     job = make_job(split, tmp_path)
-    first = signal(job, wanted[:150], commit_seconds=0.2).table
+    first = measure_signal(job, wanted[:150], commit_seconds=0.2).table
     assert Counter(io.read(first)["row_id"].to_pylist()) == Counter(wanted[:150].tolist())
     assert Counter(asked(tmp_path)) == Counter(wanted[:150].tolist())
 
@@ -82,7 +82,7 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     scripted = job.teacher.scripted.model_copy(update={"crash_rows": (crash,)})
     rest = replace(job, teacher=job.teacher.model_copy(update={"scripted": scripted, "chunk_rows": 37}))
     told: list[tuple[int, int]] = []
-    ref = signal(rest, wanted, commit_seconds=0.2, progress=lambda at: told.append((at.rows, at.total))).table
+    ref = measure_signal(rest, wanted, commit_seconds=0.2, progress=lambda at: told.append((at.rows, at.total))).table
     assert (tmp_path / f"log.crashed-{crash}").exists()
     assert told[0] == (150, len(wanted)) and told[-1] == (len(wanted), len(wanted))
     table = io.read(ref)
@@ -90,7 +90,7 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     assert Counter(table["row_id"].to_pylist()) == Counter(wanted.tolist())
     assert Counter(asked(tmp_path)[:150]) == Counter(wanted[:150].tolist())
     assert not set(asked(tmp_path)[150:]) & set(wanted[:150].tolist())
-    assert signal(job, wanted, commit_seconds=0.2).table == ref and len(told) > 1
+    assert measure_signal(job, wanted, commit_seconds=0.2).table == ref and len(told) > 1
 
     # A third of the replies cannot be read: null values, which the scored table keeps at their rows.
     values = dict(zip(table["row_id"].to_pylist(), table["value"].to_pylist(), strict=True))
@@ -117,7 +117,7 @@ def test_a_judge_is_asked_beside_gold_labels_in_another_order(local_ray, split, 
         gold=gold,
         teacher=job.teacher.model_copy(update={"scripted": scripted}),
     )
-    values = io.read(signal(job, wanted, commit_seconds=0.2).table)["value"].to_pylist()
+    values = io.read(measure_signal(job, wanted, commit_seconds=0.2).table)["value"].to_pylist()
     assert len(values) == 40 and set(values) == {0.0, 1.0}
 
 
@@ -152,13 +152,13 @@ def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_
     assert 0 < len(wanted) < NUM_ROWS
     num_asked = len(asked(tmp_path))
     for ask in asks:
-        measured = io.read(io.latest(ask.uri))
+        measured = io.read(io.find_latest(ask.uri))
         assert Counter(measured["row_id"].to_pylist()) == Counter(wanted.tolist())
         mine = replace(alone, ask=ask, labels=labels, teacher=teacher)
-        signal(mine, wanted, commit_seconds=0.2)
+        measure_signal(mine, wanted, commit_seconds=0.2)
         assert len(asked(tmp_path)) == num_asked
         other = replace(mine, ask=replace(ask, uri=f"{ask.uri}.alone"))
-        again = io.read(signal(other, wanted, commit_seconds=0.2).table)
+        again = io.read(measure_signal(other, wanted, commit_seconds=0.2).table)
         assert again.sort_by("row_id").equals(measured.sort_by("row_id"))
         num_asked = len(asked(tmp_path))
 
@@ -171,8 +171,8 @@ def test_values_are_looked_up_fragment_by_fragment(tmp_path: Path) -> None:
     table = pa.table({"row_id": ids_M, "value": pa.array(value_M, mask=np.isnan(value_M))})
     for start in range(0, len(ids_M), 130):  # other cuts than those of the order
         lance.write_dataset(table.slice(start, 130), uri, mode="append" if start else "create")
-    found_N = _looked_up(io.latest(uri), asked_N := rng.permutation(4100))
+    found_N = _find_values(io.find_latest(uri), asked_N := rng.permutation(4100))
     value_of = dict(zip(ids_M.tolist(), value_M.tolist(), strict=True))
     assert np.array_equal(found_N, [value_of.get(row_id, np.nan) for row_id in asked_N.tolist()], equal_nan=True)
-    assert np.isnan(_looked_up(io.latest(uri), np.array([9000, 1]))).all()
-    assert len(_looked_up(io.latest(uri), np.empty(0, dtype=np.int64))) == 0
+    assert np.isnan(_find_values(io.find_latest(uri), np.array([9000, 1]))).all()
+    assert len(_find_values(io.find_latest(uri), np.empty(0, dtype=np.int64))) == 0

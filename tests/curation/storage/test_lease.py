@@ -174,7 +174,7 @@ def test_of_many_drivers_exactly_one_wins(tmp_path: Path, before: str):
     assert record(tmp_path).pid == processes[told.index("won\n")].pid
     for process in processes:
         process.communicate(timeout=60)
-    assert lease.holder(tmp_path) is None
+    assert lease.find_holder(tmp_path) is None
 
 
 def test_a_killed_driver_is_followed_at_once_and_a_live_one_is_named(tmp_path: Path):
@@ -187,24 +187,24 @@ def test_a_killed_driver_is_followed_at_once_and_a_live_one_is_named(tmp_path: P
             told = str(caught.value)
             assert f"process {process.pid} on {platform.node()}, since 20" in told and "until 20" in told
             assert str(tmp_path) in told and "--wait" in told
-        assert lease.holder(tmp_path) == record(tmp_path)
+        assert lease.find_holder(tmp_path) == record(tmp_path)
     finally:
         kill(process)
-    assert lease.holder(tmp_path) is None
+    assert lease.find_holder(tmp_path) is None
     with lease.hold(tmp_path):
         assert record(tmp_path).pid == os.getpid()
         with pytest.raises(RunDirError, match=f"process {os.getpid()}"), lease.hold(tmp_path):
             pass
-    assert lease.holder(tmp_path) is None
+    assert lease.find_holder(tmp_path) is None
 
 
 def test_the_pid_of_a_dead_driver_that_was_given_again_holds_nothing(tmp_path: Path):
     with lease.hold(tmp_path):
         pass
     overwrite(tmp_path, expires=time.time() + 600)
-    assert lease.holder(tmp_path) is not None
+    assert lease.find_holder(tmp_path) is not None
     overwrite(tmp_path, started="1")
-    assert lease.holder(tmp_path) is None
+    assert lease.find_holder(tmp_path) is None
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, -1.0, 3600.0])
@@ -235,7 +235,7 @@ def test_a_clock_that_jumps_an_hour_takes_the_lease_from_nobody(tmp_path: Path, 
 
     with lease.hold(tmp_path, seconds=0.9) as held:
         overwrite(tmp_path, host="node-7")  # no process of this machine
-        held._token = lease.register_of(tmp_path / "lease").read().token
+        held._token = lease.make_register(tmp_path / "lease").read().token
         held._record = replace(held._record, host="node-7")
         monkeypatch.setattr(lease.time, "time", jumping)
         held.still_held()
@@ -308,7 +308,7 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
             committer.flush()
         with pytest.raises(CommitError, match="lost to"):
             Manifest.load(tmp_path, guard=held.still_held).record("select", {}, {}, rows=1, seconds=1.0)
-    assert sorted(io.read(io.latest(uri))["row_id"].to_pylist()) == [1, 2]
+    assert sorted(io.read(io.find_latest(uri))["row_id"].to_pylist()) == [1, 2]
     assert not (tmp_path / "manifest.json").exists()
     assert record(tmp_path).owner == "other"  # giving back is conditional, too
 
@@ -435,7 +435,7 @@ def test_our_own_write_whose_answer_was_lost_is_no_loss(tmp_path: Path):
 def test_what_is_no_lease_or_cannot_be_written_is_told(tmp_path: Path):
     (tmp_path / "lease").mkdir()
     (tmp_path / "lease" / "1.json").write_text("{}")
-    for ask in (lambda: lease.Lease(tmp_path).acquire(), lambda: lease.holder(tmp_path)):
+    for ask in (lambda: lease.Lease(tmp_path).acquire(), lambda: lease.find_holder(tmp_path)):
         with pytest.raises(RunDirError, match="holds no lease"):
             ask()
     (tmp_path / "file").write_text("")

@@ -22,8 +22,8 @@ from curation.errors import CommitError, ConfigError, RunDirError
 from curation.rundir import events
 from curation.rundir.manifest import Manifest
 from curation.storage import cache, conditional, lease, paths
-from curation.storage.digest import directory_digest
-from curation.storage.paths import Remote, place, remove, require_reachable
+from curation.storage.digest import compute_directory_digest
+from curation.storage.paths import Remote, remove, require_reachable, to_place
 from curation.tables import commits, io, schemas
 
 HOLD = """
@@ -123,7 +123,7 @@ def test_a_lease_keeps_a_second_driver_off_and_falls_with_its_process(server):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     with lease.hold(directory) as held:
-        assert lease.holder(directory) is not None
+        assert lease.find_holder(directory) is not None
         held.still_held()
         found = conditional.OneObject(directory / "lease").read()
         taken = json.dumps(json.loads(found.text) | {"owner": "another", "expires": time.time() + 60})
@@ -168,7 +168,7 @@ def test_two_committers_on_one_table_leave_each_row_once(server):
     assert not [result for result in results if isinstance(result, Exception)], results
     ids = lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_pylist()
     assert len(ids) == len(set(ids)) == 60
-    assert len(commits.committed_ids(uri)) == 60
+    assert len(commits.read_committed_ids(uri)) == 60
 
 
 def test_a_manifest_that_another_driver_wrote_is_not_overwritten(server):
@@ -210,23 +210,23 @@ def test_a_folder_is_put_whole_and_got_once_a_content(server, tmp_path, monkeypa
         (local / "sub").mkdir(parents=True)
         (local / "weights").write_bytes(weights)
         (local / "sub" / "config.json").write_text("{}")
-    got = in_parallel(3, lambda _: cache.fetched(str(target)))
+    got = in_parallel(3, lambda _: cache.fetch_folder(str(target)))
     assert got[0] == got[1] == got[2]
     assert (got[0] / "weights").read_bytes() == weights and (got[0] / "sub" / "config.json").read_text() == "{}"
     assert len(list((tmp_path / "trust-curation").iterdir())) == 2  # the copy and its lock
-    before = directory_digest(target)
+    before = compute_directory_digest(target)
     with pytest.raises(RuntimeError), cache.staged(target) as local:
         local.mkdir()
         raise RuntimeError
-    assert directory_digest(target) == before
+    assert compute_directory_digest(target) == before
     put_folder_marks(server, "models/student", "models/student/sub")
     assert [entry.path for entry in target.entries()] == ["sub/config.json", "weights"]
-    assert directory_digest(target) == before
+    assert compute_directory_digest(target) == before
     with cache.staged(target) as local:
         local.mkdir()
         (local / "weights").write_bytes(b"1")
     assert (target / "weights").is_file() and not (target / "sub" / "config.json").is_file()
-    assert (cache.fetched(str(target)) / "weights").read_bytes() == b"1"
+    assert (cache.fetch_folder(str(target)) / "weights").read_bytes() == b"1"
 
 
 def test_a_configuration_may_stand_in_the_store_beside_its_sources_and_models(server):
@@ -311,13 +311,13 @@ def test_what_cannot_be_used_is_named(server, monkeypatch):
         with pytest.raises(ConfigError, match=r"run_dir: .*s3\|gs://BUCKET"):
             parse_config(minimal | {"run_dir": wrong})
     with pytest.raises(RunDirError, match="there is no bucket 'no-such-bucket'"):
-        Manifest.load(place(f"{server.scheme}://no-such-bucket/run"))
+        Manifest.load(to_place(f"{server.scheme}://no-such-bucket/run"))
     for name, value in server.environment_at(9).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(paths, "FIRST_SECONDS", 1)
     begun = time.monotonic()
     with pytest.raises(RunDirError, match=rf"the store does not answer as it should.*{paths.SETTINGS[server.scheme]}"):
-        require_reachable(place(f"{server.scheme}://unreachable-bucket/run"))
+        require_reachable(to_place(f"{server.scheme}://unreachable-bucket/run"))
     assert time.monotonic() - begun < 10
 
 
@@ -328,10 +328,10 @@ def test_the_message_of_a_missing_object_is_one_line_without_xml():
         "<Message>The specified key does not exist.</Message><Key>x.yaml</Key><HostId>9Gjj=</HostId></Error>\n\n"
         'Debug source:\nNotFound {\n    path: "x.yaml",\n    body: Some("<?xml?><Error></Error>"),\n}'
     )
-    told = paths.brief(FileNotFoundError(answer))
+    told = paths.shorten_error(FileNotFoundError(answer))
     assert told.endswith("404 Not Found: NoSuchKey: The specified key does not exist.")
     assert "\n" not in told and "<" not in told and "Debug" not in told
-    assert paths.brief(OSError("timed out\nafter 3 s")) == "timed out after 3 s"
+    assert paths.shorten_error(OSError("timed out\nafter 3 s")) == "timed out after 3 s"
     told = pytest.raises(FileNotFoundError, match=r"^s3://b/x: there is no such object \(.*NoSuchKey")
     with told as error, paths._errors("s3://b/x"):
         raise FileNotFoundError(answer)

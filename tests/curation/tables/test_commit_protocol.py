@@ -282,7 +282,7 @@ class CommitProtocol(RuleBasedStateMachine):
         self.try_commit(number, -1.0, max_faults=0)
         self.drivers = [None, None]
         for uri in self.uris.values():
-            ref = io.latest(uri)
+            ref = io.find_latest(uri)
             self.on_record[ref] = io.read(ref)
             if tasks := compaction.plan(ref, fragment_bytes):
                 self.rewritten.append((ref, [compaction.rewrite(ref, task) for task in tasks]))
@@ -308,7 +308,7 @@ class CommitProtocol(RuleBasedStateMachine):
                 compacted = compaction.commit(ref, rewritten)
                 self.on_record[compacted] = self.on_record[ref]
             except CommitError:
-                assert io.count(io.latest(ref.uri)) > self.on_record[ref].num_rows, "refused without need"
+                assert io.count(io.find_latest(ref.uri)) > self.on_record[ref].num_rows, "refused without need"
         self.flaky.calm()
         self.not_alone()
         self.all_read_on()
@@ -327,7 +327,7 @@ class CommitProtocol(RuleBasedStateMachine):
             pinned = {ref.version for ref in self.on_record if ref.uri == uri}
             clean_table(uri, pinned, time.time() + 60)
             kept = [lance.dataset(uri, version=item["version"]) for item in lance.dataset(uri).versions()]
-            assert {dataset.version for dataset in kept} == pinned | {io.latest(uri).version}
+            assert {dataset.version for dataset in kept} == pinned | {io.find_latest(uri).version}
             named = {fragment.metadata.files[0].path for dataset in kept for fragment in dataset.get_fragments()}
             assert {path.name for path in Path(uri).glob("data/*")} == named
 
@@ -396,8 +396,8 @@ class CommitProtocol(RuleBasedStateMachine):
         self.all_read_on()
         assert Driver(self.examples, self.uris, chunk_rows=5).tasks == []
         for name, uri in self.uris.items():
-            assert self.committed[name] == set(commits.committed_ids(uri)) == set(IDS_N.tolist())
-            ref = io.latest(uri)
+            assert self.committed[name] == set(commits.read_committed_ids(uri)) == set(IDS_N.tolist())
+            ref = io.find_latest(uri)
             assert io.Lookup(ref).take(IDS_N).equals(io.take(ref, IDS_N))
             assert io.take(ref, IDS_N).combine_chunks().equals(rows(name, IDS_N).combine_chunks())
 
@@ -464,7 +464,7 @@ def test_a_version_that_came_in_between_refuses_the_commit(tmp_path, num_rows):
     third.add(half["fragments"], half["row_ids"])
     first.flush()
     second.flush()
-    assert sorted(io.read(io.latest(uri))["row_id"].to_pylist())[:4] == [1, 2, 3, 4]
+    assert sorted(io.read(io.find_latest(uri))["row_id"].to_pylist())[:4] == [1, 2, 3, 4]
     with pytest.raises(CommitError, match="repeats 1 ids"):
         third.flush()
-    assert commits.committed_ids(uri) == second.done and len(second.done) == 4 + num_rows
+    assert commits.read_committed_ids(uri) == second.done and len(second.done) == 4 + num_rows

@@ -40,7 +40,7 @@ def passed(directory: Path, num_chunks: int) -> TableRef:
         if chunk % 10 == 9:
             committer.flush()
     committer.flush()
-    return io.latest(uri)
+    return io.find_latest(uri)
 
 
 def test_small_fragments_become_large_ones_with_the_rows_in_their_order(tmp_path, local_ray):
@@ -67,7 +67,7 @@ def test_small_fragments_become_large_ones_with_the_rows_in_their_order(tmp_path
         path.rename(path.with_suffix(".lance"))
     queue(committer, 100)
     committer.flush()
-    assert io.count(io.latest(ref.uri)) == 101 * CHUNK
+    assert io.count(io.find_latest(ref.uri)) == 101 * CHUNK
 
     def total(batch: pa.RecordBatch) -> pa.RecordBatch:
         sums_N = np.stack(batch.column("state").to_numpy(zero_copy_only=False)).astype(np.float32).sum(axis=1)
@@ -109,11 +109,11 @@ def test_a_pass_merges_while_it_adds(tmp_path, local_ray, monkeypatch, caplog):
         fewest.append(len(lance.dataset(uri).get_fragments()))
     # 52 KB each: eight become one of .4 MB, three of which are larger than a fragment is to be
     assert max(fewest) < 40 and fewest[-1] < 30 and not caplog.messages
-    found = io.read(io.latest(uri))
+    found = io.read(io.find_latest(uri))
     assert sorted(found["row_id"].to_pylist()) == list(range(150 * CHUNK))
     state_N = np.stack(found["state"].to_numpy())[:, 0].astype(np.int64)
     assert (state_N == found["row_id"].to_numpy() % 50).all()
-    assert set(commits.committed_ids(uri)) == set(range(150 * CHUNK))
+    assert set(commits.read_committed_ids(uri)) == set(range(150 * CHUNK))
 
 
 def test_a_file_that_changed_is_not_merged(tmp_path, local_ray, monkeypatch):
@@ -137,7 +137,7 @@ def test_a_file_that_changed_is_not_merged(tmp_path, local_ray, monkeypatch):
 @pytest.mark.parametrize("num_chunks", [0, 1, compaction.FEWEST - 1])
 def test_a_table_of_few_fragments_stays_as_it_is(tmp_path, num_chunks):
     ref = passed(tmp_path, num_chunks)
-    assert compact(ref, 256) == ref == io.latest(ref.uri)
+    assert compact(ref, 256) == ref == io.find_latest(ref.uri)
 
 
 def test_fragments_that_are_large_already_are_not_written_again(tmp_path):
@@ -151,7 +151,7 @@ def test_tasks_that_cannot_write_leave_the_table(tmp_path, local_ray):
     ref = passed(tmp_path, 20)
     rows, path = io.read(ref), next((Path(ref.uri) / "data").iterdir())
     path.rename(path.with_suffix(".away"))
-    assert compact(ref, 1) == ref == io.latest(ref.uri)
+    assert compact(ref, 1) == ref == io.find_latest(ref.uri)
     path.with_suffix(".away").rename(path)
     assert io.read(ref).equals(rows)
 
@@ -163,7 +163,7 @@ def test_of_a_compaction_and_another_drivers_commit_the_later_is_refused(tmp_pat
     queue(first, 20)
     first.flush()
     assert compaction.commit(ref, rewritten) == ref and "keeps its small fragments" in caplog.text
-    ref, second = io.latest(ref.uri), commits.Committer(ref.uri)
+    ref, second = io.find_latest(ref.uri), commits.Committer(ref.uri)
     queue(second, 21)
     rewritten = [compaction.rewrite(ref, task) for task in compaction.plan(ref, 1 << 30)]
     compacted = compaction.commit(ref, rewritten)
@@ -171,7 +171,7 @@ def test_of_a_compaction_and_another_drivers_commit_the_later_is_refused(tmp_pat
     caplog.clear()
     second.flush()
     assert "preempted by concurrent transaction Rewrite" in caplog.text  # refused, looked again, committed
-    assert sorted(io.read(io.latest(ref.uri))["row_id"].to_pylist()) == list(range(22 * CHUNK))
+    assert sorted(io.read(io.find_latest(ref.uri))["row_id"].to_pylist()) == list(range(22 * CHUNK))
 
 
 def test_rows_that_come_in_beside_a_compaction_are_told(tmp_path):
@@ -182,13 +182,13 @@ def test_rows_that_come_in_beside_a_compaction_are_told(tmp_path):
     for chunk in range(20):
         queue(committer, chunk)
     committer.flush()
-    ref = io.latest(uri)
+    ref = io.find_latest(uri)
     rewritten = [compaction.rewrite(ref, task) for task in compaction.plan(ref, 4 << 20)]
     queue(committer, 20)
     committer.flush()
     with pytest.raises(CommitError, match="came in between version"):
         compaction.commit(ref, rewritten)
-    assert io.count(io.latest(uri)) == 10_000 + 21 * CHUNK
+    assert io.count(io.find_latest(uri)) == 10_000 + 21 * CHUNK
 
 
 def test_without_the_lease_nothing_is_compacted(tmp_path):
@@ -196,7 +196,7 @@ def test_without_the_lease_nothing_is_compacted(tmp_path):
     rewritten = [compaction.rewrite(ref, task) for task in compaction.plan(ref, 1 << 30)]
     with lease.hold(tmp_path, seconds=0.0) as held, pytest.raises(CommitError, match="lease"):
         compaction.commit(ref, rewritten, guard=held.still_held)
-    assert io.latest(ref.uri) == ref
+    assert io.find_latest(ref.uri) == ref
 
 
 def test_a_pass_leaves_few_versions_and_those_of_others(tmp_path, monkeypatch):
@@ -219,12 +219,12 @@ def test_a_pass_leaves_few_versions_and_those_of_others(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(versions, "KEPT_SECONDS", 0.0)
     kept = commit(23, 33)
-    newest = io.latest(ref.uri).version
+    newest = io.find_latest(ref.uri).version
     assert kept == [*range(1, ref.version + 1), newest]
     assert io.count(ref) == 3 * CHUNK and len(reader.to_table()) == 23 * CHUNK
     with pytest.raises(OSError, match="not found"):  # of a version that is gone
         lance.LanceDataset.commit(ref.uri, operation, read_version=reader.version)
-    assert len(commits.committed_ids(ref.uri)) == 33 * CHUNK
+    assert len(commits.read_committed_ids(ref.uri)) == 33 * CHUNK
 
 
 def test_commits_that_take_long_are_made_less_often(tmp_path, monkeypatch):
@@ -251,4 +251,4 @@ def test_commits_that_take_long_are_made_less_often(tmp_path, monkeypatch):
     begun = time.monotonic()
     commit_stream(written(), seconds=0.0)
     assert len(taken) >= 2 and sum(taken[:-1]) < 0.15 * (time.monotonic() - begun)
-    assert len(commits.committed_ids(uri)) == 100
+    assert len(commits.read_committed_ids(uri)) == 100

@@ -19,16 +19,16 @@ COLUMNS = {
 
 def test_objects_are_those_of_dumps() -> None:
     table = pa.table(COLUMNS)
-    texts = {name: json_text.values(table[name]) for name in table.column_names}
-    assert json_text.objects(texts) == [json.dumps(row) for row in table.to_pylist()]
-    assert json_text.objects({name: values[:0] for name, values in texts.items()}) == []
+    texts = {name: json_text.encode_values(table[name]) for name in table.column_names}
+    assert json_text.encode_objects(texts) == [json.dumps(row) for row in table.to_pylist()]
+    assert json_text.encode_objects({name: values[:0] for name, values in texts.items()}) == []
 
 
 def test_other_types_are_texts_and_what_is_no_number_is_null() -> None:
     day = pa.array([datetime.date(2026, 1, 2), None])
-    assert json_text.values(pa.chunked_array([day])) == ['"2026-01-02"', "null"]
-    assert json_text.values(pa.chunked_array([[True, None]])) == ["true", "null"]
-    assert json_text.values(pa.chunked_array([[float("nan"), float("inf"), 0.5]])) == ["null", "null", "0.5"]
+    assert json_text.encode_values(pa.chunked_array([day])) == ['"2026-01-02"', "null"]
+    assert json_text.encode_values(pa.chunked_array([[True, None]])) == ["true", "null"]
+    assert json_text.encode_values(pa.chunked_array([[float("nan"), float("inf"), 0.5]])) == ["null", "null", "0.5"]
 
 
 def test_a_digest_takes_texts() -> None:

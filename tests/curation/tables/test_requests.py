@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from curation.tables import commits, compaction, io, schemas
-from curation.tables.requests import of_pass
+from curation.tables.requests import count_pass_requests
 from tests.object_store import ObjectStore, object_store
 
-SCHEMA = schemas.labels(("output_last",), "float16", 256)
-EXAMPLES = schemas.examples(pa.schema([("problem", pa.string()), ("difficulty", pa.float64())]), gold=False)
+SCHEMA = schemas.make_labels_schema(("output_last",), "float16", 256)
+EXAMPLES = schemas.make_examples_schema(pa.schema([("problem", pa.string()), ("difficulty", pa.float64())]), gold=False)
 
 
 def examples(num: int) -> pa.Table:
@@ -50,8 +50,8 @@ def a_pass(store: ObjectStore, name: str, *, chunks: int, chunk_rows: int, every
         committer.add(written["fragments"], written["row_ids"])
         if (chunk + 1) % every == 0:
             committer.flush()
-    table = io.latest(uri)
-    num_bytes = io.size(table)
+    table = io.find_latest(uri)
+    num_bytes = io.get_table_size(table)
     if tasks := compaction.plan(table, 256 << 20):
         compaction.commit(table, [compaction.rewrite(table, task) for task in tasks])
     return store.counts() - before, num_bytes
@@ -62,7 +62,7 @@ def test_the_formula_is_near_what_a_server_counts():
     with object_store() as store:
         for number, (chunks, every) in enumerate([(8, 1), (8, 4), (24, 4), (24, 12)]):
             counts, num_bytes = a_pass(store, f"pass-{number}", chunks=chunks, chunk_rows=50, every=every)
-            found = of_pass(chunks=chunks, commits=chunks / every, num_bytes=num_bytes)
+            found = count_pass_requests(chunks=chunks, commits=chunks / every, num_bytes=num_bytes)
             puts = counts["PUT"] + counts["POST"]
             gets = counts["GET"] + counts["HEAD"]
             assert 0.8 * puts <= found.puts <= 1.25 * puts

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from curation.errors import CommitError
 from curation.tables import commits, io, row_ids, schemas
-from curation.tables.row_ids import UNION_ROWS, bitmap, include, include_all, missing
+from curation.tables.row_ids import UNION_ROWS, find_missing_ids, include, include_all, make_bitmap
 
 starts = st.sampled_from((0, 5, (1 << 40) - 3, (7 << 40), (1 << 62), (1 << 63) - 178, -20))
 runs = st.lists(st.tuples(starts, st.integers(1, 60), st.integers(1, 3)), min_size=0, max_size=5)
@@ -32,10 +32,10 @@ def ids_of(parts: list[tuple[int, int, int]], seed: int) -> np.ndarray:
 def test_missing_is_what_sets_say(asked, done, seed, all_done):
     ids_N = ids_of(asked, seed)
     done_M = ids_N if all_done else ids_of(done, seed + 1)
-    known_ids = bitmap(done_M)
+    known_ids = make_bitmap(done_M)
     assert known_ids == BitMap64(done_M.astype(np.uint64))
     known = set(done_M.tolist())
-    assert missing(ids_N, known_ids).tolist() == [row_id not in known for row_id in ids_N.tolist()]
+    assert find_missing_ids(ids_N, known_ids).tolist() == [row_id not in known for row_id in ids_N.tolist()]
 
 
 @given(runs, runs, st.integers(0, 3))
@@ -46,7 +46,7 @@ def test_included_ids_are_a_union(first, second, seed):
     include(known, one_N)
     include(known, other_M)
     include_all(joined, known)
-    include_all(joined, bitmap(other_M))
+    include_all(joined, make_bitmap(other_M))
     expected = {row_id % 2**64 for row_id in (*one_N.tolist(), *other_M.tolist())}
     assert set(known) == set(joined) == expected
 
@@ -62,7 +62,7 @@ def test_what_is_included_is_paid_for_whatever_is_known():
         for part_M in ids_N:
             begun = time.process_time()
             include(known, part_M)
-            include_all(known, bitmap(part_M))
+            include_all(known, make_bitmap(part_M))
             times.append(time.process_time() - begun)
         seconds.append(min(times))
     assert seconds[1] < 10 * seconds[0], seconds
@@ -76,10 +76,10 @@ def test_committed_ids_are_those_of_the_newest_version_and_doubles_are_found(tmp
     ids_N = np.concatenate([rng.permutation(5000), (9 << 40) + 2 * np.arange(3000), rng.integers(1 << 50, 1 << 60, 50)])
     uri = str(tmp_path / "t.lance")
     lance.write_dataset(pa.table({"row_id": ids_N}), uri, max_rows_per_file=700)
-    assert set(commits.committed_ids(uri)) == set(ids_N.tolist())
+    assert set(commits.read_committed_ids(uri)) == set(ids_N.tolist())
     lance.write_dataset(pa.table({"row_id": ids_N[17:19]}), uri, mode="append")
     with pytest.raises(CommitError, match="8052 rows hold 8050 different row ids"):
-        commits.committed_ids(uri)
+        commits.read_committed_ids(uri)
 
 
 class Table:
@@ -113,10 +113,10 @@ def test_fragments_that_the_cache_knows_are_not_read_again(table):
     for path in (Path(table.uri) / "data").iterdir():
         path.rename(path.with_suffix(".away"))
     table.add(range(60, 70))
-    assert set(commits.committed_ids(table.uri)) == {*range(10), *range(20, 30), *range(50, 55), *range(60, 70)}
+    assert set(commits.read_committed_ids(table.uri)) == {*range(10), *range(20, 30), *range(50, 55), *range(60, 70)}
     Path(f"{table.uri}.ids").unlink()
     with pytest.raises(Exception, match=r"[Nn]ot found"):
-        commits.committed_ids(table.uri)
+        commits.read_committed_ids(table.uri)
 
 
 def delete(table):
@@ -162,9 +162,9 @@ def cut_off(table):
 def test_a_cache_that_does_not_fit_is_left_out(table, change):
     table.add(range(10), range(20, 30), range(50, 55))
     change(table)
-    assert set(commits.committed_ids(table.uri)) == table.plain()
+    assert set(commits.read_committed_ids(table.uri)) == table.plain()
     table.add(range(200, 203))
-    assert set(commits.committed_ids(table.uri)) == table.plain()
+    assert set(commits.read_committed_ids(table.uri)) == table.plain()
     assert table.plain() >= {200, 201, 202}
 
 
@@ -179,22 +179,22 @@ def test_the_largest_ids_are_told_apart(tmp_path):
         (row,) = commits.write_fragment(table, uri, schema).to_pylist()
         committer.add(row["fragments"], row["row_ids"])
         committer.flush()
-    assert set(commits.committed_ids(uri)) == set(ids_N.tolist())
-    ref = io.latest(uri)
+    assert set(commits.read_committed_ids(uri)) == set(ids_N.tolist())
+    ref = io.find_latest(uri)
     assert io.count(ref) == 8
     asked_M = np.sort(ids_N)[::-1]
     for found in (io.take(ref, asked_M), io.Lookup(ref).take(asked_M)):
         assert found["row_id"].to_pylist() == asked_M.tolist()
         assert found["value"].to_pylist() == (asked_M // 2).tolist()
     absent_M = np.array([2**63 - 3, 2**53 + 2, 2**62 - 1])
-    assert (io.offsets(ref, absent_M) == -1).all() and (io.Lookup(ref).offsets(absent_M) == -1).all()
-    assert missing(np.concatenate([ids_N, absent_M]), committer.done).tolist() == [False] * 8 + [True] * 3
+    assert (io.find_offsets(ref, absent_M) == -1).all() and (io.Lookup(ref).offsets(absent_M) == -1).all()
+    assert find_missing_ids(np.concatenate([ids_N, absent_M]), committer.done).tolist() == [False] * 8 + [True] * 3
 
 
 def test_ids_in_order_come_in_whole_blocks(tmp_path):
     ids_N = np.random.default_rng(0).permutation(1000)
     dataset = lance.write_dataset(pa.table({"row_id": ids_N}), str(tmp_path / "t.lance"), max_rows_per_file=130)
     for num_rows in (1, 7, 130, 333, 1000, 5000):
-        blocks = list(row_ids.in_order(dataset, num_rows))
+        blocks = list(row_ids.iter_ordered_ids(dataset, num_rows))
         assert np.concatenate(blocks).tolist() == ids_N.tolist()
         assert {len(block) for block in blocks[:-1]} <= {num_rows} and 0 < len(blocks[-1]) <= num_rows

@@ -22,7 +22,7 @@ def test_what_has_come_is_committed_while_the_next_row_is_waited_for(tmp_path):
         for ids in ([1, 2, 3], [4, 5]):
             yield commits.write_fragment(pa.table({"row_id": ids}, schema=SCHEMA), uri, SCHEMA)
             until = time.monotonic() + 60
-            while io.count(io.latest(uri)) < ids[-1]:
+            while io.count(io.find_latest(uri)) < ids[-1]:
                 assert time.monotonic() < until, "the rows are not committed before others come"
                 time.sleep(0.02)
                 yield None
@@ -47,4 +47,4 @@ def test_a_stream_that_is_stopped_commits_what_has_not_arrived_too(tmp_path):
 
     with pytest.raises(Stopped):
         commit_stream(arriving(), seconds=3600, rest=lambda: [fragment(3)])
-    assert sorted(io.read(io.latest(uri), ["row_id"])["row_id"].to_pylist()) == [1, 2, 3]
+    assert sorted(io.read(io.find_latest(uri), ["row_id"])["row_id"].to_pylist()) == [1, 2, 3]

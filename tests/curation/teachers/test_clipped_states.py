@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation.teachers.completions import AnsweredRow, clipped, completion_batch, count_clipped, prompt_batch
+from curation.teachers.completions import AnsweredRow, clip_states, completion_batch, count_clipped, prompt_batch
 
 WIDE_4D = np.array(
     [[1.0, -2.5, 65504.0], [65505.0, -1e9, 0.5], [np.inf, 1e9, 0.0], [np.nan, 1e9, 0.0]], dtype=np.float32
@@ -12,11 +12,11 @@ WIDE_4D = np.array(
 
 
 def test_finite_numbers_are_clipped_and_others_kept():
-    found = clipped(WIDE_4D, "float16")
+    found = clip_states(WIDE_4D, "float16")
     assert found.dtype == np.float16
     expected = [[1.0, -2.5, 65504.0], [65504.0, -65504.0, 0.5], [np.inf, 65504.0, 0.0], [np.nan, 65504.0, 0.0]]
     np.testing.assert_array_equal(found, np.array(expected, dtype=np.float16))
-    np.testing.assert_array_equal(clipped(WIDE_4D, "float32"), WIDE_4D)
+    np.testing.assert_array_equal(clip_states(WIDE_4D, "float32"), WIDE_4D)
 
 
 @pytest.mark.parametrize(("state_dtype", "expected"), [("float16", 1 + 2), ("float32", 0)])

@@ -6,13 +6,13 @@ import torch
 from test_options import char_model, make, rows_of
 
 from curation.config import DecodingConfig, DomainConfig
-from curation.config.load import config_of
+from curation.config.load import as_config
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.models import load_model, load_tokenizer
 from curation.signals import label_request
 from curation.teachers import Request
-from curation.teachers.wrapped import ContentFree, baselines
+from curation.teachers.wrapped import ContentFree, compute_baselines
 
 CLASSES = ["a gas", "iron and tin", "no", "7"]
 TEXTS = ("What do plants breathe in?", "Which is a metal?", "Why?", "Water boils at", "How many legs?", "", "N/A")
@@ -82,12 +82,12 @@ def test_the_prompts_are_asked_once(model):
 
 def test_an_impossible_option_stays_impossible():
     with np.errstate(all="raise", divide="ignore", under="ignore"):
-        found = baselines([[-1.0, -np.inf], [-2.0, -np.inf]])
+        found = compute_baselines([[-1.0, -np.inf], [-2.0, -np.inf]])
     assert found == (0.0, -np.inf)
 
 
 def run(**changes):
-    return config_of(
+    return as_config(
         {
             "name": "calibrated",
             "domain": {"name": "classification", "classes": ["a", "b"], "calibrate": "content_free"},

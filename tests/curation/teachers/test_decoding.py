@@ -7,7 +7,7 @@ import torch
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.teachers import Request, load_teacher
-from curation.teachers.decoding import distribution
+from curation.teachers.decoding import compute_distribution
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_limits_equal_a_direct_formula():
     rng = np.random.default_rng(0)
     logits_BV = rng.normal(scale=2.0, size=(50, 30)).astype(np.float32)
     decoding = DecodingConfig(temperature=0.7, top_k=12, top_p=0.95, min_p=0.08)
-    probs_BV = distribution(torch.from_numpy(logits_BV), decoding).numpy()
+    probs_BV = compute_distribution(torch.from_numpy(logits_BV), decoding).numpy()
     cut = 0
     for logits_V, probs_V in zip(logits_BV, probs_BV, strict=True):
         share_V = np.exp(logits_V.astype(np.float64) / 0.7)
@@ -43,7 +43,7 @@ def test_limits_equal_a_direct_formula():
         expected_V[order[: len(share_V)][kept]] = share_V[kept] / share_V[kept].sum()
         np.testing.assert_allclose(probs_V, expected_V, atol=1e-6)
     assert cut > 0
-    free = distribution(torch.from_numpy(logits_BV), DecodingConfig(temperature=1.0))
+    free = compute_distribution(torch.from_numpy(logits_BV), DecodingConfig(temperature=1.0))
     np.testing.assert_allclose(free.numpy(), torch.from_numpy(logits_BV).softmax(-1).numpy(), atol=1e-7)
 
 

@@ -14,9 +14,9 @@ from endpoint_teaching import DECODING, labelled, requests, teaching
 from curation.config import DecodingConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.teachers import Request
-from curation.teachers.endpoint import most_of
+from curation.teachers.endpoint import compute_most_usage
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
-from curation.teachers.endpoint_paid import Paid, spending_in
+from curation.teachers.endpoint_paid import Paid, read_spending
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -108,7 +108,7 @@ def test_a_row_without_a_readable_answer_is_an_error_row(fault: Any, error: str,
         is_answer = "content_filter" in str(fault)
         assert times == (1 if is_answer else 2 if "400" in error else 6)  # what is no answer is asked for again
         assert again[3]["error"] == rows[3]["error"]
-        assert spending_in(str(tmp_path)).odd["no_answer"] == (6 if fault[0] == "body" and not is_answer else 0)
+        assert read_spending(str(tmp_path)).odd["no_answer"] == (6 if fault[0] == "body" and not is_answer else 0)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_money_is_never_passed_and_what_came_is_not_bought_again(tmp_path: Path)
             labelled(teacher, requests(200))
         spent = sum(prompt for prompt, _ in server.tokens)
         assert 500 - 265 < spent <= 500
-        found = spending_in(str(tmp_path))
+        found = read_spending(str(tmp_path))
         assert found is not None and found.tokens.prompt == spent and not found.open
         with teaching(server, limit=2_000.0, **settings) as teacher:
             rows = labelled(teacher, requests(200))
@@ -183,7 +183,7 @@ def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.
         assert server.keys == {"Bearer sk-secret"} and "sk-secret" not in str(refused.value)
         assert refused.value.__suppress_context__
         for length in range(280, 301):  # no part of a key that is cut
-            assert "sk-" not in teacher.client._words(ValueError("x" * length + " sk-secret"))
+            assert "sk-" not in teacher.client._describe_error(ValueError("x" * length + " sk-secret"))
     with serving() as server, teaching(server) as teacher:
         labelled(teacher, requests(1))
         assert "sk-other" not in str(server.keys)
@@ -228,9 +228,11 @@ def test_the_most_that_a_question_may_cost_is_that_of_its_whole_body() -> None:
     prices: dict[str, Any] = {"price": {"input": 0, "output": 1_000_000}, "limit": 200.0}  # of 128 at most
     with serving(seconds=0.1) as server, teaching(server, body=body, **prices) as teacher:
         assert len(labelled(teacher, requests(6))) == 6 and server.most_at_once == 1
-    assert most_of({"prompt": "a", "max_tokens": 3, "max_completion_tokens": 5, "best_of": 4}, 8).output == 20
-    assert most_of({"prompt": "a"}, 8).output == 8
-    assert most_of({"prompt": "a", "response_format": "é" * 100}, 8).prompt > 200
+    assert (
+        compute_most_usage({"prompt": "a", "max_tokens": 3, "max_completion_tokens": 5, "best_of": 4}, 8).output == 20
+    )
+    assert compute_most_usage({"prompt": "a"}, 8).output == 8
+    assert compute_most_usage({"prompt": "a", "response_format": "é" * 100}, 8).prompt > 200
 
 
 @pytest.mark.parametrize(("status", "is_free"), [(429, True), (503, True), (500, False), (408, False), (504, False)])

@@ -10,15 +10,15 @@ import pytest
 
 from curation.config import DecodingConfig
 from curation.teachers import Request
-from curation.teachers.endpoint import _batch
+from curation.teachers.endpoint import _make_batch
 from curation.teachers.endpoint_answers import (
     ServedAnswer,
     UnreadableError,
     Usage,
-    billed,
     check_error,
+    compute_negentropy,
     is_other,
-    negentropy,
+    parse_billed_usage,
     read_answer,
     read_json,
     read_scores,
@@ -81,9 +81,9 @@ def test_the_answer_within_a_json_object_and_its_tokens() -> None:
 def test_the_entropy_counts_the_rest_as_one_token() -> None:
     shares = np.array([0.5, 0.2, 0.1])
     whole = np.append(shares, 0.2)
-    assert negentropy(np.log(shares).tolist()) == pytest.approx(float(whole @ np.log(whole)))
-    assert negentropy(np.log([0.25] * 4).tolist()) == pytest.approx(math.log(0.25))
-    assert negentropy([0.0, -9999.0]) == pytest.approx(0.0)
+    assert compute_negentropy(np.log(shares).tolist()) == pytest.approx(float(whole @ np.log(whole)))
+    assert compute_negentropy(np.log([0.25] * 4).tolist()) == pytest.approx(math.log(0.25))
+    assert compute_negentropy([0.0, -9999.0]) == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_bodies_that_are_no_answers(body: bytes) -> None:
 
 def stored(answer: ServedAnswer) -> dict[str, Any]:
     """The row that an answer becomes."""
-    (row,) = _batch([(Request(row_id=1, prompt="a"), answer)], DecodingConfig(), 4, "float16").to_pylist()
+    (row,) = _make_batch([(Request(row_id=1, prompt="a"), answer)], DecodingConfig(), 4, "float16").to_pylist()
     return dict(row)
 
 
@@ -175,7 +175,7 @@ def test_odd_values_anywhere_in_an_answer_block_nothing() -> None:
     for found in (*changed(chat), *changed(completion("a", ["a"]))):
         try:
             read = read_json(json.dumps(found).encode())
-            used, _ = billed(read, MOST)
+            used, _ = parse_billed_usage(read, MOST)
             check_error(read)
             answer = read_answer(read, used)
         except UnreadableError:
@@ -208,15 +208,15 @@ def test_odd_values_anywhere_in_an_answer_block_nothing() -> None:
 )
 def test_tokens_that_are_not_said_are_estimated(usage: Any, used: tuple[int, int], is_estimated: bool) -> None:
     found = {**completion(" yes", [" yes"]), "usage": usage}
-    assert billed(found, MOST) == (used, is_estimated)
+    assert parse_billed_usage(found, MOST) == (used, is_estimated)
 
 
 def test_estimates_of_cut_and_hidden_texts_are_the_most() -> None:
     cut = completion(" yes", [" yes"], reason="length")
-    assert billed({**cut, "usage": None}, MOST)[0].output == 16
-    assert billed({"choices": []}, MOST) == (MOST, True)
+    assert parse_billed_usage({**cut, "usage": None}, MOST)[0].output == 16
+    assert parse_billed_usage({"choices": []}, MOST) == (MOST, True)
     thought = {"choices": [{"message": {"content": "a", "reasoning_content": "bcd"}, "finish_reason": "stop"}]}
-    assert billed(thought, MOST)[0].output == 4
+    assert parse_billed_usage(thought, MOST)[0].output == 4
 
 
 @pytest.mark.parametrize(

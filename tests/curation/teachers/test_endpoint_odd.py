@@ -12,7 +12,7 @@ from endpoint_server import serving
 from endpoint_teaching import DECODING, labelled, requests, teaching
 
 from curation.errors import ConfigError, RunFailedError
-from curation.teachers.endpoint_paid import spending_in
+from curation.teachers.endpoint_paid import read_spending
 
 
 @pytest.mark.parametrize("spoil", [
@@ -30,7 +30,7 @@ def test_what_is_no_answer_is_asked_again_and_counted(spoil: Any, tmp_path: Path
         rows = labelled(teacher, requests(6))
         assert all(row["error"] is None for row in rows.values())
         assert labelled(teacher, requests(6)) == rows and len(server.asked) == 12
-        found = spending_in(str(tmp_path))
+        found = read_spending(str(tmp_path))
         assert found is not None and found.odd == {"no_answer": 6} and not found.open
         assert found.tokens == (sum(prompt for prompt, _ in server.tokens), sum(output for _, output in server.tokens))
 
@@ -145,7 +145,7 @@ def test_money_is_kept_whatever_the_server_says_of_it(usage: Any, odd: set[str],
         with teaching(server, **settings) as teacher, pytest.raises(RunFailedError, match="limit: 3000"):
             labelled(teacher, requests(1_000))
         assert 0 < sum(map(sum, server.tokens)) <= 3_000
-    found = spending_in(str(tmp_path))
+    found = read_spending(str(tmp_path))
     assert found is not None and set(found.odd) == odd and found.odd[min(odd)] == len(server.paid)
 
 
@@ -160,7 +160,7 @@ def test_other_models_and_other_tokens_are_counted(tmp_path: Path) -> None:
         teaching(server, paid=str(tmp_path)) as teacher,
     ):
         assert all(row["error"] is None for row in labelled(teacher, requests(5)).values())
-    found = spending_in(str(tmp_path))
+    found = read_spending(str(tmp_path))
     assert found is not None and found.odd == {"other_model": 5, "other_tokens": 5}
     assert "\\ud800other" in found.examples["other_model"]
 
@@ -195,5 +195,5 @@ def test_a_server_that_is_away_costs_nothing(tmp_path: Path) -> None:
         pytest.raises(RunFailedError, match="gave no answer to anything in 2 tries"),
     ):
         labelled(teacher, requests(3))
-    found = spending_in(str(tmp_path))
+    found = read_spending(str(tmp_path))
     assert found is not None and not found.open and found.questions == 0

@@ -11,7 +11,7 @@ from curation.config import DecodingConfig, ModelConfig, SftConfig, TeacherConfi
 from curation.models import load_tokenizer
 from curation.teachers import Request, load_teacher
 from tests.families import sums
-from train.models import saved
+from train.models import read_saved
 from train.sft import fine_tune
 from train.stream import write_pairs
 from train.tokens import Pair
@@ -42,7 +42,7 @@ def saying(family_model, requests, tmp_path_factory):
     config = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=8, learning_rate=1e-2, epochs=8)
     answered = [Pair(request.prompt, ANSWER) for request in requests]
     fine_tune(family_model, write_pairs(answered, path.with_suffix(".lance")), config, seed=0, output=path)
-    return saved(family_model, config.lora, path).model
+    return read_saved(family_model, config.lora, path).model
 
 
 def prompt_of(tokenizer, prompt, *, chat):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from curation.teachers.gpu_turns import shared_gpus, start_turn
+from curation.teachers.gpu_turns import list_shared_gpus, start_turn
 
 HOLD = """
 import sys, time
@@ -40,4 +40,4 @@ def test_a_start_waits_for_the_gpus_it_shares_and_not_for_a_dead_one(tmp_path: P
 
 def test_only_parts_of_gpus_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert [shared_gpus(num) for num in (0, 0.5, 1, 2)] == [[], ["3"], [], []]
+    assert [list_shared_gpus(num) for num in (0, 0.5, 1, 2)] == [[], ["3"], [], []]

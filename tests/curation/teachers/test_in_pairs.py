@@ -16,7 +16,7 @@ from curation.signals import Answer, Weak, label_request
 from curation.signals.agreement import SelfConsistency
 from curation.tables import schemas
 from curation.teachers import Request
-from curation.teachers.completions import of_options, of_pairs
+from curation.teachers.completions import compute_option_sureness, compute_pair_sureness
 from curation.teachers.scripted import ScriptedTeacher
 from curation.teachers.wrapped import ContentFree
 
@@ -118,11 +118,13 @@ def test_the_numbers_are_those_of_a_choice_among_all_sets(num_labels):
         score_L2 = rng.normal(scale=3, size=(num_labels, 2))
         sets = [sum(row[way] for row, way in zip(score_L2, ways, strict=True))
                 for ways in itertools.product((0, 1), repeat=num_labels)]  # fmt: skip
-        expected, found = of_options(sets), of_pairs(score_L2.reshape(-1))
+        expected, found = compute_option_sureness(sets), compute_pair_sureness(score_L2.reshape(-1))
         for name in ("margin", "negentropy", "option_share", "option_lead"):
             assert found[name] == pytest.approx(expected[name]), name
         assert found["num_options"] == sum(score_L2[:, 0] > score_L2[:, 1])
-    sure = of_pairs([0.0, -np.inf, -np.inf, -np.inf])  # an impossible no, and a question without a possible answer
+    sure = compute_pair_sureness(
+        [0.0, -np.inf, -np.inf, -np.inf]
+    )  # an impossible no, and a question without a possible answer
     assert sure["margin"] == 0 and sure["option_share"] == 0.5 and sure["negentropy"] == pytest.approx(-np.log(2))
 
 

@@ -40,10 +40,10 @@ def in_float64(logits_BV: torch.Tensor, token_B: torch.Tensor) -> np.ndarray:
 def test_numbers_equal_sums_in_float64_whatever_the_tile(monkeypatch, tile, dtype):
     monkeypatch.setattr(logit_numbers, "TILE", tile)
     logits_BV, token_B = logits_and_tokens(101, dtype)
-    whole_B, number_B3 = logit_numbers.numbers_of(logits_BV, token_B, sure=True)
+    whole_B, number_B3 = logit_numbers.compute_token_numbers(logits_BV, token_B, sure=True)
     expected_B4 = in_float64(logits_BV, token_B)
     np.testing.assert_allclose(torch.cat([whole_B[:, None], number_B3], dim=1), expected_B4, rtol=2e-5, atol=1e-4)
-    whole_B, number_B3 = logit_numbers.numbers_of(logits_BV, token_B, sure=False)
+    whole_B, number_B3 = logit_numbers.compute_token_numbers(logits_BV, token_B, sure=False)
     np.testing.assert_allclose(torch.stack([whole_B, number_B3[:, 0]], dim=1), expected_B4[:, :2], rtol=2e-5, atol=1e-4)
 
 

@@ -12,10 +12,10 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from curation.errors import ModelError
 from curation.models import create, resolve
-from curation.models.own_code import code_digest
+from curation.models.own_code import compute_code_digest
 from curation.refs import ModelRef
 from curation.signals import Weak
-from curation.signals.measure import rewards
+from curation.signals.measure import compute_rewards
 from curation.teachers.reward import RewardModel
 
 SHAPE = {
@@ -115,7 +115,7 @@ def own_code(path: Path, auto_class: str, code: str, name: str) -> ModelRef:
         auto_map["AutoConfig"] = f"modeling_own.{made.config_class.__name__}"
     stored = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**stored, "auto_map": auto_map}))
-    return resolve(str(path), code=code_digest(path))
+    return resolve(str(path), code=compute_code_digest(path))
 
 
 def ids_of(ref: ModelRef, prompt: str, completion: str) -> torch.Tensor:
@@ -182,7 +182,7 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="its code changed"):
         RewardModel(broken)
     with pytest.raises(ModelError, match="does not load: cannot import name 'NOTHING'"):
-        RewardModel(replace(broken, code=code_digest(tmp_path / "broken")))
+        RewardModel(replace(broken, code=compute_code_digest(tmp_path / "broken")))
 
 
 class Prompted:
@@ -202,8 +202,8 @@ def test_rows_that_cannot_be_scored_have_none(tmp_path: Path) -> None:
         (4, {}, weak),
         (5, {"question": ""}, Weak(label="", completion="")),
     ]
-    values = rewards(model, Prompted(), rows)
+    values = compute_rewards(model, Prompted(), rows)
     assert values == {1: pytest.approx(float(model.score([("2 + 2 =", " 4")])[0]), abs=1e-6)} | dict.fromkeys(
         (2, 3, 4, 5)
     )
-    assert rewards(model, Prompted(), []) == {}
+    assert compute_rewards(model, Prompted(), []) == {}

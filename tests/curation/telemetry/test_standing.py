@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from curation.telemetry.standing import Actors, Pace, ProgressJournal, Standing, Work, speed
+from curation.telemetry.standing import Actors, Pace, ProgressJournal, Standing, Work, format_speed
 
 ACTORS = Actors(running=8, pending=0, restarting=0, deaths=0)
 WORK = Work(
@@ -91,7 +91,7 @@ def test_work_comes_back_from_an_event():
     [(12_345.6, "12,346"), (9.96, "10"), (9.9, "9.9"), (0.3, "0.3"), (0.0004, "0.0004")],
 )
 def test_a_slow_model_is_never_one_of_zero_rows_a_second(rows_per_second: float, words: str):
-    assert speed(rows_per_second) == words
+    assert format_speed(rows_per_second) == words
 
 
 def test_the_event_of_a_very_slow_stage_has_its_speed():

@@ -75,7 +75,7 @@ def samples(puzzles, tmp_path_factory):
     directory = tmp_path_factory.mktemp("metrics")
     domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
-    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.make_examples_schema(domain.columns, gold=False))
     lance.write_dataset(table, directory / "pool.lance")
     arguments = [
         str(directory / "pool.lance"),

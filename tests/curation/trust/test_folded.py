@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from curation.metrics import auc_value
-from curation.trust.components import principal_components
+from curation.metrics import compute_auc_value
+from curation.trust.components import compute_principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
@@ -80,7 +80,7 @@ def test_scoring_leaves_float32_states_as_they_were():
 @pytest.mark.parametrize("members", [1, 3])
 def test_projection_and_standardisation_are_folded_for_all_members(members):
     hidden_ND = states_of(900, 200, mean=4.0)
-    pca = principal_components([torch.from_numpy(hidden_ND[:, :196])], size=92, key="pca")
+    pca = compute_principal_components([torch.from_numpy(hidden_ND[:, :196])], size=92, key="pca")
     nets = [net_of(WIDE, seed, mean=seed) for seed in range(members)]
     trust = DeepEnsemble(nets, ["output_last"], {}) if members > 1 else NeuralTrust(nets[0], ["output_last"], {})
     raw_N = trust.behind(pca).raw_score(labels_of(output_last=hidden_ND))
@@ -106,12 +106,12 @@ def test_bfloat16_keeps_the_order_up_to_rounding_even_where_a_dimension_is_far_f
     best, found = (set(np.argsort(-raw_N)[:400].tolist()) for raw_N in (exact_N, rounded_N))
     assert len(best & found) >= 0.97 * 400
     correct_N = np.random.default_rng(0).random(4000) < 1 / (1 + np.exp(-3 * exact_N / exact_N.std()))
-    assert auc_value(rounded_N, correct_N) == pytest.approx(auc_value(exact_N, correct_N), abs=1e-3)
+    assert compute_auc_value(rounded_N, correct_N) == pytest.approx(compute_auc_value(exact_N, correct_N), abs=1e-3)
 
 
 def test_a_linear_probe_behind_components_is_one_product():
     rng, hidden_ND = np.random.default_rng(0), states_of(900, 120, mean=20.0)
-    pca = principal_components([torch.from_numpy(hidden_ND)], size=30, key="pca")
+    pca = compute_principal_components([torch.from_numpy(hidden_ND)], size=30, key="pca")
     probe = LinearProbe(torch.from_numpy(rng.normal(size=30)), torch.tensor(0.3), ["output_last"], {}).behind(pca)
     raw_N = probe.raw_score(labels_of(output_last=hidden_ND))
     projected_NK = (hidden_ND.astype(np.float64) - pca.mean_D.numpy()) @ pca.components_DK.numpy()

@@ -136,10 +136,10 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
 
 
 def _of_another_kind(ref: TrustRef, directory: Path) -> TrustRef:
-    from curation.trust.saved import described, pin
+    from curation.trust.saved import pin, read_description
 
     other = {"made_by": "curation.trust.neural:NeuralTrust"}
-    (directory / "description.json").write_text(json.dumps(described(ref) | other))
+    (directory / "description.json").write_text(json.dumps(read_description(ref) | other))
     return pin(directory, TrustRef)
 
 

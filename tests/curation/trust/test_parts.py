@@ -7,14 +7,14 @@ import pytest
 
 from curation.config import TrustConfig
 from curation.hashing import derive, hash_unit
-from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, first_of_each, independent, part_of
+from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts, find_first_of_each, find_independent
 
 IDS_N = np.random.default_rng(0).permutation(40_000)
 SHARES = (0.0025, 0.025, 0.25, 1.0)
 
 
 def parts(share: float, seed: int = 3) -> np.ndarray:
-    return part_of(IDS_N, TrustConfig(source_share=share), seed)
+    return assign_parts(IDS_N, TrustConfig(source_share=share), seed)
 
 
 def test_smaller_shares_lie_in_larger_ones_and_a_row_stays_in_its_part() -> None:
@@ -38,13 +38,13 @@ def test_a_share_is_drawn_apart_from_the_parts() -> None:
 def test_copies_of_a_question_are_one_row_on_one_side() -> None:
     rng = np.random.default_rng(1)
     question_N = IDS_N[rng.integers(0, 10_000, len(IDS_N))]  # about four rows a question
-    first_N = first_of_each(question_N)
+    first_N = find_first_of_each(question_N)
     assert [int(place) for place in np.flatnonzero(first_N)] == sorted(
         {question: place for place, question in reversed(list(enumerate(question_N.tolist())))}.values()
     )
-    found_N = part_of(question_N, TrustConfig(source_share=0.25), 3)
+    found_N = assign_parts(question_N, TrustConfig(source_share=0.25), 3)
     np.testing.assert_array_equal(found_N == REPEAT, ~first_N)
-    alone_N = part_of(question_N[first_N], TrustConfig(source_share=0.25), 3)
+    alone_N = assign_parts(question_N[first_N], TrustConfig(source_share=0.25), 3)
     np.testing.assert_array_equal(found_N[first_N], alone_N)
     assert set(alone_N.tolist()) == {FIT, VALIDATION, UNUSED}
 
@@ -53,7 +53,7 @@ def test_no_part_divides_a_group_and_repeats_stay_left_out() -> None:
     rng = np.random.default_rng(0)
     question_N, cluster_N = rng.integers(0, 3_000, 4_000), rng.integers(0, 2**60, 400)[rng.integers(0, 400, 4_000)]
     config = TrustConfig()
-    part_N = part_of(question_N, config, 3, unit_N=cluster_N)
+    part_N = assign_parts(question_N, config, 3, unit_N=cluster_N)
     for cluster in set(cluster_N.tolist()):
         assert len({*part_N[cluster_N == cluster].tolist()} - {REPEAT}) <= 1
     assert (part_N >= 0).sum() == len(np.unique(question_N))
@@ -65,13 +65,13 @@ def test_one_row_of_a_cluster_counts_and_rows_are_as_likely_as_each_other() -> N
     size_K = rng.integers(1, 20, 400)
     cluster_N = np.repeat(rng.integers(-(2**60), 2**60, 400), size_K)
     ids_N, question_N = rng.permutation(len(cluster_N)) * 3, np.arange(len(cluster_N))
-    kept_N = independent(question_N, ids_N, cluster_N)
+    kept_N = find_independent(question_N, ids_N, cluster_N)
     assert len(np.unique(cluster_N[kept_N])) == kept_N.sum()
     assert kept_N.sum() == pytest.approx(len(cluster_N) / size_K.max(), rel=0.15)
     # Rows of large clusters are wrong more often: clusters that count alike would hide it.
     size_N = np.repeat(size_K, size_K)
     assert size_N[kept_N].mean() == pytest.approx(size_N.mean(), rel=0.06) and size_K.mean() < 0.85 * size_N.mean()
     copies_N = question_N // 2 * 2
-    assert not independent(copies_N, ids_N, cluster_N)[1::2].any()
-    np.testing.assert_array_equal(independent(copies_N, ids_N), first_of_each(copies_N))
-    assert independent(ids_N[:0], ids_N[:0], ids_N[:0]).sum() == 0
+    assert not find_independent(copies_N, ids_N, cluster_N)[1::2].any()
+    np.testing.assert_array_equal(find_independent(copies_N, ids_N), find_first_of_each(copies_N))
+    assert find_independent(ids_N[:0], ids_N[:0], ids_N[:0]).sum() == 0

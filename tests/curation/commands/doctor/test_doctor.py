@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from curation.cli import main
 from curation.commands.doctor import joined
-from curation.commands.doctor.joined import clock_verdict
+from curation.commands.doctor.joined import judge_clocks
 
 CLUSTER = """
 import sys
@@ -139,14 +139,14 @@ def test_the_nodes_of_a_cluster_are_looked_at_one_by_one(config: Path):
 
 
 def test_clocks_that_differ_are_named_with_the_direction():
-    assert clock_verdict({"a": (0.002, 0.001), "b": (-0.4, 0.3)}).state == "ok"
-    assert clock_verdict({"a": (3.0, 2.5)}).state == "ok"  # it may be 0.5 s
-    behind = clock_verdict({"a": (0.0, 0.001), "b": (-3.0, 0.01)})
+    assert judge_clocks({"a": (0.002, 0.001), "b": (-0.4, 0.3)}).state == "ok"
+    assert judge_clocks({"a": (3.0, 2.5)}).state == "ok"  # it may be 0.5 s
+    behind = judge_clocks({"a": (0.0, 0.001), "b": (-3.0, 0.01)})
     assert behind.state == "warn" and behind.finding == "b is 3.0 s behind"
-    ahead = clock_verdict({"a": (61.0, 0.01), "b": (2.0, 0.01)})
+    ahead = judge_clocks({"a": (61.0, 0.01), "b": (2.0, 0.01)})
     assert ahead.state == "fail" and ahead.finding == "a is 61.0 s ahead, b is 2.0 s ahead"
-    assert clock_verdict({}).state == "ok"
+    assert judge_clocks({}).state == "ok"
 
 
 def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path):
-    assert joined._exchange()(str(tmp_path)).startswith("cannot use it: ")  # it lacks what this process writes
+    assert joined._make_exchange()(str(tmp_path)).startswith("cannot use it: ")  # it lacks what this process writes

@@ -7,44 +7,44 @@ import pytest
 
 from curation.cluster.versions import PROJECT
 from curation.commands.doctor import machine
-from curation.commands.doctor.finding import found, ok
+from curation.commands.doctor.finding import ok, run_check
 from curation.errors import ConfigError
 
 GIB = 2**30
 
 
 def test_a_finding_is_one_line_with_its_state():
-    finding = found("disk", machine.disk_verdict, Path("/data"), 2 * GIB)
+    finding = run_check("disk", machine.judge_disk, Path("/data"), 2 * GIB)
     assert finding.line == "warn  disk             /data: 2.0 GiB free; make space, or set run_dir to a larger disk"
-    assert found("a", lambda: ok("two\nlines")).line == "ok    a                two lines"
+    assert run_check("a", lambda: ok("two\nlines")).line == "ok    a                two lines"
 
 
 def test_a_check_that_crashes_is_a_finding():
     def crashes() -> None:
         raise ZeroDivisionError("by zero")
 
-    finding = found("odd", crashes)
+    finding = run_check("odd", crashes)
     assert finding.state == "fail" and "the check itself failed: ZeroDivisionError: by zero" in finding.line
 
     def refuses() -> None:
         raise ConfigError("seed: 'many' is no number; give one")
 
-    finding = found("config", refuses)
+    finding = run_check("config", refuses)
     assert finding.state == "fail" and finding.finding == "seed: 'many' is no number; give one" and not finding.fix
 
 
 def test_this_machine_passes_and_says_what_it_is():
     version = importlib.metadata.version("ray")
-    assert machine.python().state == "ok"
-    packages = machine.packages()
+    assert machine.check_python().state == "ok"
+    packages = machine.check_packages()
     assert packages.state == "ok" and f"ray {version}" in packages.finding
-    assert f"{len(os.sched_getaffinity(0))} cores" in machine.cores_and_memory().finding
-    assert machine.clock().state == "ok"
+    assert f"{len(os.sched_getaffinity(0))} cores" in machine.check_cores_and_memory().finding
+    assert machine.check_clock().state == "ok"
 
 
 def test_requirements_that_are_not_met_are_named():
     pyarrow = importlib.metadata.version("pyarrow")
-    wrong = machine.wrong_packages(
+    wrong = machine.find_wrong_packages(
         [
             "pyarrow<1",
             "no-such-package>=2",
@@ -55,12 +55,12 @@ def test_requirements_that_are_not_met_are_named():
         ]
     )
     assert wrong == [f"pyarrow is {pyarrow} (asked for: <1)", "no-such-package is not installed (asked for: >=2)"]
-    assert machine.wrong_packages(importlib.metadata.requires(PROJECT) or []) == []
+    assert machine.find_wrong_packages(importlib.metadata.requires(PROJECT) or []) == []
 
 
 @pytest.mark.parametrize(("free", "state"), [(0, "fail"), (GIB - 1, "fail"), (5 * GIB, "warn"), (10 * GIB, "ok")])
 def test_space_for_a_run(free: int, state: str):
-    verdict = machine.disk_verdict(Path("/data"), free)
+    verdict = machine.judge_disk(Path("/data"), free)
     assert verdict.state == state and bool(verdict.fix) == (state != "ok")
 
 
@@ -69,20 +69,20 @@ def test_space_for_a_run(free: int, state: str):
     [(4, 100, "fail"), (5, 100, "fail"), (8, 100, "warn"), (5, 10, "warn"), (50, 100, "ok"), (60, 1000, "warn")],
 )
 def test_rays_disk_fails_where_ray_itself_stops_writing(free: int, total: int, state: str):
-    assert machine.ray_disk_verdict(Path("/tmp/ray"), free * GIB, total * GIB).state == state
+    assert machine.judge_ray_disk(Path("/tmp/ray"), free * GIB, total * GIB).state == state
 
 
 def test_shared_memory_is_measured_by_rays_own_share():
-    assert machine.shared_memory_verdict(int(0.31 * 100 * GIB), 100 * GIB).state == "ok"
-    small = machine.shared_memory_verdict(64 * 2**20, 100 * GIB)  # what Docker gives
+    assert machine.judge_shared_memory(int(0.31 * 100 * GIB), 100 * GIB).state == "ok"
+    small = machine.judge_shared_memory(64 * 2**20, 100 * GIB)  # what Docker gives
     assert small.state == "warn" and "--shm-size=31g" in small.fix
-    assert machine.shared_memory_verdict(200 * 10**9, 2000 * GIB).state == "ok"  # Ray takes no more
+    assert machine.judge_shared_memory(200 * 10**9, 2000 * GIB).state == "ok"  # Ray takes no more
 
 
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_above_it(tmp_path: Path):
-    assert machine.existing(tmp_path / "a" / "b") == tmp_path
-    assert machine.existing(tmp_path) == tmp_path
-    told = machine.disk(tmp_path / "a" / "b").finding
+    assert machine.find_existing(tmp_path / "a" / "b") == tmp_path
+    assert machine.find_existing(tmp_path) == tmp_path
+    told = machine.check_disk(tmp_path / "a" / "b").finding
     free = float(told.partition(": ")[2].partition(" GiB")[0].replace(",", ""))
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free / GIB, abs=1)
 
@@ -91,6 +91,6 @@ def test_a_gpu_that_is_asked_for_and_not_there_fails():
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    verdict = machine.gpu(count + 1)
+    verdict = machine.check_gpu(count + 1)
     assert verdict.state == "fail" and f"asks for {count + 1}" in verdict.finding
-    assert machine.gpu(0).state in ("ok", "warn")
+    assert machine.check_gpu(0).state in ("ok", "warn")

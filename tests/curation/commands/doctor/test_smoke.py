@@ -23,7 +23,7 @@ def test_rows_of_every_node_are_read_back_once(tmp_path: Path, uri: str):
     nodes = [answered(tmp_path, 3, 6), answered(tmp_path, 0, 3, has_lease=True)]
     verdict = smoke.store_verdict(tmp_path, uri, nodes, smoke.label(0, 6))
     assert verdict.state == "ok" and verdict.finding.startswith("6 rows from 2 nodes, one of which got the lease")
-    assert sorted(io.read(io.latest(uri), ["row_id"])["row_id"].to_pylist()) == list(range(6))
+    assert sorted(io.read(io.find_latest(uri), ["row_id"])["row_id"].to_pylist()) == list(range(6))
 
 
 @pytest.mark.parametrize("leases", [0, 2])
@@ -52,7 +52,7 @@ def test_other_values_than_those_that_were_labelled_fail(tmp_path: Path, uri: st
 
 def test_a_node_that_does_not_answer_fails_and_its_rows_are_missing(tmp_path: Path, uri: str):
     silent = NodeAnswer(node="10.0.0.9 (node n9)", node_id="n9", value=None, problem="no answer within 180 seconds")
-    verdict = smoke._node(silent)
+    verdict = smoke._judge_node(silent)
     assert verdict.state == "fail" and "10.0.0.9" in verdict.finding and "180 seconds" in verdict.finding
     nodes = [silent, answered(tmp_path, 0, 3, has_lease=True)]
     assert "3 of 6 rows are missing" in smoke.store_verdict(tmp_path, uri, nodes, smoke.label(0, 6)).finding
@@ -62,7 +62,7 @@ def test_a_node_that_does_not_answer_fails_and_its_rows_are_missing(tmp_path: Pa
 def test_a_node_that_cannot_write_says_why(tmp_path: Path):
     done = smoke.Labeller().work(str(tmp_path / "none"), 0, 3)  # a node that does not see the table
     answer = NodeAnswer(node="10.0.0.1 (node n1)", node_id="n1", value=done, problem=None)
-    verdict = smoke._node(answer)
+    verdict = smoke._judge_node(answer)
     assert done.written is None and verdict.state == "fail" and "cannot write to the run's store" in verdict.finding
     assert "all nodes mount" in verdict.fix and "which the driver wrote, is not there" in verdict.finding
     assert list(tmp_path.iterdir()) == []  # nothing is left on a disk of the node's own

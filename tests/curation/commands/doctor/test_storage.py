@@ -10,21 +10,21 @@ READ_ONLY = Path("/sys/kernel")
 
 def test_a_directory_that_can_be_used_is_left_as_it_was(tmp_path: Path):
     directory = tmp_path / "runs" / "x"
-    for check in (storage.files, storage.tables):
+    for check in (storage.check_writing, storage.check_tables):
         assert check(directory).state == "ok"
     assert list(tmp_path.iterdir()) == []
     directory.mkdir(parents=True)
-    for check in (storage.files, storage.tables):
+    for check in (storage.check_writing, storage.check_tables):
         assert check(directory).state == "ok"
     assert list(directory.iterdir()) == []
 
 
 @pytest.mark.skipif(not READ_ONLY.is_dir(), reason="no /sys here")
-@pytest.mark.parametrize("check", [storage.files, storage.tables])
+@pytest.mark.parametrize("check", [storage.check_writing, storage.check_tables])
 def test_a_directory_that_cannot_be_written_fails(check):
     verdict = check(READ_ONLY / "run")
     assert verdict.state == "fail" and str(READ_ONLY / "run") in verdict.finding and "run_dir" in verdict.fix
 
 
 def test_a_lease_keeps_a_second_driver_off(tmp_path: Path):
-    assert storage._leases(tmp_path / "lease")
+    assert storage._is_lease_exclusive(tmp_path / "lease")

@@ -1,6 +1,13 @@
 import pytest
 
-from curation.commands.doctor.teacher import VllmAnswer, gpus_asked, look, vllm_backend, vllm_question, vllm_verdict
+from curation.commands.doctor.teacher import (
+    VllmAnswer,
+    choose_vllm_backend,
+    count_gpus_asked,
+    judge_vllm,
+    look,
+    make_vllm_question,
+)
 from curation.config import RunConfig
 from curation.models.loading import is_installed
 
@@ -37,33 +44,33 @@ def answer(version: str | None = "0.32.0", **probed: str) -> VllmAnswer:
     ],
 )
 def test_vllm_is_judged_by_the_backend(backend: str, seen: VllmAnswer, state: str, told: str):
-    verdict = vllm_verdict(backend, seen)
+    verdict = judge_vllm(backend, seen)
     assert verdict.state == state and told in verdict.finding
     assert bool(verdict.fix) == (state != "ok")
 
 
 def test_vllm_is_started_only_where_it_is_asked_for():
-    assert [vllm_question(config(backend=name), False).probe for name in ("transformers", "vllm", "auto")] == [
+    assert [make_vllm_question(config(backend=name), False).probe for name in ("transformers", "vllm", "auto")] == [
         False,
         True,
         True,
     ]
-    assert vllm_question(config(), True).probe and vllm_question(None, True).probe
-    assert not vllm_question(None, False).probe
-    assert vllm_backend(config(), True) == "vllm" and vllm_backend(config(backend="auto"), True) == "auto"
-    asked = vllm_question(config(vllm={"engine": {"block_size": 16}}, actors={"num_gpus": 1}), False)
+    assert make_vllm_question(config(), True).probe and make_vllm_question(None, True).probe
+    assert not make_vllm_question(None, False).probe
+    assert choose_vllm_backend(config(), True) == "vllm" and choose_vllm_backend(config(backend="auto"), True) == "auto"
+    asked = make_vllm_question(config(vllm={"engine": {"block_size": 16}}, actors={"num_gpus": 1}), False)
     assert asked.engine == {"block_size": 16} and asked.gpus and asked.model is None
 
 
 @pytest.mark.skipif(is_installed(), reason="vLLM is installed here")
 def test_where_vllm_is_missing_it_is_said():
-    seen = look(vllm_question(None, True))
-    assert seen.version is None and seen.probed is None and vllm_verdict("vllm", seen).state == "fail"
+    seen = look(make_vllm_question(None, True))
+    assert seen.version is None and seen.probed is None and judge_vllm("vllm", seen).state == "fail"
 
 
 def test_the_gpus_that_a_configuration_asks_for_at_once():
-    assert gpus_asked(config()) == 0
-    assert gpus_asked(config(actors={"num_gpus": 0.5})) == 0.5
+    assert count_gpus_asked(config()) == 0
+    assert count_gpus_asked(config(actors={"num_gpus": 0.5})) == 0.5
     trust = {"kind": "neural", "num_workers": 3, "gpus_per_worker": 1}
     trained = RAW | {"teacher": {"backend": "scripted"}, "trust": trust}
-    assert gpus_asked(RunConfig.model_validate(trained)) == 3
+    assert count_gpus_asked(RunConfig.model_validate(trained)) == 3

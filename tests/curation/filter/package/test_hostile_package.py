@@ -175,10 +175,10 @@ def test_a_trust_function_is_made_by_a_class_that_loads_one(
     good: TrustPackage, tmp_path: Path, made_by: object
 ) -> None:
     from curation.refs import TrustRef
-    from curation.storage.paths import place
+    from curation.storage.paths import to_place
     from curation.trust import saved
 
-    shutil.copytree(place(good.trust.uri), tmp_path / "trust")
+    shutil.copytree(to_place(good.trust.uri), tmp_path / "trust")
     path = tmp_path / "trust/description.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "made_by": made_by}))
     with pytest.raises(ModelError, match="not what this version saved"):

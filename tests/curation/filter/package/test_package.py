@@ -17,13 +17,22 @@ from curation.config.endpoint import ServedConfig
 from curation.domains import get_domain
 from curation.domains.math import Math
 from curation.errors import PackageError
-from curation.filter.package import Sample, TrustPackage, asked, check_fits, load, pack_words, teacher_of, write
+from curation.filter.package import (
+    Sample,
+    TrustPackage,
+    check_fits,
+    collect_questions,
+    find_teacher,
+    load,
+    pack_words,
+    write,
+)
 from curation.metrics.text_shift import sample_words
 from curation.refs import ModelRef
-from curation.selection.cascade import first_cut
+from curation.selection.cascade import find_first_cut
 from curation.selection.risk import calibrate
 from curation.storage import digest
-from curation.storage.digest import model_digest
+from curation.storage.digest import compute_model_digest
 from curation.trust import load_fitted
 from curation.trust.linear_probe import LinearProbe
 
@@ -162,7 +171,9 @@ def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
     assert np.array_equal(told.output_tokens_M, rows.output_tokens_M) and set(told.prompt_tokens_M) == {20}
     assert set(found.reference()) == {"output_last"}
     assert set(found.reference(["prompt_last"])) == {"output_last", "prompt_last"}
-    assert first_cut(told, keep=0.1).threshold == pytest.approx(found.description.cascade.cut["threshold"], abs=1e-6)
+    assert find_first_cut(told, keep=0.1).threshold == pytest.approx(
+        found.description.cascade.cut["threshold"], abs=1e-6
+    )
     assert np.array_equal(load_fitted(found.first).weight_D, load_fitted(made.first).weight_D)
     (copy / "cascade.parquet").unlink()
     assert "cascade.parquet is missing" in refused(copy)
@@ -268,21 +279,21 @@ def test_a_teacher_is_known_by_its_content(tiny_model: ModelRef, tmp_path: Path,
     moved = shutil.copytree(tiny_model.base, tmp_path / "moved")
     (moved / "README.md").write_text("a card")
     (moved / "training.json").write_text("{}")
-    assert model_digest(moved) == package.description.teacher_digests["base"]
+    assert compute_model_digest(moved) == package.description.teacher_digests["base"]
     check_fits(package, teacher=tiny_model)
-    assert teacher_of(package) == tiny_model and teacher_of(package, str(moved)).base == str(moved)
+    assert find_teacher(package) == tiny_model and find_teacher(package, str(moved)).base == str(moved)
     weights = bytearray((moved / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (moved / "model.safetensors").write_bytes(weights)
     line = unfit(package, teacher=ModelRef(base=str(moved)))
     assert f"{tiny_model.base} with the digest {package.description.teacher_digests['base']}" in line
-    assert f"{moved} with the digest {model_digest(moved)}" in line
+    assert f"{moved} with the digest {compute_model_digest(moved)}" in line
     adapted = ModelRef(base=tiny_model.base, adapter=str(moved))
     assert f"with the adapter {moved}" in unfit(package, teacher=adapted)
     gone = of_model(tmp_path / "gone", ModelRef(base=str(moved)))
     shutil.rmtree(moved)
     with pytest.raises(PackageError, match="the base of its teacher is not at"):
-        teacher_of(gone)
+        find_teacher(gone)
 
 
 def test_a_teacher_on_the_hub_is_known_by_its_commit(tmp_path: Path):
@@ -295,4 +306,4 @@ def test_a_teacher_on_the_hub_is_known_by_its_commit(tmp_path: Path):
 def test_examples_that_are_no_json_are_not_stored():
     own = get_domain(DomainConfig(name="math"))
     rows = [({"problem": row["problem"], "difficulty": float("nan")}, "x", None) for row in sums(2)]
-    assert asked(own, rows) == ()
+    assert collect_questions(own, rows) == ()

@@ -16,7 +16,7 @@ from curation.filter.stages.kept_shift import Rows, compare, compare_kept
 from curation.refs import TableRef
 from curation.selection.bound import Bound
 from curation.tables import io
-from curation.tables.schemas import raw_column, state_column, trust_column
+from curation.tables.schemas import get_raw_column, get_state_column, trust_column
 from curation.trust import load_fitted
 
 FUNCTION = "linear_probe"
@@ -30,7 +30,7 @@ def package(tmp_path_factory) -> TrustPackage:
 def labelled(package: TrustPackage, path: Path, num_rows: int, *, foreign: int = 0, first: int = 0) -> TableRef:
     """A labels table as a filter has it; the first ``foreign`` rows lie off the line of the others, and are trusted."""
     table = states_of(range(first, first + num_rows)).combine_chunks()
-    hidden_ND = np.stack(table[state_column("output_last")].to_numpy()).astype(np.float32)
+    hidden_ND = np.stack(table[get_state_column("output_last")].to_numpy()).astype(np.float32)
     trust = load_fitted(package.trust)
     if foreign:
         weight_D = np.asarray(trust.weight_D, dtype=np.float32)
@@ -39,13 +39,13 @@ def labelled(package: TrustPackage, path: Path, num_rows: int, *, foreign: int =
         hidden_ND[:foreign] = hidden_ND[np.argmax(hidden_ND @ weight_D)] + 3 * aside_D
         hidden_ND[:foreign] += np.random.default_rng(first).normal(scale=0.05, size=(foreign, len(weight_D)))
     column = pa.FixedSizeListArray.from_arrays(pa.array(hidden_ND.astype(np.float16).ravel()), hidden_ND.shape[1])
-    (batch,) = pa.table({"row_id": table["row_id"], state_column("output_last"): column}).to_batches()
-    scores = {raw_column(FUNCTION): trust.raw_score(batch), trust_column(FUNCTION): trust.score(batch)}
+    (batch,) = pa.table({"row_id": table["row_id"], get_state_column("output_last"): column}).to_batches()
+    scores = {get_raw_column(FUNCTION): trust.raw_score(batch), trust_column(FUNCTION): trust.score(batch)}
     rows = pa.Table.from_batches([batch]).append_column("label", pa.array(["1"] * num_rows))
     for name, score_N in scores.items():
         rows = rows.append_column(name, pa.array(score_N))
     lance.write_dataset(rows, path)
-    return io.latest(str(path))
+    return io.find_latest(str(path))
 
 
 def cut_at(trust: float) -> ThresholdCut:

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curation.errors import ConfigError
-from curation.filter.stages.partitions import MAX_FOLDERS, check_columns, check_number, folders_of
+from curation.filter.stages.partitions import MAX_FOLDERS, check_columns, check_number, format_folders
 
 TEXTS = ["en", None, "a b/c", "ü=1%2F", "", "..", "en"]
 NUMBERS = [1, 2, None, -4, 5, 6, 1]
@@ -15,7 +15,7 @@ FLAGS = [True, False, None, True, True, False, True]
 
 def test_pyarrow_reads_the_values_back(tmp_path):
     columns = {"language": pa.array(TEXTS), "year": pa.array(NUMBERS), "ok": pa.array(FLAGS)}
-    folders = folders_of(columns).to_pylist()
+    folders = format_folders(columns).to_pylist()
     assert folders[0] == folders[6] == "language=en/year=1/ok=true"
     for number, folder in enumerate(folders):
         path = tmp_path / folder
@@ -36,7 +36,7 @@ def test_columns_that_make_no_folders_are_refused():
     with pytest.raises(ConfigError, match="column 'score' is float; take one of text"):
         check_columns(("score",), schema)
     with pytest.raises(ConfigError, match=r"a folder's name of 304 bytes \(url=xxx.*more than 255"):
-        folders_of({"url": pa.array(["x" * 300])})
+        format_folders({"url": pa.array(["x" * 300])})
     check_number(["a"] * MAX_FOLDERS)
     with pytest.raises(ConfigError, match="have 1,025 values, and each is a folder"):
         check_number(["a"] * (MAX_FOLDERS + 1))

@@ -21,14 +21,14 @@ from curation.filter.stages.ranking import rank_rows
 from curation.filter.stages.write import write_rows
 from curation.refs import TableRef
 from curation.selection.bound import Bound
-from curation.selection.top_n import in_rank_order
+from curation.selection.top_n import sort_by_rank
 from curation.sources import discover
 from curation.stages.prepare import SplitWriting
 from curation.tables import io, schemas
 
 NUM_ROWS, SEED = 300, 5
 LANGUAGES = ("en", "d e/ü", None)
-RAW, TRUST = schemas.raw_column("trust"), schemas.trust_column("trust")
+RAW, TRUST = schemas.get_raw_column("trust"), schemas.trust_column("trust")
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ def labelled(local_ray, tmp_path_factory):
     lance.write_dataset(table, str(folder / "labels.lance"), max_rows_per_file=64)
     threshold = ThresholdCut(column=RAW, bound=Bound(score=0.3, tie=1 << 63, seed=SEED, num_selected=0))
     passes_N = threshold.passes(table.combine_chunks().to_batches()[0])
-    ordered_n = in_rank_order(ids_N[passes_N], raw_N[passes_N], SEED)
+    ordered_n = sort_by_rank(ids_N[passes_N], raw_N[passes_N], SEED)
     return Labelled(
         rows=rows,
         pool=pool,
-        labels=io.latest(str(folder / "labels.lance")),
+        labels=io.find_latest(str(folder / "labels.lance")),
         threshold=threshold,
         label_of=dict(zip(ids_N.tolist(), labels, strict=True)),
         ranks={row_id: rank for rank, row_id in enumerate(ordered_n.tolist())},
