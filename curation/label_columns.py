@@ -26,7 +26,8 @@ LabelNumber = Literal[
     "num_output_tokens",
     "truncated",
 ]
-"""A number of a row that each labelling stores (``curation.tables.schemas.make_completions_schema`` says what it means)."""
+"""A number of a row that each labelling stores (``curation.tables.schemas.make_completions_schema`` says what it
+means)."""
 
 _PREFIX = "given_"
 WEAK_COMPLETION = "weak_completion"
@@ -49,7 +50,7 @@ def make_given_column(name: str) -> str:
 
 
 def is_given(column: str) -> bool:
-    """Return whether a column's name is of :func:`make_given_column`'s form; the arm that ranks by it has the same name."""
+    """Return whether a column's name is of :func:`make_given_column`'s form, as is the arm that ranks by it."""
     return column.startswith(_PREFIX) and column != _PREFIX
 
 

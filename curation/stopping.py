@@ -2,7 +2,8 @@
 
 SIGINT is Ctrl-C; SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. A signal or a lost lease sets an
 event, and nothing is raised in another thread: each thread looks at its own event, between the steps of its work and
-while it waits (:func:`check`). Long waits in a stage use :func:`wait_for_call` or :func:`iter_arriving`, which look too.
+while it waits (:func:`check`). Long waits in a stage use :func:`wait_for_call` or :func:`iter_arriving`, which look
+too.
 """
 
 import os

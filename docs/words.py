@@ -1,8 +1,9 @@
 """Refuses docstrings and names that a newcomer has to guess at: ``python docs/words.py [CHECKOUT]``, in ``make check``.
 
 A docstring begins with a noun or a verb, not with a preposition or a pronoun that points at its own code; that of a
-function begins with a verb in the imperative ("Return ...", "Compute ..."), unless it is a property; a name is the
-field's term; a class has its name for itself. docs/reference and docs/configuration.md are made of these docstrings.
+function begins with a verb in the imperative ("Return ...", "Compute ..."), unless it is a property. The name of a
+module's function and of a private method begins with a verb, too. A name is the field's term; a class has its name for
+itself. docs/reference and docs/configuration.md are made of these docstrings.
 """
 
 import argparse
@@ -24,6 +25,54 @@ NO_VERB = re.compile(
 )
 """First words that no function's docstring has."""
 PROPERTIES = frozenset({"property", "cached_property"})
+NO_CALLS = PROPERTIES | {"contextmanager", "command", "group", "field_validator", "model_validator", "field_serializer"}
+"""Decorators of functions that are not called by their names."""
+VERBS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        accept add advance afford align allocate annotate answer append apply as ask assign attempt average bar
+        beat bin bound break build buy calibrate call can cast change charge check choose claim clean clip close
+        closes cluster collate collect combine come commit compact compare compile complete compute concat
+        conclude convert copy count crash create cut decide decode decompose delete derive describe detect digest
+        discover divide draft draw drop echo emit encode end enter equals escape estimate evaluate examine exchange
+        exercise expand explain export fail feed fetch fill filter find fine fingerprint finish fit flatten fold
+        follow forecast foresee forget format free from gather get give go grade group grow guard has hash hash64
+        hide hold hurry import include init insert inspect invert invoke is isolate iter join judge keep kill
+        label launch learn leave let limit list load locate log look main make map mark mask match matches measure
+        merge mix mount move name narrow needs nest normalise note notice open order override overrule pack parse
+        pass permute pickle pin place plan pool praise predict prefer prepare preview probe project prompt propose
+        publish push put quote raise rank reach read rebuild recall receive record redact reduce refuse reinforce
+        release remove rename render renew replace report require resample resolve restore result review rewrite
+        roll round run sample save say scale scan score seal search select send serialise serve set settle shift
+        shorten show shuffle sign sleep solve sort spend spill split spread squeeze stack start step stop store
+        stream strip subtract suggest sum summarise sync take takes tally tell test tidy to tokenise tokenize
+        train translate trim truncate trust try tune unpack update upload use uses validate verify wait walk warn watch
+        weigh widen withhold work wrap write yield zero
+        """,
+    )
+)
+"""First words of functions' names; ``with_`` and ``without_`` return a copy so changed. A new one is added here."""
+NO_VERBS = frozenset({"auc", "brier", "ece", "with", "without"})
+"""First words of functions that mathematics or Python names so."""
+FIXED = frozenset(
+    {
+        "active",
+        "completion_batch",
+        "dtypes",
+        "error_batch",
+        "features",
+        "figures",
+        "lines",
+        "ok",
+        "parts",
+        "plain_identity",
+        "sections",
+        "session",
+        "setting",
+    }
+)
+"""Functions that docs, configurations or a registry call by a noun."""
 NAMES = {
     "Asked": "TeacherUse",
     "Others": "HelperModels",
@@ -56,6 +105,9 @@ def refused(root: Path) -> Iterator[str]:
             for line, word in _functions(tree):
                 if NO_VERB.match(word):
                     yield f"{place}:{line}: a function's docstring begins with {word!r}; begin with a verb: Return ..."
+            for line, name in _function_names(tree):
+                if name.strip("_").split("_")[0] not in VERBS | NO_VERBS and name not in FIXED:
+                    yield f"{place}:{line}: a function is called {name}; begin with a verb (VERBS in docs/words.py)"
             for line, name in sorted(set(_names(tree))):
                 if name in NAMES:
                     yield f"{place}:{line}: {name!r} is no name; write {NAMES[name]}"
@@ -87,8 +139,19 @@ def _functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno, text.split(maxsplit=1)[0].rstrip(",.:;")
 
 
+def _function_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield names of a module's functions and of private methods, less :data:`NO_CALLS`, with their lines."""
+    methods = [(node, True) for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in owner.body]
+    for node, is_method in [*((node, False) for node in tree.body), *methods]:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("__"):
+            continue
+        if not (is_method and not node.name.startswith("_")) and not NO_CALLS & set(_decorators(node)):
+            yield node.lineno, node.name
+
+
 def _decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     for found in function.decorator_list:
+        found = found.func if isinstance(found, ast.Call) else found
         yield found.id if isinstance(found, ast.Name) else getattr(found, "attr", "")
 
 

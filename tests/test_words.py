@@ -64,3 +64,16 @@ def test_a_class_name_is_refused_where_it_stands_a_second_time_unless_it_is_an_i
 def test_a_folder_without_the_product_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="has no folder curation"):
         list(WORDS["refused"](tmp_path))
+
+
+def test_functions_and_private_methods_begin_with_a_verb_unless_a_decorator_calls_them(checkout):
+    (checkout / "tune" / "functions.py").write_text(
+        "def told(): ...\n\n\ndef tell(): ...\n\n\n@contextmanager\ndef session_of(): ...\n\n\n"
+        "class Table:\n    def _cells(self): ...\n\n    def cells(self): ...\n\n    @property\n"
+        "    def _width(self): ...\n"
+    )
+    found = [line.split(";")[0] for line in WORDS["refused"](checkout) if "tune" in line and "is called" in line]
+    assert found == [
+        "tune/functions.py:1: a function is called told",
+        "tune/functions.py:12: a function is called _cells",
+    ]

@@ -41,16 +41,16 @@ def noticing() -> Iterator[None]:
     A signal that came meanwhile has its effect when the context ends.
     """
     _terminated.clear()
-    _on_main_thread(_set_handler)
+    _is_main_thread(_set_handler)
     _noticing.set()
     try:
         yield
     finally:
         _noticing.clear()
-        _on_main_thread(_restore_handler)
+        _is_main_thread(_restore_handler)
 
 
-def _on_main_thread(call: Callable[[], None]) -> None:
+def _is_main_thread(call: Callable[[], None]) -> None:
     if threading.current_thread() is threading.main_thread():
         call()
     else:

@@ -120,7 +120,7 @@ class TransformersRollouts:
                 disable_compile=True,
             ),
             logits_processor=LogitsProcessorList([drawing]),
-            stopping_criteria=StoppingCriteriaList([_Stopped(self._text, self._config.stop, width)]),
+            stopping_criteria=StoppingCriteriaList([_Stopped(self._decode, self._config.stop, width)]),
         )
         logprob_BT = torch.stack(drawing.logprobs, dim=1).cpu().tolist()
         answers = out_BT[:, width:].cpu().tolist()
@@ -128,9 +128,9 @@ class TransformersRollouts:
 
     def _make_rollout(self, tokens: list[int], logprobs: list[float]) -> Rollout:
         """Return the answer in a row of the batch."""
-        return cut_rollout(tokens, logprobs, self._ends, self._config.stop, self._text)
+        return cut_rollout(tokens, logprobs, self._ends, self._config.stop, self._decode)
 
-    def _text(self, tokens: list[int]) -> str:
+    def _decode(self, tokens: list[int]) -> str:
         return decode_tokens(self._tokenizer, tokens)
 
 

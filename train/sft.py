@@ -46,8 +46,8 @@ def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[s
     to FlashAttention; :func:`check` tries whether a row's logits change with the row before it.
 
     ``logits_to_keep`` int64 [K]: the positions whose next token is a label, and one more. ``labels`` int64 [1, K]:
-    these tokens, after one that is ignored, as :func:`train.sft.compute_completion_loss` shifts them. With ``mean_trust`` also
-    ``weights`` float32 [1, K - 1]: the trust of each label's row over it.
+    these tokens, after one that is ignored, as :func:`train.sft.compute_completion_loss` shifts them. With
+    ``mean_trust`` also ``weights`` float32 [1, K - 1]: the trust of each label's row over it.
     """
     positions: list[int] = []
     weights: list[float] = []

@@ -1,10 +1,10 @@
 """The loop that fits a network as trust function (paper, section "Neural Trust Functions"), or one shard of the fit.
 
-The paper leaves open, and we chose: what the class weight multiplies (:func:`compute_class_weights`), one AdamW group for all
-parameters, a constant learning rate, batches reshuffled each epoch, and a bound on optimizer steps instead of epochs,
-so that a small source gets as many steps as a large one. Our additions, which can be switched off: early stopping on
-validation AUC, standardised inputs, calibration. Each shard takes its share of every batch, so that the number of
-shards does not change the expected gradient.
+The paper leaves open, and we chose: what the class weight multiplies (:func:`compute_class_weights`), one AdamW group
+for all parameters, a constant learning rate, batches reshuffled each epoch, and a bound on optimizer steps instead of
+epochs, so that a small source gets as many steps as a large one. Our additions, which can be switched off: early
+stopping on validation AUC, standardised inputs, calibration. Each shard takes its share of every batch, so that the
+number of shards does not change the expected gradient.
 """
 
 import time

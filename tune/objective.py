@@ -116,8 +116,9 @@ def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tup
     dataset = io.open_table(labels)
     if missing := [name for name, column in zip(names, columns, strict=True) if column not in dataset.schema.names]:
         raise SourceError(
-            f"tune: the source's labels do not hold {', '.join(missing)}; {describe_mend(get_input_column(missing[0]))}, and "
-            f"{len(graded.row_ids_N):,} source rows are labelled again"
+            f"tune: the source's labels do not hold {', '.join(missing)}; "
+            f"{describe_mend(get_input_column(missing[0]))}, and {len(graded.row_ids_N):,} source rows are labelled "
+            "again"
         )
     numbers = list_stored_numbers(dataset.schema)
     read = list(dict.fromkeys(["row_id", "label", *columns, *numbers]))

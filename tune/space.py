@@ -300,7 +300,8 @@ def _parse_kinds(value: object) -> tuple[str, ...]:
     for kind in values:
         if kind not in TRUST or not isinstance(TRUST[kind], Fitted):
             raise ConfigError(
-                f"tune.space.{KIND}: {kind!r} is no trust function that is fitted; known: {', '.join(find_fitted(TRUST))}"
+                f"tune.space.{KIND}: {kind!r} is no trust function that is fitted; known: "
+                f"{', '.join(find_fitted(TRUST))}"
             )
         if kind == PAPER_TRUST:
             raise ConfigError(f"tune.space.{KIND}: {kind} has the paper's settings and none to try; take neural")

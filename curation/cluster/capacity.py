@@ -172,8 +172,8 @@ def describe_lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]
             has = "; ".join(sorted({_describe_resources(_select_resources(node, need.resources)) for node in nodes}))
             workers = f"{need.count} workers" if need.count > 1 else "a worker"
             words.append(
-                f"{need.key} asks for {workers} of {_describe_resources(need.resources)}, and there is room for {places} "
-                f"(nodes: {has or 'none'})"
+                f"{need.key} asks for {workers} of {_describe_resources(need.resources)}, and there is room for "
+                f"{places} (nodes: {has or 'none'})"
             )
     return words
 

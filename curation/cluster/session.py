@@ -88,16 +88,16 @@ def _start_ray(settings: RayConfig) -> None:
                 raise RunFailedError(f"Ray did not start: {type(error).__name__}: {error}") from error
             if attempt == RAY_ATTEMPTS:
                 raise RunFailedError(
-                    f"Ray did not start: {error}; the machine has {_pressure()}: end other programs or wait until they "
-                    "have ended, then give the same command again; or lower ray.num_cpus"
+                    f"Ray did not start: {error}; the machine has {_describe_pressure()}: end other programs or wait "
+                    "until they have ended, then give the same command again; or lower ray.num_cpus"
                 ) from error
             say(
-                f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; the machine has {_pressure()}; "
-                "trying again, which is faster where other programs end"
+                f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; the machine has "
+                f"{_describe_pressure()}; trying again, which is faster where other programs end"
             )
 
 
-def _pressure() -> str:
+def _describe_pressure() -> str:
     """Return what may slow a start on this machine, in words: its load average, and its free memory."""
     words = f"a load average of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     with suppress(OSError):

@@ -15,7 +15,7 @@ def find_versions() -> Mapping[str, str]:
 
 
 def ask_versions() -> Callable[[], dict[str, str]]:
-    """Return the function behind :func:`find_versions`, also for other processes: it pickles by value, without our code."""
+    """Return the function behind :func:`find_versions`, for other processes too: it pickles by value."""
     packages = PACKAGES
 
     def found() -> dict[str, str]:

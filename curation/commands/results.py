@@ -96,19 +96,20 @@ class ResultTable:
 
     def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "pandas.DataFrame":
         """Return the rows as a pandas DataFrame (:meth:`to_arrow`)."""
-        _package("pandas")
+        _import_package("pandas")
         return self.to_arrow(columns, filter).to_pandas()
 
     def to_polars(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "polars.DataFrame":
         """Return the rows as a Polars DataFrame (:meth:`to_arrow`)."""
-        return _package("polars").from_arrow(self.to_arrow(columns, filter))
+        frame: polars.DataFrame = _import_package("polars").from_arrow(self.to_arrow(columns, filter))
+        return frame
 
     def to_dataset(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "datasets.Dataset":
         """Return the rows as a Hugging Face ``datasets.Dataset``, as TRL's trainers take it (:meth:`to_arrow`).
 
         A pyarrow dataset, read as it is scanned, is :attr:`dataset`.
         """
-        return _package("datasets").Dataset(self.to_arrow(columns, filter))
+        return _import_package("datasets").Dataset(self.to_arrow(columns, filter))
 
 
 class Results:
@@ -145,7 +146,7 @@ class Results:
         """The content of the generation's ``metrics.json``: its ``numbers``, and what they were ``made_by``."""
         found = read_numbers(self._run.manifest, self.generation)
         if found is None:
-            raise self._missing("numbers")
+            raise self._make_missing("numbers")
         return found
 
     @property
@@ -159,21 +160,21 @@ class Results:
         Of a domain of pairs they have ``prompt``, ``chosen`` and ``rejected`` (``schemas.PREFERENCES``).
         """
         _, ref = find_selection(self._run.config, self._run.manifest, arm, self.generation)
-        return self._table(f"selected_{arm}", ref)
+        return self._open_table(f"selected_{arm}", ref)
 
     def labels(self, split: str = "pool") -> ResultTable:
         """Return the teacher's labels of a split, with scores of trust and signals once these are computed."""
-        return self._made("labels", split, "label", Score, get_labels_stage(self._run.config))
+        return self._open_made("labels", split, "label", Score, get_labels_stage(self._run.config))
 
     def grades(self, split: str = "pool") -> ResultTable:
         """Return which labels of a split are right (``schemas.GRADES``); of the pool where ``splits.audit`` is set."""
-        return self._made("grades", split, "grade", choose_grading_stage(self._run.config, split))
+        return self._open_made("grades", split, "grade", choose_grading_stage(self._run.config, split))
 
     def rows(self, split: str = "pool") -> ResultTable:
         """Return the prepared rows of a split, in the domain's columns; ``audit`` has the pool's gold labels."""
         if split not in self._run.splits:
             raise TableError(f"{self.directory}: has no split {split!r}; it has {', '.join(self._run.splits)}")
-        return self._table(f"rows of {split}", self._run.splits[split])
+        return self._open_table(f"rows of {split}", self._run.splits[split])
 
     @property
     def tables(self) -> Mapping[str, Callable[[], ResultTable]]:
@@ -190,7 +191,7 @@ class Results:
 
         Hidden states and other columns of 16-bit numbers are no part of them.
         """
-        duckdb = _package("duckdb")
+        duckdb = _import_package("duckdb")
         with duckdb.connect() as connection:
             for name, of in self.tables.items():
                 if re.search(rf"\b{name}\b", query):
@@ -204,22 +205,22 @@ class Results:
                 raise TableError(f"sql: {error}; the run's tables are {', '.join(self.tables)}") from error
         return ResultTable("sql", pyarrow.dataset.dataset(found))
 
-    def _made(self, output: str, split: str, verb: str, *classes: type[Stage]) -> ResultTable:
+    def _open_made(self, output: str, split: str, verb: str, *classes: type[Stage]) -> ResultTable:
         """Return a table of a labelled split, of the first class of stages that is done."""
         if split not in (labelled := self._run.config.splits.labelled()):
             raise TableError(f"{self.directory}: has no {output} of {split!r}, but of {', '.join(labelled)}")
         record = self._run.stage(self.generation, split, *classes)
         if record is None:
-            raise self._missing(f"{verb}-{split}")
-        return self._table(f"{output} of {split}", TableRef.from_json(record.outputs[output]))
+            raise self._make_missing(f"{verb}-{split}")
+        return self._open_table(f"{output} of {split}", TableRef.from_json(record.outputs[output]))
 
-    def _missing(self, stage: str) -> TableError:
+    def _make_missing(self, stage: str) -> TableError:
         return TableError(
             f"{self.directory}: stage gen-{self.generation}/{stage} is not done; `curate run {self.directory}` goes on "
             f"with it{' where splits.audit is set' if stage == 'grade-pool' else ''}"
         )
 
-    def _table(self, name: str, ref: TableRef) -> ResultTable:
+    def _open_table(self, name: str, ref: TableRef) -> ResultTable:
         try:
             return ResultTable(name, io.open_table(ref))
         except REFUSALS as error:
@@ -229,7 +230,7 @@ class Results:
             ) from error
 
 
-def _package(name: str) -> Any:
+def _import_package(name: str) -> Any:
     """Return a package that only some results need.
 
     Raises:

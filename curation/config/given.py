@@ -115,7 +115,7 @@ def fill_labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
 
 
 def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
-    """Return the sections of a run with given labels (:func:`fill_labelled_elsewhere`), so that domains know the columns."""
+    """Return the sections of a run with given labels (:func:`fill_labelled_elsewhere`): domains know the columns."""
     teacher = value["teacher"]
     filled = fill_labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
     columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}

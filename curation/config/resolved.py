@@ -170,7 +170,7 @@ def _find_changed(found: Section, default: Section) -> list[str]:
 
 
 def _find_changed_tests(found: EvaluationConfig, domain: Defaults) -> list[str]:
-    """Tests that :func:`_find_changed` finds. A sampled test made greedy is compared with the domain's values for that."""
+    """Describe what :func:`_find_changed` finds; a sampled test made greedy is compared with that of the domain."""
     values = domain.get("evaluation", {})
     greedy = found.decoding.temperature == 0 != values.get("decoding", {}).get("temperature", 0)
     if greedy:
@@ -199,7 +199,8 @@ def _describe_chat(config: RunConfig) -> str:
         return f"{text} (from chat_preset: {preset}{further})"
     found = {role: _find_family(model.path) for role, model in config.models.items() if model.path}
     hints = [
-        f"{role} names {family}, with which the paper has {_format_switches(config.CHAT_PRESETS[family])}: chat_preset: {family}"
+        f"{role} names {family}, with which the paper has {_format_switches(config.CHAT_PRESETS[family])}: "
+        f"chat_preset: {family}"
         for role, family in found.items()
         if family is not None and (role == "teacher" or role.startswith("student"))
     ]

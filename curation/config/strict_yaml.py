@@ -122,12 +122,14 @@ class _StrictLoader(yaml.SafeLoader):
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"line {_get_line(node)}: {quote_text(str(node.value))} is not a {kind}; correct it, or put it in quotes"
+                f"line {_get_line(node)}: {quote_text(str(node.value))} is not a {kind}; correct it, or put it in "
+                "quotes"
             ) from error
         if isinstance(node, ScalarNode) and not self._at_key and _is_misread(kind, str(node.value)):
             word = str(value).lower()
             raise ConfigError(
-                f"line {_get_line(node)}: {quote_text(str(node.value))} is {word} to YAML; put it in quotes, or write {word}"
+                f"line {_get_line(node)}: {quote_text(str(node.value))} is {word} to YAML; put it in quotes, or write "
+                f"{word}"
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(

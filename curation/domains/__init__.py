@@ -77,9 +77,9 @@ class Domain:
 
     A domain derives from this class. All members have defaults, which suit short texts with a label that the teacher
     writes; most domains say at least :meth:`question`, and :meth:`options` or :meth:`parse`. A class may also have a
-    method ``position`` if its labels are chess moves in UCI notation (:func:`get_position_function`), and a method ``preference``
-    if they choose one of two answers (:func:`get_preference_function`). Methods raise ``RowError`` for a row that they cannot
-    handle.
+    method ``position`` if its labels are chess moves in UCI notation (:func:`get_position_function`), and a method
+    ``preference`` if they choose one of two answers (:func:`get_preference_function`). Methods raise ``RowError`` for
+    a row that they cannot handle.
     """
 
     name: ClassVar[str]

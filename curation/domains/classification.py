@@ -157,8 +157,8 @@ class Classification(Domain):
         more = ", ..." if len(self._words) > MOST_NAMED else ""
         known = ", ".join(list(self._words)[:MOST_NAMED])
         raise RowError(
-            f"bad_label: {quote_text(label)} is not one of the {len(self._words)} classes {known}{more} (domain.classes, "
-            f"or the labels of the labelled split){suggest_class(label, self._words)}"
+            f"bad_label: {quote_text(label)} is not one of the {len(self._words)} classes {known}{more} "
+            f"(domain.classes, or the labels of the labelled split){suggest_class(label, self._words)}"
         )
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:

@@ -127,8 +127,8 @@ class LabelSets:
                 more = ", ..." if len(self._words) > MOST_NAMED else ""
                 known = ", ".join(list(self._words)[:MOST_NAMED])
                 raise RowError(
-                    f"bad_label: {quote_text(name)} of {quote_text(str(value))} is not one of the {len(self._words)} classes "
-                    f"{known}{more} (domain.classes, or the labels of the labelled split; the separator is "
+                    f"bad_label: {quote_text(name)} of {quote_text(str(value))} is not one of the {len(self._words)} "
+                    f"classes {known}{more} (domain.classes, or the labels of the labelled split; the separator is "
                     f"{self._form.separator!r}){suggest_class(name, self._words)}"
                 )
             if name in names[:place]:

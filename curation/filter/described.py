@@ -117,8 +117,9 @@ def describe(
     rule, package = make_rule_json(config.keep), package.at(get_package_place(config))
     if made is not None and not recut and made["rule"] != rule:
         raise ConfigError(
-            f"{config.output_directory}: was cut by {_format_rule(made['rule'])}, and is to be by {_format_rule(rule)}; --recut "
-            "cuts and writes all rows again (none is labelled again), or keep the old rule"
+            f"{config.output_directory}: was cut by {_format_rule(made['rule'])}, and is to be by "
+            f"{_format_rule(rule)}; --recut cuts and writes all rows again (none is labelled again), or keep the old "
+            "rule"
         )
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
     function = package.description.trust

@@ -39,7 +39,7 @@ from curation.metrics.ranking import (
     list_coverage_points,
 )
 from curation.metrics.sampling import compute_finite_share
-from curation.metrics.strata import average_over_runs, compute_weighted_mean, mean_over_strata
+from curation.metrics.strata import average_over_runs, average_over_strata, compute_weighted_mean
 
 __all__ = [
     "ALPHA",
@@ -58,6 +58,7 @@ __all__ = [
     "auc",
     "average_over_runs",
     "average_over_seeds",
+    "average_over_strata",
     "brier",
     "compare_rows",
     "compute_auc_difference",
@@ -80,6 +81,5 @@ __all__ = [
     "ece",
     "find_detectable_difference",
     "list_coverage_points",
-    "mean_over_strata",
     "pool_strata",
 ]

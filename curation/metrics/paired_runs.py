@@ -119,8 +119,9 @@ def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
 def compute_rows_verdict(rows: RowDifferences, *, gain: float, margin: float = MARGIN, seed: int = 0) -> Verdict:
     """Return the verdict on an arm (first) against ground truth (second), which gains ``gain`` over the base.
 
-    The rules are those of ``curation.metrics.paired.compute_verdict``, the detectable difference that of the sign-flip test
-    (its variance is the mean square of the rows' differences, where the exact test has the share of discordant rows).
+    The rules are those of ``curation.metrics.paired.compute_verdict``, the detectable difference that of the sign-flip
+    test (its variance is the mean square of the rows' differences, where the exact test has the share of discordant
+    rows).
     """
     n, size_N = len(rows), np.abs(rows.steps_N) / rows.per_unit
     square = float(np.square(size_N).sum())

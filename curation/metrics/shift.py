@@ -190,8 +190,8 @@ def describe_passing(foreign: Foreign) -> str:
     """Return the share of foreign rows among those that pass a cut, in words."""
     share = foreign.share
     return (
-        f"{format_share_interval(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows that pass it, "
-        "and trust says nothing of them"
+        f"{format_share_interval(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows "
+        "that pass it, and trust says nothing of them"
     )
 
 

@@ -16,7 +16,7 @@ from curation.arrays import Float64s
 from curation.metrics.estimates import TAIL, Estimate, average_over_seeds, make_undefined
 
 
-def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
+def average_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
     """Return the unweighted mean over strata of the means of their estimates; ``n`` is the sum of their rows.
 
     The interval combines the estimates' own, asymmetric intervals (MOVER: Zou and Donner, Statistics in Medicine 27,
@@ -30,8 +30,8 @@ def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Es
 def compute_weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
     """Return the mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their rows.
 
-    The interval is MOVER's (see :func:`mean_over_strata`). It lies within the weighted means of the bounds, so a mean
-    of shares stays between 0 and 1, and one estimate keeps its own interval.
+    The interval is MOVER's (see :func:`average_over_strata`). It lies within the weighted means of the bounds, so a
+    mean of shares stays between 0 and 1, and one estimate keeps its own interval.
     """
     weight = np.asarray(weights, dtype=np.float64)
     value, low, high = (

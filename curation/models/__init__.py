@@ -246,8 +246,8 @@ def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
         if not is_panic(error):
             raise
         raise ModelError(
-            f"model {tokenizer.name_or_path!r}: its tokenizer gives up on a text ({get_first_line(error)}); a pattern of "
-            "its tokenizer.json takes too many steps there, so mend that pattern or give another model"
+            f"model {tokenizer.name_or_path!r}: its tokenizer gives up on a text ({get_first_line(error)}); a pattern "
+            "of its tokenizer.json takes too many steps there, so mend that pattern or give another model"
         ) from None
 
 

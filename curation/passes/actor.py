@@ -68,7 +68,7 @@ class ModelActor:
         return calls
 
     def _work(self, call: Call) -> None:
-        if (session := self._session(call.pass_id)) is None:
+        if (session := self._get_session(call.pass_id)) is None:
             return
         with self._turns.together():
             begun: Begun | None = ray.get(self._queue.begin.remote(call, self._id, session.worker.slots))
@@ -99,7 +99,7 @@ class ModelActor:
         found: Begun | None = ray.get(following)
         return found
 
-    def _session(self, pass_id: str) -> "_PassSession | None":
+    def _get_session(self, pass_id: str) -> "_PassSession | None":
         """Return the pass in this process; None where it has ended."""
         with self._entering:
             if pass_id not in self._sessions:

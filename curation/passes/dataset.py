@@ -198,14 +198,16 @@ class ModelDataset:
                     max_concurrent_calls_per_actor=self._num_calls,
                     enable_true_multi_threading=True,
                 ),
-                runtime_env=None if self._hold_cpus else threads_of(self._num_cpus),  # of held ones Ray sets them
+                runtime_env=None
+                if self._hold_cpus
+                else get_thread_settings(self._num_cpus),  # of held ones Ray sets them
                 **{name: amount for name, amount in held.items() if amount is not None},
             )
         dataset.set_name(self._name)
         return dataset
 
 
-def threads_of(num_cpus: float) -> dict[str, dict[str, str]] | None:
+def get_thread_settings(num_cpus: float) -> dict[str, dict[str, str]] | None:
     """Return the environment of an actor's process with a thread for each of its CPUs; None if it is that already.
 
     Who sets the number of threads knows better, and Ray leaves it as it is, too.

@@ -34,7 +34,7 @@ def find_teacher_signals(generation: GenerationSpec, split: str) -> dict[str, Js
             "stage": _name_stage(generation, signal, split),
         }
         for signal in signals
-        if _asks_teacher(generation, signal)
+        if _needs_teacher(generation, signal)
     }
 
 
@@ -61,7 +61,7 @@ def _get_role(signal: arms.Signal) -> str:
     return UNADAPTED if signal.asks == "teacher" and signal.column in ASKS_UNADAPTED else signal.asks
 
 
-def _asks_teacher(generation: GenerationSpec, signal: arms.Signal) -> bool:
+def _needs_teacher(generation: GenerationSpec, signal: arms.Signal) -> bool:
     was_adapted = generation.unadapted != generation.teacher
     return _get_role(signal) == "teacher" or (_get_role(signal) == UNADAPTED and not was_adapted)
 
@@ -100,7 +100,7 @@ def _describe_signal(
         teacher=roles[_get_role(signal)].changed(**AskConfig.BARE),
         decoding=config.teacher.decoding,
         reward=config.signals.reward if signal.asks == "reward" else None,
-        beside_labels=_asks_teacher(generation, signal),
+        beside_labels=_needs_teacher(generation, signal),
         required=required,
         num_rows=generation.sizes[split],
         **_describe_settings(generation, signal, split),

@@ -136,7 +136,7 @@ def iter_processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -
         if role not in shapes or not isinstance(recipe, LmStudentConfig):
             continue
         yield _make_training_process(config, recipe, shapes[role], gpu_bytes, f"training of {role}", str(base.path))
-        if isinstance(recipe, GrpoConfig) and _draws_by_vllm(recipe):
+        if isinstance(recipe, GrpoConfig) and _uses_vllm(recipe):
             yield _make_drawing_process(recipe, shapes[role], gpu_bytes, role, str(base.path))
 
 
@@ -205,7 +205,7 @@ def _make_training_process(
     answer, engine = config.teacher.decoding.max_tokens, 0.0
     if isinstance(recipe, GrpoConfig):
         answer = recipe.rollouts.max_tokens
-        if _draws_by_vllm(recipe):
+        if _uses_vllm(recipe):
             found = plan_rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes)
             engine = found.gpu_memory * gpu_bytes if gpu_bytes else shape.parameters() * BYTES[dtype]
     more = "take a larger card" if on_gpu else "take a machine with more memory"
@@ -229,7 +229,7 @@ def _suggest_smaller(recipe: LmStudentConfig) -> str:
     return ", or ".join(filter(None, ["train an adapter (lora)" if recipe.lora is None else "", shard]))
 
 
-def _draws_by_vllm(recipe: GrpoConfig) -> bool:
+def _uses_vllm(recipe: GrpoConfig) -> bool:
     return recipe.rollouts.backend == "vllm" or (recipe.rollouts.backend == "auto" and recipe.gpus_per_worker > 0)
 
 

@@ -177,7 +177,7 @@ def _average_seeds(values: Sequence[float]) -> Json:
 
 def _average_differences(found: Sequence[metrics.Estimate]) -> Json:
     """Return the mean of the seeds' differences with its two intervals."""
-    rows = metrics.mean_over_strata(found, [str(place) for place in range(len(found))])
+    rows = metrics.average_over_strata(found, [str(place) for place in range(len(found))])
     values = [difference.value for difference in found]
     seeds = metrics.average_over_runs(values, ["seeds"] * len(found)) if np.isfinite(values).all() else None
     return {"rows": rows.to_json(), "seeds": None if seeds is None else seeds.to_json()}

@@ -194,7 +194,8 @@ def draw_difficulty_chart(difficulty: JsonView, name: str) -> str:
                     (
                         at,
                         mine,
-                        f"{describe_name(arm)}: {format_percent(mine)} of its rows, {format_percent(pool)} of the pool's",
+                        f"{describe_name(arm)}: {format_percent(mine)} of its rows, {format_percent(pool)} of the "
+                        "pool's",
                     )
                     for at, mine, pool in zip(middles, profile["shares"], difficulty["pool"]["shares"], strict=True)
                 ),
@@ -322,7 +323,8 @@ def draw_bins_chart(
                     (
                         place,
                         share,
-                        f"{describe_name(line)}, difficulty {edges[at]:,.10g} to {edges[at + 1]:,.10g}, {share['n']:,} rows",
+                        f"{describe_name(line)}, difficulty {edges[at]:,.10g} to {edges[at + 1]:,.10g}, "
+                        f"{share['n']:,} rows",
                     )
                     for place, (at, share) in zip(places, known, strict=True)
                 ),

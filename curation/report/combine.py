@@ -131,7 +131,7 @@ def average(parts: Sequence[_RunGeneration], take: Callable[[_RunGeneration], An
     if not kept:
         return None
     strata = [benchmark for benchmark, _ in kept]
-    mean = metrics.mean_over_strata([estimate for _, estimate in kept], strata)
+    mean = metrics.average_over_strata([estimate for _, estimate in kept], strata)
     runs = metrics.average_over_runs([estimate.value for _, estimate in kept], strata)
     return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
 
@@ -196,7 +196,7 @@ def _combine_recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: b
     strata, runs, clusters = [of[0] for of in kept], [of[1] for of in kept], [of[2] for of in kept]
     pairs = [metrics.compute_row_differences(truth, base, of_rows) for _, (_, base, truth), of_rows in kept]
     gains = [metrics.compare_rows(pair).difference for pair in pairs]
-    gain = metrics.mean_over_strata(gains, strata)
+    gain = metrics.average_over_strata(gains, strata)
     if gain.low <= 0:
         differs = format_difference(gain.value, gain.low, gain.high)
         why = f"ground truth differs from the base by {differs} on average, so nothing is sure to be recovered"

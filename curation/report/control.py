@@ -78,7 +78,7 @@ def find_plain_words(evidence: Evidence) -> Finding | None:
     if found is None or compute_difference(found.top, found.trust_top).low <= 0:
         return None
     return CARE, (
-        f"a plain classifier of words, fitted on the same labelled rows, is right on {format_percent(found.top.value)} of the "
-        f"{found.top.n:,} that it is surest of; of those that trust puts first {format_percent(found.trust_top.value)} are "
-        f"right (held-out rows, {found.accuracy.n:,} in all)"
+        f"a plain classifier of words, fitted on the same labelled rows, is right on "
+        f"{format_percent(found.top.value)} of the {found.top.n:,} that it is surest of; of those that trust puts "
+        f"first {format_percent(found.trust_top.value)} are right (held-out rows, {found.accuracy.n:,} in all)"
     )

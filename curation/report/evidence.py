@@ -278,7 +278,7 @@ def measure_quality(rows: View, function: str, num_top: int, constant: float) ->
         share_right=judged.share_right(confidence=CONFIDENCE),
         brier_excess=compute_brier_excess(score.trust_N, judged, constant),
         top=top,
-        top_trust=_mean_of_first(score.trust_N, score.raw_N, weights_N.astype(np.float64), num_top),
+        top_trust=_average_first(score.trust_N, score.raw_N, weights_N.astype(np.float64), num_top),
         believed=judged.subset(believed_N).share_right(confidence=CONFIDENCE),
         believed_trust=float(np.average(score.trust_N[believed_N], weights=weights_N[believed_N]))
         if num_believed
@@ -357,7 +357,7 @@ def widen_interval(estimate: Estimate) -> Estimate:
     return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)
 
 
-def _mean_of_first(trust_N: Float64s, raw_N: Float64s, weights_N: Float64s, num_top: int) -> float:
+def _average_first(trust_N: Float64s, raw_N: Float64s, weights_N: Float64s, num_top: int) -> float:
     """Return the mean trust of the first ``num_top`` rows by raw score."""
     order = np.argsort(-raw_N, kind="stable")
     reached_N = np.minimum(np.cumsum(weights_N[order]), num_top)

@@ -34,7 +34,7 @@ def find_one_class(evidence: Evidence) -> Finding | None:
 
 
 def find_collapse(evidence: Evidence) -> Finding | None:
-    """Warn of a selection that teaches other class shares than the pool's; :func:`find_one_class` tells of a single one."""
+    """Warn of a selection with other class shares than the pool's (of one class alone: :func:`find_one_class`)."""
     found = evidence.classes
     few = evidence.num_selected < FEW_OF_A_CLASS
     if found is None or few or found.excess <= COLLAPSE or find_one_class(evidence) is not None:
@@ -108,8 +108,8 @@ def find_never_seen(evidence: Evidence) -> Finding | None:
     if found is None or found.num_rows <= max(UNSEEN, found.expected) * found.num_read:
         return None
     return CARE, (
-        f"{format_percent(found.num_rows / found.num_read)} of the pool's labels are such that no labelled row has them "
-        f"({found.words}), and trust was never measured on such labels"
+        f"{format_percent(found.num_rows / found.num_read)} of the pool's labels are such that no labelled row has "
+        f"them ({found.words}), and trust was never measured on such labels"
     )
 
 

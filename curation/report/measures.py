@@ -59,7 +59,7 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     """
     num_top = min(num_top, len(rows))
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1) if len(rows) <= LARGE_POOL else 1) as pool:
-        measured = pool.map(lambda name: _function_metrics(rows, name, num_top, seed), rows.functions)
+        measured = pool.map(lambda name: _measure_function(rows, name, num_top, seed), rows.functions)
         functions: Json = dict(zip(rows.functions, measured, strict=True))
     judged = rows.of(rows.functions[0])
     return {
@@ -72,7 +72,7 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     }
 
 
-def _function_metrics(rows: View, name: str, num_top: int, seed: int) -> Json:
+def _measure_function(rows: View, name: str, num_top: int, seed: int) -> Json:
     judged, ranked = rows.of(name), rows.ranked(name)
     parts = metrics.compute_brier_parts(
         judged.scores[name].trust_N, judged.correct_N, bins=ECE_BINS, **_make_bootstrap_args(judged, seed)

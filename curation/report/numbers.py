@@ -24,7 +24,7 @@ from curation.report.guarantee import collect_guarantee, is_excluded_by_gold
 from curation.report.judging import collect_judging
 from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import compute_count_share, make_finite
-from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
+from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, place_on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
 from curation.report.risk_curves import compute_risk_curves
 from curation.report.rows import (
@@ -238,7 +238,7 @@ def _load_graded_pool(
     if num_pool > ROWS_IN_MEMORY:
         weak = {arm: table for arm, table in tables.items() if not ARMS[arm].gold}
         seed = derive(run.seed, SAMPLE)
-        return on_grid(labels, grades, measured, weak, arms=[*functions], num_pool=num_pool, seed=seed)
+        return place_on_grid(labels, grades, measured, weak, arms=[*functions], num_pool=num_pool, seed=seed)
     selected = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
     judged = without_constant(judge(labels, grades, measured), functions)
     return InMemory(judged=judged, selected=selected, seed=run.seed)

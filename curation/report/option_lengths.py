@@ -61,10 +61,10 @@ def measure_option_lengths(
         pairs += zip(lengths.tolist(), score.tolist(), strict=True)
     if len(shorter) < FEW_ROWS:
         return None
-    return OptionLengths(shorter=_mean(shorter), gain=_mean(gains), scores=_split_halves(pairs))
+    return OptionLengths(shorter=_compute_mean(shorter), gain=_compute_mean(gains), scores=_split_halves(pairs))
 
 
-def _mean(values: list[int]) -> Estimate:
+def _compute_mean(values: list[int]) -> Estimate:
     value, n = float(np.mean(values)), len(values)
     margin = _QUANTILE * math.sqrt(float(np.var(values)) / n)
     return Estimate(value=value, low=value - margin, high=value + margin, n=n)

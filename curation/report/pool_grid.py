@@ -269,7 +269,7 @@ class GridView:
         return Cells(np.append(cells_2G, self.rows.counts.rows_22[0][:, None], axis=1))
 
 
-def on_grid(
+def place_on_grid(
     labels: TableRef,
     grades: TableRef,
     functions: Sequence[str],

@@ -61,8 +61,8 @@ def free_signal(evidence: Evidence) -> Finding | None:
         lost.append(f"the purity of its first {found.num_top:,} rows by {format_lead(found.purity)}")
     num_rows = found.purity.n if quality is None else quality.rows
     return (STOP if auc is not None and auc.low <= 0.5 else CARE), (
-        f"{describe_name(found.signal)} alone ranks the labels better than {describe_name(evidence.arm)} ({' and '.join(lost)}, "
-        f"on {num_rows:,} parsed {found.where} rows)"
+        f"{describe_name(found.signal)} alone ranks the labels better than {describe_name(evidence.arm)} "
+        f"({' and '.join(lost)}, on {num_rows:,} parsed {found.where} rows)"
     )
 
 
@@ -101,8 +101,8 @@ def find_no_use(evidence: Evidence) -> Finding | None:
     if others > 0 and compute_difference(pool.top, compute_proportion(right, others, confidence=CONFIDENCE)).low > 0:
         return None
     return CARE, (
-        f"the selection is not shown to be purer than the pool ({format_percent(purity.value)} of the selected labels are "
-        f"right, {format_percent(pool.share_right.value)} of all {pool.rows:,} parsed ones)"
+        f"the selection is not shown to be purer than the pool ({format_percent(purity.value)} of the selected labels "
+        f"are right, {format_percent(pool.share_right.value)} of all {pool.rows:,} parsed ones)"
     )
 
 
@@ -118,8 +118,8 @@ def find_few_rows(evidence: Evidence) -> Finding | None:
         if best.auc is None or best.auc.high - best.auc.low <= WIDE_AUC:
             return None
         return CARE, (
-            f"there are too few rows to tell (AUC {format_number(best.auc)} on {best.rows:,} parsed rows outside the fit, "
-            f"{best.rarer:,} of them of the rarer outcome; an interval of at most {WIDE_AUC:g} is needed)"
+            f"there are too few rows to tell (AUC {format_number(best.auc)} on {best.rows:,} parsed rows outside the "
+            f"fit, {best.rarer:,} of them of the rarer outcome; an interval of at most {WIDE_AUC:g} is needed)"
         )
     return CARE, (
         f"there are too few rows to tell ({best.rows:,} parsed rows outside the fit have a known answer, "
@@ -147,14 +147,14 @@ def find_overpromise(evidence: Evidence) -> Finding | None:
         ):
             if trust - right.high > PROMISE:  # false of NaN
                 return CARE, (
-                    f"trust promises too much (on average {format_percent(trust)} for {rows}, of which {format_percent(right.value)} "
-                    "are right)"
+                    f"trust promises too much (on average {format_percent(trust)} for {rows}, of which "
+                    f"{format_percent(right.value)} are right)"
                 )
     found = evidence.checked if evidence.pool is None else None
     if found is not None and found.trust - found.decisive.high > PROMISE:
         return CARE, (
-            f"trust promises too much (on average {format_percent(found.trust)} for the selected rows, of which people found "
-            f"{format_percent(found.purity.value)} right)"
+            f"trust promises too much (on average {format_percent(found.trust)} for the selected rows, of which "
+            f"people found {format_percent(found.purity.value)} right)"
         )
     return None
 

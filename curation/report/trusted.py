@@ -148,8 +148,8 @@ def foresee_purities(
 ) -> dict[str, Estimate | None]:
     """Return the purity of each weak arm's rows as validation rows foresee it; ``None`` where nothing tells.
 
-    Of an arm that ranks: ``curation.report.evidence.foresee_purity``; of one that draws: the share of right labels among the
-    source's rows, or the parsed ones where it drew no other.
+    Of an arm that ranks: ``curation.report.evidence.foresee_purity``; of one that draws: the share of right labels
+    among the source's rows, or the parsed ones where it drew no other.
     """
 
     def of(arm: str, rows: pa.Table) -> Estimate | None:
@@ -279,10 +279,10 @@ def measure_regimes(
             found = measures.measure_regime(seen, REFERENCE_ARM, num_top, constant, run.seed)
             lines.append({"set": name, "regime": regime, **found})
     by_regime = dict.fromkeys(line["regime"] for line in lines if line["regime"] != "pool")
-    return lines, [_mean(regime, [line for line in lines if line["regime"] == regime]) for regime in by_regime]
+    return lines, [_compute_mean(regime, [line for line in lines if line["regime"] == regime]) for regime in by_regime]
 
 
-def _mean(regime: str, lines: list[Json]) -> Json:
+def _compute_mean(regime: str, lines: list[Json]) -> Json:
     means: Json = {"regime": regime, "sets": [line["set"] for line in lines]}
     for name in AVERAGED:
         values = [line[name]["value"] for line in lines if line[name] is not None]

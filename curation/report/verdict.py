@@ -132,7 +132,10 @@ def _praise(evidence: Evidence) -> str:
     )
     text = next(praised, "no rule finds anything against it")  # where people alone tell of it
     if evidence.pool is not None:
-        return f"{text}, and {format_percent(evidence.pool.top.value)} of the {evidence.num_selected:,} selected labels are right"
+        return (
+            f"{text}, and {format_percent(evidence.pool.top.value)} of the {evidence.num_selected:,} selected "
+            "labels are right"
+        )
     if evidence.checked is not None:
         found = evidence.checked
         return (

@@ -23,8 +23,8 @@ from curation.hashing import hash64
 from curation.selection.score_keys import from_score_keys, to_score_keys
 
 Labels = npt.NDArray[np.uint64]
-"""Integers that stand for the rows' labels: equal for rows that count together, below 2^63 or of :func:`make_own_labels`,
-[N]."""
+"""Integers that stand for the rows' labels: equal for rows that count together, below 2^63 or of
+:func:`make_own_labels`, [N]."""
 Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
 """Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
 

@@ -167,8 +167,8 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
         )
     if unread := [file.inner for file, form in endings if form is None and file.inner.lower().endswith(UNREAD)]:
         raise SourceError(
-            f"{source.path}: {_format_names(unread)} would be left out: what ends in {', '.join(UNREAD)} is not read; convert "
-            "it, or name the others in path (a glob such as *.csv)"
+            f"{source.path}: {_format_names(unread)} would be left out: what ends in {', '.join(UNREAD)} is not read; "
+            "convert it, or name the others in path (a glob such as *.csv)"
         )
     return known
 

@@ -43,7 +43,7 @@ def replace_missing(value: object) -> Any:
 
 
 def as_json(values: Iterable[object]) -> pa.Array:
-    """Return values of JSON as a column that :func:`to_python_values` reads as they are; null for everything missing."""
+    """Return values of JSON as a column that :func:`to_python_values` reads as they are; null where one is missing."""
     texts = [None if value is None else json.dumps(value) for value in map(replace_missing, values)]
     return pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.string()))
 

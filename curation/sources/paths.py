@@ -70,7 +70,8 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
         if not is_of_store(error, path):
             raise
         raise SourceError(
-            f"{path}: cannot be looked at ({format_error(error)}); correct the path or URL, or see that its store answers"
+            f"{path}: cannot be looked at ({format_error(error)}); correct the path or URL, or see that its store "
+            "answers"
         ) from error
 
 

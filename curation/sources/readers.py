@@ -184,8 +184,8 @@ def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
         parts = names[0].rstrip(sign).split(sign)
         if len(names) == 1 and len(parts) > 1 and all(part.strip() for part in parts):
             raise DelimiterError(
-                f"{path}: read with {_DELIMITERS.get(delimiter, quote_text(delimiter))} between fields, the header is one "
-                f"column, {quote_text(names[0])}: its fields are separated by {named}; set delimiter: "
+                f"{path}: read with {_DELIMITERS.get(delimiter, quote_text(delimiter))} between fields, the header is "
+                f"one column, {quote_text(names[0])}: its fields are separated by {named}; set delimiter: "
                 f"{json.dumps(sign)} in its source"
             )
 
@@ -198,8 +198,8 @@ def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
             size = column.total_uncompressed_size / max(1, column.num_values)
             if size > MAX_RECORD:
                 raise SourceError(
-                    f"{path}: row group {number}, column {quote_text(column.path_in_schema)}: a value takes {size:,.0f} "
-                    f"bytes on average, and {MAX_RECORD:,} are read at most; leave such rows out"
+                    f"{path}: row group {number}, column {quote_text(column.path_in_schema)}: a value takes "
+                    f"{size:,.0f} bytes on average, and {MAX_RECORD:,} are read at most; leave such rows out"
                 )
 
 
@@ -221,7 +221,8 @@ def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> None:
                     column.slice(row, 1).validate(full=True)
                 except pa.ArrowInvalid as error:
                     raise SourceError(
-                        f"{file.path}: row {start + row + 1}, column {quote_text(name)}: {format_error(error)}; fix the file"
+                        f"{file.path}: row {start + row + 1}, column {quote_text(name)}: {format_error(error)}; fix "
+                        "the file"
                     ) from error
         raise
 

@@ -79,8 +79,8 @@ def iter_records(
             text = parts[0].decode(errors="backslashreplace")
             raise SourceError(
                 f"{path}: record {number} has a quoted field that never ends, "
-                f"{_format_near(text, _find_fault(text, dialect.delimiter))}; close the quote, double it if it is part of the "
-                "text, or set quoting: none in its source if quotes are letters there"
+                f"{_format_near(text, _find_fault(text, dialect.delimiter))}; close the quote, double it if it is "
+                "part of the text, or set quoting: none in its source if quotes are letters there"
             )
 
 
@@ -194,7 +194,8 @@ def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[s
     """Return the names of a CSV file's columns, without empty ones at the end, and its dialect as the header shows it.
 
     Raises:
-        SourceError: as :func:`parse_csv_fields`; the lines end in carriage returns alone; or it is Excel's hint ``sep=;``.
+        SourceError: as :func:`parse_csv_fields`; the lines end in carriage returns alone; or it is Excel's hint
+        ``sep=;``.
     """
     text = _decode(path, 0, record)
     if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
@@ -233,8 +234,8 @@ def parse_csv_fields(
         fields = next(reader, [])
     except csv.Error as error:
         raise SourceError(
-            f"{where} cannot be read as CSV {_format_near(text, _find_fault(text, delimiter))}; a field with quotes or line ends "
-            "has to stand in quotes, with its own quotes doubled"
+            f"{where} cannot be read as CSV {_format_near(text, _find_fault(text, delimiter))}; a field with quotes "
+            "or line ends has to stand in quotes, with its own quotes doubled"
         ) from error
     if names is not None and quoting == csv.QUOTE_MINIMAL and not dialect.is_spaced and ' "' in text:
         spaced = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))
@@ -250,8 +251,8 @@ def parse_csv_fields(
     if names is not None and dialect.quoting == "auto" and _can_be_rows(lines, len(names), delimiter):
         raise SourceError(
             f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and the first and the last of these "
-            f"lines have {len(names)} fields if they are not, {_format_near(text, text.find(chr(34)))}; set quoting: none (a "
-            "quote is part of the text) or quoting: quotes in its source"
+            f"lines have {len(names)} fields if they are not, {_format_near(text, text.find(chr(34)))}; set quoting: "
+            "none (a quote is part of the text) or quoting: quotes in its source"
         )
     if names is not None and len(fields) != len(names):
         raise SourceError(

@@ -63,8 +63,8 @@ class SourceFile:
     folders: Mapping[str, str] = field(default_factory=dict)
     """The columns that the names of its folders give, with their value in all of its rows."""
     content: str = ""
-    """The digest of its bytes (``curation.sources.paths.compute_content_digest``); "" of a Lance table, a reader of one's own,
-    and where an earlier version found the file."""
+    """The digest of its bytes (``curation.sources.paths.compute_content_digest``); "" of a Lance table, a reader of
+    one's own, and where an earlier version found the file."""
 
     @property
     def dialect(self) -> Dialect:

@@ -46,8 +46,8 @@ def ask_other_order(
 ) -> SecondAnswers:
     """Return the probability that the other order gives to the same answer, and the tokens that this took, by row id.
 
-    ``batches`` are the answers in the first order (``schemas.make_completions_schema``). Rows without a label have no values, and
-    those whose second question fails no probability.
+    ``batches`` are the answers in the first order (``schemas.make_completions_schema``). Rows without a label have no
+    values, and those whose second question fails no probability.
     """
     turned, requests = get_other_order(domain), []
     assert turned is not None, "asked of domains with two orders"

@@ -77,7 +77,7 @@ def find_targets(job: DealJob, source: DealtSource) -> dict[str, int]:
     return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
 
 
-def deal_chunk(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
+def assign_chunk(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
     """Return the row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
     ids_N = np.concatenate([get_row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
@@ -94,14 +94,14 @@ class _ReadRow:
     cluster: int | None = None
 
 
-def deal(chunk: SourceChunk, job: DealJob) -> pa.Table:
+def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
     source = job.sources[chunk.source]
     keys = {name: domain.model_dump_json() for name, domain in source.domains.items()}
     made = {key: get_domain(source.domains[name]) for key, name in {key: name for name, key in keys.items()}.items()}
     domains = {name: made[key] for name, key in keys.items()}
     names = list(source.assignment.counts)
-    ids_N, place_N = deal_chunk(source, chunk)
+    ids_N, place_N = assign_chunk(source, chunk)
     places = find_targets(job, source)
     schema_of = {
         name: make_table_schema(

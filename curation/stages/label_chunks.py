@@ -192,7 +192,7 @@ def label_rows(
     examples: list[Json],
     gate: PromptGate | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of ``schemas.make_labels_schema`` (with a gate, and ``schemas.FIRST_CUT``): every example once, in any order.
+    """Yield batches of ``schemas.make_labels_schema`` (with a gate, and ``FIRST_CUT``): each once, in any order.
 
     Raises:
         ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or a row has some, and

@@ -41,8 +41,8 @@ from curation.stages.deal import (
     DealJob,
     DealtSource,
     SourceChunk,
-    deal,
-    deal_chunk,
+    assign_chunk,
+    assign_splits,
     find_targets,
     make_table_schema,
 )
@@ -188,7 +188,7 @@ def prepare(
 
     try:
         if settled is None:
-            deal_left(job, schemas, chunks, writing)
+            assign_left(job, schemas, chunks, writing)
         refs = {name: io.find_latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             found = {name: count_split(ref, name) for name, ref in refs.items()}
@@ -208,7 +208,7 @@ def prepare(
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
 
-def deal_left(
+def assign_left(
     job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk], writing: SplitWriting
 ) -> None:
     """Write the chunks that the tables do not have yet, in their order, in Ray tasks.
@@ -225,7 +225,7 @@ def deal_left(
 
     committed(CommitRound({}, 0.0))
     if left:
-        written = run_in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
+        written = run_in_tasks(assign_splits, zip(left, itertools.repeat(ray.put(job))))
         commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
 
 
@@ -320,7 +320,7 @@ def _find_filled(
     found = dict.fromkeys(job.uris, 0)
     for number, chunk in enumerate(chunks if any(done.values()) else ()):
         source = job.sources[chunk.source]
-        ids_N, place_N = deal_chunk(source, chunk)
+        ids_N, place_N = assign_chunk(source, chunk)
         for name, place in find_targets(job, source).items():
             ids = BitMap64(ids_N[place_N == place].astype(np.uint64))
             if ids.issubset(done[name]):
@@ -385,8 +385,8 @@ def check_columns(config: RowsConfig, source: str, files: Sequence[SourceFile]) 
             if group not in file.schema:
                 close = find_nearest_column(group, file.schema)
                 raise SourceError(
-                    f"splits.group: {file.path} has no column {quote_text(group)} (it has: {', '.join(file.schema)}), and "
-                    f"the files of {', '.join(GROUPED)} must; "
+                    f"splits.group: {file.path} has no column {quote_text(group)} (it has: {', '.join(file.schema)}), "
+                    f"and the files of {', '.join(GROUPED)} must; "
                     + (f"did you mean {quote_text(close)}?" if close else "name a column of theirs, or add it")
                 )
     given = config.domain_of("source").given_labels

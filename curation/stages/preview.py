@@ -153,8 +153,9 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
         if looked.unread:
             yield (
                 f"splits.{name}: {looked.unread.total():,} of {looked.rows:,} labels made elsewhere, looked at, cannot "
-                f"be read ({format_commonest(looked.unread)}); they count as wrong, and arms that rank leave them out: write "
-                f"them as answers of {config.domain.name} are written, or add the words of classes to domain.classes"
+                f"be read ({format_commonest(looked.unread)}); they count as wrong, and arms that rank leave them "
+                f"out: write them as answers of {config.domain.name} are written, or add the words of classes to "
+                "domain.classes"
             )
     if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
         rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"

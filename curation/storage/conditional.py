@@ -68,7 +68,8 @@ class NumberedFiles:
                     raise
                 except OSError as error:
                     raise RunDirError(
-                        f"{self._get_path(number)}: cannot be read ({error.strerror}); remove it if no driver is running"
+                        f"{self._get_path(number)}: cannot be read ({error.strerror}); remove it if no driver is "
+                        "running"
                     ) from error
         return None
 

@@ -292,8 +292,8 @@ def require_reachable(directory: Place, *, writable: bool = False) -> None:
             next(iter(obstore.list(_store(directory.bucket, FIRST_SECONDS), directory.key, chunk_size=1)), None)
     except PermissionError as error:
         raise RunDirError(
-            f"{directory}: access is denied ({_describe_error(error)}); give credentials that may list, read and write there "
-            f"({CREDENTIALS[directory.scheme]}, or the machine's role)"
+            f"{directory}: access is denied ({_describe_error(error)}); give credentials that may list, read and "
+            f"write there ({CREDENTIALS[directory.scheme]}, or the machine's role)"
         ) from error
     except OSError as error:
         if "status code: 404" in str(error):  # of a listing: a missing prefix would give an empty list instead
@@ -301,7 +301,8 @@ def require_reachable(directory: Place, *, writable: bool = False) -> None:
                 f"{directory}: there is no bucket {bucket!r}; make it, or give another run_dir"
             ) from error
         raise RunDirError(
-            f"{directory}: the store does not answer as it should ({_describe_error(error)}); see {SETTINGS[directory.scheme]}"
+            f"{directory}: the store does not answer as it should ({_describe_error(error)}); see "
+            f"{SETTINGS[directory.scheme]}"
         ) from error
 
 

@@ -200,7 +200,7 @@ class Lookup:
 
 
 def make_offset_finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
-    """Return :func:`find_offsets` for many calls in bounded memory: a :class:`Lookup`, or a scan a call if it were large."""
+    """Return :func:`find_offsets` for many calls in bounded memory: a :class:`Lookup`, or a scan a call if large."""
     num_runs, runs = 0, []
     for runs_3R in _iter_runs(ref):
         num_runs += runs_3R.shape[1]

@@ -55,11 +55,12 @@ def get_state_column(state: str) -> str:
 
 
 NUMBERS: tuple[str, ...] = get_args(LabelNumber)
-"""The columns of :func:`make_completions_schema` with a number a row, that a trust function may read beside the states."""
+"""The columns of :func:`make_completions_schema` with a number a row, that a trust function may read beside the
+states."""
 
 TOKEN_LOGPROBS = "token_logprobs"
-"""A column of :func:`make_completions_schema` with several numbers a row, that a trust function may read, too; it is there where
-``teacher.token_logprobs`` is set."""
+"""A column of :func:`make_completions_schema` with several numbers a row, that a trust function may read, too; it is
+there where ``teacher.token_logprobs`` is set."""
 
 
 def is_number(column: str) -> bool:
@@ -168,7 +169,7 @@ def make_labels_schema(
     num_token_logprobs: int = 0,
     added: Sequence[str] = (),
 ) -> pa.Schema:
-    """Return the schema of labels: :func:`make_completions_schema` and ``label``, which the domain reads from it (null: unparsed).
+    """Return the schema of labels: :func:`make_completions_schema` and ``label`` (null: unparsed).
 
     ``added`` numbers that follow from the domain: those that came with labels made elsewhere
     (``curation.label_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
@@ -183,7 +184,8 @@ def make_labels_schema(
 
 FIRST_CUT_RAW, DROPPED = "first_cut_raw", "dropped"
 FIRST_CUT = pa.schema([pa.field(FIRST_CUT_RAW, pa.float32()), pa.field(DROPPED, pa.bool_(), nullable=False)])
-"""Columns of a labels table that was made with a first cut (``stages.first_cut``), after those of :func:`make_labels_schema`.
+"""Columns of a labels table that was made with a first cut (``stages.first_cut``), after those of
+:func:`make_labels_schema`.
 
 ``first_cut_raw`` the raw score of the prompt, null for an error row and for rows after the cut turned itself off;
 ``dropped`` the score is below the cut's threshold: the teacher was not asked for an answer, so that completion, label,

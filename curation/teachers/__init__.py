@@ -93,7 +93,7 @@ class Teacher(Protocol):
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Return batches of ``schemas.make_completions_schema``: each request exactly once, as a completion or an error row.
+        """Return batches of ``schemas.make_completions_schema``: each request once, as a completion or an error row.
 
         A row that ``gate`` stops has neither completion nor error: of it there are the prompt's tokens alone. The
         others are answered as without it. A teacher that knows no gate is never given one.

@@ -60,7 +60,7 @@ class AnsweredRow(NamedTuple):
 
     @property
     def of_options(self) -> dict[str, float] | None:
-        """How sure the choice among its options is (:func:`compute_option_sureness`); ``None`` without scores of any."""
+        """How sure the choice among its options is (:func:`compute_option_sureness`); ``None`` without scores."""
         scores = self.option_logprobs if self.option_scores is None else self.option_scores
         if scores is None:
             return None
@@ -73,8 +73,8 @@ def completion_batch(
     """Return a batch of ``schemas.make_completions_schema`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
     Of each answer's tokens the log-probabilities of the first ``num_token_logprobs`` are kept, the least, the first and
-    the last. Numbers of a state are stored as :func:`clip_states` gives them; a state that holds an infinity or NaN becomes
-    an error row (``state_overflow``) with null states.
+    the last. Numbers of a state are stored as :func:`clip_states` gives them; a state that holds an infinity or NaN
+    becomes an error row (``state_overflow``) with null states.
     """
     problems = [row.error for row in rows]
     stored: dict[str, Array] = {}

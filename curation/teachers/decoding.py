@@ -89,7 +89,7 @@ class Decoder:
         seed: int,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of ``schemas.make_completions_schema`` of requests that fit one batch: those that ``gate`` stops, the others."""
+        """Return two batches of ``make_completions_schema`` for requests that fit one: stopped by ``gate``, and not."""
         prompts = [request.prompt for request in requests]
         prefix, (logits_B1V, hidden_B1D) = self._forward.start(prompts, find_layers(config.states))
         if gate is not None:

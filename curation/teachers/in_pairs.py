@@ -2,7 +2,8 @@
 
 The answer is one yes or no after the other. Where the questions are taken to be independent, each set of answers is an
 option whose score is the sum of its parts: the likeliest set is the one that is chosen, the next one differs in the
-least sure question, and all that is said of a choice among options (``completions.compute_pair_sureness``) follows from the pairs.
+least sure question, and all that is said of a choice among options (``completions.compute_pair_sureness``) follows
+from the pairs.
 """
 
 from collections.abc import Sequence

@@ -255,7 +255,7 @@ def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -
 
 @torch.inference_mode()
 def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> pa.RecordBatch:
-    """Return a batch of ``schemas.make_completions_schema`` for requests with an ``answer``; prompts and answers fit one batch.
+    """Return a batch of ``make_completions_schema`` for requests with an ``answer``; prompts and answers fit one batch.
 
     The answers came with the rows, and are fed once after their prompts, teacher-forced. They get what an answer of the
     model's own gets: log-probabilities, margins and entropies of their tokens, by the distribution before each, and

@@ -97,7 +97,10 @@ def _describe_arm(arm: JsonView) -> str:
         return f"not selected, since it failed the check of selection.verify: {arm['failed']} ({cut}{place})"
     if not arm["selected"]:
         return f"not selected ({cut}{place})"
-    return f"selected, rank {arm['rank']:,} ({cut}{place}); learns the {arm['label_source']} label {_format_label(arm['label'])}"
+    return (
+        f"selected, rank {arm['rank']:,} ({cut}{place}); learns the {arm['label_source']} label "
+        f"{_format_label(arm['label'])}"
+    )
 
 
 def _describe_origin(origin: JsonView, row_id: int) -> str:

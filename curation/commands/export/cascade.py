@@ -1,7 +1,8 @@
 """The first cut of a trust package: a trust function of prompts, and the held-out rows that set its threshold.
 
 It is fitted where the run kept the teacher's state at the last prompt token. Which rows the package's own function
-would select is what it learns (``curation.stages.first_cut.write_cut_target``), on source rows that do not set the threshold.
+would select is what it learns (``curation.stages.first_cut.write_cut_target``), on source rows that do not set the
+threshold.
 """
 
 from collections.abc import Callable

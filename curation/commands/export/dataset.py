@@ -8,7 +8,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: i
 
 from curation.commands.export.card import PAPER, load_template
 from curation.commands.export.files import describe_files, write_folder
-from curation.commands.export.lineage import lineage_of_rows, stop_lines
+from curation.commands.export.lineage import describe_rows_lineage, stop_lines
 from curation.commands.export.run import choose_generation, read_run
 from curation.commands.export.selection import find_selection
 from curation.errors import ExportError
@@ -57,8 +57,8 @@ def export_rows(
     num_rows = io.count(table)
     with write_folder(output, force=force, marker=MARKER) as folder:
         num_files = _write_parquet(table, folder.path / "data")
-        lineage = lineage_of_rows(student, measured, num_rows, describe_files(folder.path), command)
-        folder.describe(lineage, _card(lineage, pairs="chosen" in io.open_table(table).schema.names))
+        lineage = describe_rows_lineage(student, measured, num_rows, describe_files(folder.path), command)
+        folder.describe(lineage, _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names))
     many = "s" if num_files > 1 else ""
     words = [f"{output}: {num_rows:,} rows of the arm {student.arm} in {num_files} Parquet file{many}, with README.md"]
     if measured is None:
@@ -88,7 +88,7 @@ def _write_parquet(table: TableRef, folder: Path) -> int:
     return len(files)
 
 
-def _card(lineage: JsonView, *, pairs: bool) -> str:
+def _make_card(lineage: JsonView, *, pairs: bool) -> str:
     rows = lineage["rows"]
     metadata = DatasetCardData(
         pretty_name=f"{lineage['run']['name']}, rows of the arm {rows['arm']}",

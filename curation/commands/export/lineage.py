@@ -26,7 +26,7 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 
 def make_lineage(student: Student, written: ExportedWeights, command: str) -> Json:
     """Return everything that the card tells; ``evaluation`` is ``None`` where no numbers tell of the student."""
-    generation = _generation(student, student.measured)
+    generation = _get_generation(student, student.measured)
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
     further = {} if generation is None else {item["name"]: item for item in generation["students"]}
     results = further.get(student.name, generation)
@@ -34,7 +34,7 @@ def make_lineage(student: Student, written: ExportedWeights, command: str) -> Js
     recipe = find_student_section(student.record.inputs["recipe"]).from_key(student.record.inputs["recipe"])
     settings = recipe.model_dump(mode="json", exclude=recipe.RESOURCES)  # all that the weights depend on
     return {
-        **_origin(student, student.measured, own, command),
+        **_describe_rows_origin(student, student.measured, own, command),
         "student": {
             "stage": student.stage,
             "arm": student.arm,
@@ -52,15 +52,17 @@ def make_lineage(student: Student, written: ExportedWeights, command: str) -> Js
     }
 
 
-def lineage_of_rows(student: Student, measured: JsonView | None, num_rows: int, files: Json, command: str) -> Json:
+def describe_rows_lineage(
+    student: Student, measured: JsonView | None, num_rows: int, files: Json, command: str
+) -> Json:
     """Return everything that the card of an arm's rows tells, by the ``metrics.json`` that tells of them, if any.
 
     ``student`` stands for the arm, trained or not; ``num_rows`` and ``files`` were written.
     """
-    generation = _generation(student, measured)
+    generation = _get_generation(student, measured)
     own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
     return {
-        **_origin(student, measured, own, command),
+        **_describe_rows_origin(student, measured, own, command),
         "rows": {
             "arm": student.arm,
             "words": ARMS[student.arm].words,
@@ -81,14 +83,14 @@ def stop_lines(lineage: JsonView) -> list[str]:
     return [f"warning: the run's verdict on the rows of {verdict['arm']}: {verdict['sentence']} The card says so"]
 
 
-def _generation(student: Student, measured: JsonView | None) -> Json | None:
+def _get_generation(student: Student, measured: JsonView | None) -> Json | None:
     """Return the numbers of a student's generation; the card has results of the main chain alone."""
     return None if measured is None or student.branch else measured["numbers"]
 
 
-def _origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
+def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
     """Return where the rows of a student's arm come from; ``own`` are the numbers of the arm."""
-    generation = _generation(student, measured)
+    generation = _get_generation(student, measured)
     selected = student.selecting
     assert selected is not None, "rows that are exported were selected"
     return {

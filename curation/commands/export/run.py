@@ -39,7 +39,7 @@ def choose_generation(config: RunConfig, generation: int | None, there: str) -> 
     return last if generation is None else generation
 
 
-def chosen_arm(config: RunConfig, arm: str | None, there: str) -> str:
+def choose_arm(config: RunConfig, arm: str | None, there: str) -> str:
     """Return the arm that is asked for; unset, ``trust`` or the only one.
 
     Raises:

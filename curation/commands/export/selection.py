@@ -1,6 +1,6 @@
 """Finds the rows that an arm of a run selected, by the manifest alone."""
 
-from curation.commands.export.run import chosen_arm
+from curation.commands.export.run import choose_arm
 from curation.commands.export.student import Student
 from curation.config import RunConfig
 from curation.errors import ExportError
@@ -17,7 +17,7 @@ def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, gener
     Raises:
         ExportError: the run has no such arm, it dropped out, or its rows are not selected yet.
     """
-    directory, arm = manifest.directory, chosen_arm(config, arm, "give one of them")
+    directory, arm = manifest.directory, choose_arm(config, arm, "give one of them")
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation)
     selected = student.selecting
     outputs = {} if selected is None else selected.outputs

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from curation.arms import ARMS, TRUST, Configured, Fitted
-from curation.commands.export.run import choose_generation, chosen_arm, get_fitting_class, read_run
+from curation.commands.export.run import choose_arm, choose_generation, get_fitting_class, read_run
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.json_types import JsonView
@@ -149,7 +149,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     ]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
     generation = choose_generation(config, generation, trained)
-    arm = chosen_arm(config, arm, trained)
+    arm = choose_arm(config, arm, trained)
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name or "")
     if name is not None and name not in (further := config.generations[generation].students):
         raise ExportError(

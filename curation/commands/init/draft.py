@@ -48,16 +48,16 @@ splits:
 {_format_splits(task)}
 
 teacher:
-{_teacher(task, _format_yaml(_make_relative(model, folder)), is_guessed=guessed_model)}
+{_draft_teacher(task, _format_yaml(_make_relative(model, folder)), is_guessed=guessed_model)}
 selection:
   budget: {{n: {max(1, num_pool // 5)}}}    # rows to keep: a fifth of the pool
-  arms: {_format_yaml(_arms(task))}
+  arms: {_format_yaml(_list_arms(task))}
 {keep}
 generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
 """
 
 
-def _teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
+def _draft_teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
     """Return the lines of ``teacher`` and the section ``trust``; labels made elsewhere are read by a model if named."""
     states = "  states: [prompt_last, output_last]\n"
     guessed = "    # guessed: a small one; --model names yours" if is_guessed else ""
@@ -75,7 +75,7 @@ def _teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
     return f"{lines}  reader: {{model: {{path: {model}}}}}    # reads each label\n{states}\ntrust:\n{states}"
 
 
-def _arms(task: DetectedTask) -> list[str]:
+def _list_arms(task: DetectedTask) -> list[str]:
     numbers = ["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)]
     return ["naive", *numbers, "trust"]
 

@@ -22,30 +22,30 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 """Values of an object in words, by their types; the first one that fits is taken."""
 
 
-def holds_objects(table: TableFiles, column: str) -> bool:
+def has_objects(table: TableFiles, column: str) -> bool:
     """Return whether all cells of a column that have a value are objects or lists of them, perhaps as texts in JSON."""
-    values = _values(table, column)
-    return bool(values) and all(_objects(value) for value in values)
+    values = _get_values(table, column)
+    return bool(values) and all(_find_objects(value) for value in values)
 
 
 def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dict[str, Any], str]:
     """Return the section ``domain`` of answers that are written, and in words how they are checked."""
-    shown = "\n".join(_written(name) for name in texts)
+    shown = "\n".join(_write_expression(name) for name in texts)
     section: dict[str, Any] = {"name": "text"}
-    if holds_objects(table, answer):
-        values = _values(table, answer)
+    if has_objects(table, answer):
+        values = _get_values(table, answer)
         keys: dict[str, str] = {}
         for value in values:
-            for name, item in (pair for found in _objects(value) for pair in found.items() if pair[1] is not None):
+            for name, item in (pair for found in _find_objects(value) for pair in found.items() if pair[1] is not None):
                 keys.setdefault(name, next((words for kind, words in _KINDS if isinstance(item, kind)), "value"))
-        is_list = any(isinstance(_loaded(value), list) for value in values)
+        is_list = any(isinstance(_load_json(value), list) for value in values)
         what = "a list of JSON objects" if is_list else "a JSON object"
         listed = ", ".join(f"{name} ({kind})" for name, kind in keys.items())
         section["prompt"] = f"{shown}\n\nReply with {what} with the keys {listed}.\nJSON:"
         check, how = "json", "an answer is right if it is the same JSON"
     else:
         section["prompt"] = f"{shown}\nAnswer:"
-        values = [str(value) for value in _values(table, answer)]
+        values = [str(value) for value in _get_values(table, answer)]
         numbers = sum(re.fullmatch(r"[-+]?\d[\d,]*(\.\d+)?", value.strip()) is not None for value in values)
         is_number = numbers >= NUMBER_SHARE * len(values)
         check = "number" if is_number else "normalised"
@@ -53,13 +53,13 @@ def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dic
     return section | {"reference": answer, "check": check}, f"{how} (check: {check}; a program of yours may check, too)"
 
 
-def _values(table: TableFiles, column: str) -> list[Any]:
+def _get_values(table: TableFiles, column: str) -> list[Any]:
     return [row[column] for row in table.sample if row.get(column) is not None]
 
 
-def _objects(value: object) -> list[Mapping[str, Any]]:
+def _find_objects(value: object) -> list[Mapping[str, Any]]:
     """Return the objects that a cell holds; none of chat messages and of anything else."""
-    found = _loaded(value)
+    found = _load_json(value)
     items = found if isinstance(found, list) else [found]
     if not items or not all(isinstance(item, Mapping) and item for item in items):
         return []
@@ -70,7 +70,7 @@ def _objects(value: object) -> list[Mapping[str, Any]]:
     return []  # turns of a conversation
 
 
-def _loaded(value: object) -> Any:
+def _load_json(value: object) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -79,7 +79,7 @@ def _loaded(value: object) -> Any:
         return None
 
 
-def _written(column: str) -> str:
+def _write_expression(column: str) -> str:
     """Return a template's expression for a column."""
     is_plain = column.isidentifier() and not keyword.iskeyword(column)
     plain = is_plain and column.casefold() not in ("row", "range", "loop", "true", "false", "none")

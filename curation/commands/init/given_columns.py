@@ -14,7 +14,7 @@ GRADINGS = ("ok", "right", "correct", "grade", "is_right", "is_correct")
 """Names of columns that say whether such an answer is right."""
 
 
-def given_columns(
+def find_given_columns(
     labelled: TableFiles, answer: str, common: Sequence[str], answers: Sequence[str]
 ) -> GivenConfig | None:
     """Return the columns that hold labels made elsewhere; ``None`` where not one column alone can be theirs.
@@ -22,7 +22,7 @@ def given_columns(
     They are beside a number that says how sure they are, and have the values of the right answers, or a name of a
     model's answer. ``answers`` are names of theirs where the column ``answer`` is a grade.
     """
-    sure = [name for name in common if _words(name)[-1] in CONFIDENCES and labelled.has_numbers(name)]
+    sure = [name for name in common if _split_words(name)[-1] in CONFIDENCES and labelled.has_numbers(name)]
     others = [name for name in common if name not in (answer, *sure) and not is_id(name)]
     if not sure:
         return None
@@ -30,11 +30,11 @@ def given_columns(
     is_grade = answer.casefold() in GRADINGS and {gold.lower() for gold in golds} <= {*GRADES}
     alike = [] if is_grade else [name for name in others if {*labelled.counts(name)} <= golds]
     known = [*COMPLETIONS, *(answers if is_grade else ())]
-    found = alike or [name for name in others if name.casefold() in known or {*_words(name)} & {*COMPLETIONS}]
+    found = alike or [name for name in others if name.casefold() in known or {*_split_words(name)} & {*COMPLETIONS}]
     if len(found) != 1:
         return None
     return GivenConfig(completion=found[0], confidence=tuple(sure), grade=answer if is_grade else None)
 
 
-def _words(name: str) -> list[str]:
+def _split_words(name: str) -> list[str]:
     return name.replace("-", "_").casefold().split("_")

@@ -12,7 +12,7 @@ def has_preferences(table: TableFiles) -> bool:
     return {*ORDERED} <= {*table.columns}
 
 
-def pair_columns(tables: Sequence[TableFiles], texts: Sequence[str]) -> dict[str, str]:
+def find_pair_columns(tables: Sequence[TableFiles], texts: Sequence[str]) -> dict[str, str]:
     """Return the options by which the domain ``pair`` reads columns of other names than its own, as far as they tell.
 
     ``texts`` are names of prompts. The two answers of a file that does not say which is better are the only two columns

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from curation.commands.init.free_text import free_text, holds_objects
-from curation.commands.init.given_columns import given_columns
+from curation.commands.init.free_text import free_text, has_objects
+from curation.commands.init.given_columns import find_given_columns
 from curation.commands.init.label_columns import LabelColumn, is_list_column, label_column
-from curation.commands.init.pairs import has_preferences, pair_columns
+from curation.commands.init.pairs import find_pair_columns, has_preferences
 from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
 from curation.config.given import GivenConfig
@@ -139,13 +139,13 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
             "them by --choices A,B,C"
         )
     roles = _find_roles(tables, wishes, ask)
-    given = given_columns(roles.labelled, roles.answer, common, ANSWERS)
+    given = find_given_columns(roles.labelled, roles.answer, common, ANSWERS)
     made = roles if given is None or given.grade is None else roles._replace(answer=given.completion)
     domain, why, sets = _find_kind(made, wishes, ask, common)
     left = [name for name in common if given is None or name not in (given.completion, *given.confidence)]
     texts, why_text = _find_text(roles, wishes, ask, left, PROBLEMS if domain == "math" else TEXTS)
     if domain == "classification":
-        section, why = _classes(made, roles.answer, texts, sets, why)
+        section, why = _describe_classes(made, roles.answer, texts, sets, why)
     elif domain == "math":
         section = {"name": domain}
         if not (texts[0] in ("problem", "question") and roles.answer in ("answer", "solution")):
@@ -155,10 +155,10 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
         why = f"{why}; {how}"
     else:
         section = {"name": domain}
-    return _detected(section, roles, (why, why_text), given)
+    return _make_detected(section, roles, (why, why_text), given)
 
 
-def _classes(
+def _describe_classes(
     roles: _Roles, label: str, texts: Sequence[str], sets: LabelColumn | None, why: str
 ) -> tuple[dict[str, Any], str]:
     """Return the section of a classification, and why; ``label`` is a grade where the classes are of other labels."""
@@ -182,14 +182,17 @@ def _classes(
     return section, why
 
 
-def _detected(section: dict[str, Any], roles: _Roles, why: Sequence[str], given: GivenConfig | None) -> DetectedTask:
+def _make_detected(
+    section: dict[str, Any], roles: _Roles, why: Sequence[str], given: GivenConfig | None
+) -> DetectedTask:
     """Return the task, with the reason for labels made elsewhere."""
     reasons = [roles.why, *why]
     if given is not None:
         sure = ", ".join(map(quote_text, given.confidence))
         reasons.append(
-            f"every row has a label that was made elsewhere, {quote_text(given.completion)}, and a number that says how "
-            f"sure it is, {sure}, so that no model is asked for labels; to ask one, name it by teacher.model instead"
+            f"every row has a label that was made elsewhere, {quote_text(given.completion)}, and a number that says "
+            f"how sure it is, {sure}, so that no model is asked for labels; to ask one, name it by teacher.model "
+            "instead"
         )
     return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, tuple(reasons), given)
 
@@ -234,7 +237,7 @@ def check_readable(task: DetectedTask) -> None:
 
 def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     """Return a task whose columns are those of a published format, if they are."""
-    options: dict[str, Any] = {**pair_columns(tables, TEXTS)} if name == "pair" else {}
+    options: dict[str, Any] = {**find_pair_columns(tables, TEXTS)} if name == "pair" else {}
     domain = get_domain(DomainConfig(name=name, **options))
     found = [next((form for form in domain.forms if {*form} <= {*table.columns}), None) for table in tables]
     has_lists = all(isinstance(row.get("choices"), list | Mapping) for table in tables for row in table.sample[:20])
@@ -265,12 +268,12 @@ def _detect_multiple_choice(
 ) -> DetectedTask:
     roles = _find_roles(tables, wishes, ask, without=choices)
     rest = [name for name in common if name not in choices]
-    given = given_columns(roles.labelled, roles.answer, rest, ANSWERS)
+    given = find_given_columns(roles.labelled, roles.answer, rest, ANSWERS)
     left = [name for name in rest if given is None or name not in (given.completion, *given.confidence)]
     question, why_text = _find_text(roles, wishes, ask, left, ("question", *TEXTS))
     section = {"name": "mcqa", "question": question[0], "choices": list(choices), "answer": roles.answer}
     why = f"the columns {', '.join(choices)} look like the options of a question"
-    return _detected(section, roles, (why, why_text), given)
+    return _make_detected(section, roles, (why, why_text), given)
 
 
 def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
@@ -289,7 +292,7 @@ def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, w
         answer = next((found[0] for found in (apart, chosen or named) if len(found) == 1), "")
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
-            for what, holds in (("lists", is_list_column), ("JSON objects", holds_objects)):
+            for what, holds in (("lists", is_list_column), ("JSON objects", has_objects)):
                 held = [name for name in apart or names if holds(first if name in first.columns else second, name)]
                 if len(held) == 1:
                     answer, why = held[0], f"the only column of {what}"
@@ -321,7 +324,7 @@ def _find_kind(
     roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]
 ) -> tuple[str, str, LabelColumn | None]:
     """Return the domain of texts with an answer (classes, or numbers and formulas), why, and any label-set column."""
-    if wishes.domain is None and holds_objects(roles.labelled, roles.answer):
+    if wishes.domain is None and has_objects(roles.labelled, roles.answer):
         return "text", "the task is text: the right answers are JSON objects", None
     counts = roles.labelled.counts(roles.answer)
     num_rows = sum(counts.values())

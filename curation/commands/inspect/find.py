@@ -86,7 +86,7 @@ def list_tables(directory: Place) -> list[FoundTable]:
         rows = _count(ref.uri, ref.version)
         state = "missing" if rows is None else "done"
         found.append(FoundTable(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
-    for path in sorted(_on_disk(directory)):
+    for path in sorted(_find_on_disk(directory)):
         if str(path.resolve()) not in seen:
             rows = _count(str(path), None)
             found.append(FoundTable(name=str(path), uri=str(path), version=None, rows=rows, state="not on record"))
@@ -96,7 +96,7 @@ def list_tables(directory: Place) -> list[FoundTable]:
 def _iter_unfinished(directory: Place) -> Iterator[tuple[str, str]]:
     """Yield the tables in stages' folders as ``STAGE/TABLE``, with their URIs: of several folders the newest one's."""
     newest: dict[str, tuple[float, str]] = {}
-    for path in _on_disk(directory):
+    for path in _find_on_disk(directory):
         inside = os.path.relpath(str(path.parent), str(directory))
         if (folder := _FOLDER.fullmatch(inside)) is None:
             continue
@@ -129,13 +129,13 @@ def _require_table(path: str) -> None:
     if "://" in path or (table / _VERSIONS).is_dir():
         return
     folder = table if table.is_dir() else table.absolute().parent
-    near = islice(_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
+    near = islice(_find_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
     there = f"tables under {folder}: {_format_names([os.path.relpath(str(near_by), folder) for near_by in near])}"
     what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
     raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
 
 
-def _on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
+def _find_on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
     """Yield the Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
     for root, folders, _ in islice(walk(directory), most):
         if _VERSIONS in folders:

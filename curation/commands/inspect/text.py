@@ -20,7 +20,8 @@ def format_facts(facts: Facts) -> str:
     lines = [
         f"{facts.uri}, version {facts.version}",
         f"rows       {facts.rows:,}" + (f", {facts.matching:,} where {facts.where}" if facts.where is not None else ""),
-        f"fragments  {fragments.count:,}{each if fragments.count else ''}{deleted}, {format_size(fragments.bytes)} on disk",
+        f"fragments  {fragments.count:,}{each if fragments.count else ''}{deleted}, {format_size(fragments.bytes)} on "
+        "disk",
         f"versions   {facts.num_versions:,}" + (f", the last {shown}:" if shown < facts.num_versions else ""),
         *_align([(str(item.version), item.time, f"{item.rows:,} rows", item.change) for item in facts.versions]),
         "columns",

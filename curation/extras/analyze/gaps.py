@@ -34,9 +34,9 @@ def to_centipawns(centipawns_N: Floats, mate_N: Floats) -> Int64s:
 def compare_moves(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView:
     """Return gaps of rows whose weak label differs from gold, as JSON: shares with exact intervals, mean and histogram.
 
-    ``gold_N``, ``chosen_N``: centipawns by :func:`to_centipawns`. ``stronger`` is the paper's "optimal alternatives", any gap
-    below 0; ``equal_or_stronger`` a gap of at most ``equal_within``; ``winning_mates`` chosen moves that force mate or
-    are mate.
+    ``gold_N``, ``chosen_N``: centipawns by :func:`to_centipawns`. ``stronger`` is the paper's "optimal alternatives",
+    any gap below 0; ``equal_or_stronger`` a gap of at most ``equal_within``; ``winning_mates`` chosen moves that force
+    mate or are mate.
     """
     gap_N, n = gold_N - chosen_N, len(gold_N)
     cut_N = np.clip(gap_N, -CUT, CUT)

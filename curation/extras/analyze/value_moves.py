@@ -119,7 +119,7 @@ def measure_advantages(
     }
     every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in found.values())]))
     table = compute_in_chunks(
-        partial(_value_rows, job=job),
+        partial(_evaluate_rows, job=job),
         every_N,
         uri,
         ADVANTAGES,
@@ -144,7 +144,7 @@ def _summarise_arm(table: TableRef, drawn_M: Int64s, engine: EngineConfig) -> Js
     }
 
 
-def _value_rows(ids_M: Int64s, job: ValueMoves) -> pa.Table:
+def _evaluate_rows(ids_M: Int64s, job: ValueMoves) -> pa.Table:
     """Return the rows of a chunk; one that the engine cannot value is an error row."""
     domain = _load_domain(job.domain.model_dump_json())
     position = get_position_function(domain)

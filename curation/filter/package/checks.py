@@ -48,8 +48,8 @@ def check_fits(
         different := find_difference(as_asked(get_domain(fitted.domain), fitted.decoding), fitted.questions)
     ) is not None:
         raise PackageError(
-            f"{package.uri}: the domain {_format_domain(fitted.domain)} is another version than the package's: {different}; "
-            "trust was fitted on answers to the package's prompts: install the version that wrote it "
+            f"{package.uri}: the domain {_format_domain(fitted.domain)} is another version than the package's: "
+            f"{different}; trust was fitted on answers to the package's prompts: install the version that wrote it "
             f"({fitted.versions.get('trust-curation', 'unknown')}), or export a package of a new run"
         )
     if states is not None and (missing := [state for state in fitted.ask.states if state not in states]):
@@ -120,8 +120,9 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
     found = compute_digests(teacher)
     if found.keys() != fitted.teacher_digests.keys() or (teacher.adapter is None) != (fitted.teacher.adapter is None):
         raise PackageError(
-            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given {_format_model(teacher)}: one is a hub "
-            "id or has an adapter where the other has not; name the teacher in the same way"
+            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given "
+            f"{_format_model(teacher)}: one is a hub id or has an adapter where the other has not; name the teacher "
+            "in the same way"
         )
     for part, was in fitted.teacher_digests.items():
         if found[part] != was:
@@ -133,8 +134,8 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
     mine, theirs = (fitted.teacher.base, fitted.teacher.revision), (teacher.base, teacher.revision)
     if "base" not in found and mine != theirs:
         raise PackageError(
-            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given {_format_model(teacher)}; give the "
-            "teacher that it was fitted for"
+            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given "
+            f"{_format_model(teacher)}; give the teacher that it was fitted for"
         )
 
 

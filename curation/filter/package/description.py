@@ -142,8 +142,8 @@ class Description(Section):
     teacher: Annotated[ModelRef, AfterValidator(_without_code)] | None
     """The model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
     teacher_digests: dict[str, str] = Field(default={})
-    """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub id is
-    known by its commit (``teacher.revision``)."""
+    """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub
+    id is known by its commit (``teacher.revision``)."""
     state_size: Annotated[int, Field(ge=0, le=1 << 20)]
     """Numbers of one hidden state."""
     ask: AnswersConfig

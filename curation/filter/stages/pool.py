@@ -22,7 +22,7 @@ from curation.rundir.graph import Done, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import Assignment, Permutation, SourceFile, make_kept_fields, require_columns
 from curation.stages.deal import POOL, DealJob, DealtSource, make_table_schema
-from curation.stages.prepare import SplitWriting, deal_left, iter_chunks
+from curation.stages.prepare import SplitWriting, assign_left, iter_chunks
 from curation.stages.usable import SplitCounts, check_share, count_split
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
@@ -129,7 +129,7 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     job = DealJob(sources={POOL: source}, uris={POOL: uri})
     io.create(uri, schema)
     try:
-        deal_left(job, {POOL: schema}, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)
+        assign_left(job, {POOL: schema}, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "reading the pool") from error
     ref = io.find_latest(uri)

@@ -3,7 +3,7 @@
 import pytest
 
 from curation.config import ActorsConfig
-from curation.passes.dataset import threads_of
+from curation.passes.dataset import get_thread_settings
 
 
 @pytest.mark.parametrize("backend", ["transformers", "vllm", "auto"])
@@ -35,7 +35,7 @@ def test_an_actor_has_a_thread_for_each_core_unless_the_environment_says_otherwi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert threads_of(4.0) == {"env_vars": {"OMP_NUM_THREADS": "4"}}
-    assert threads_of(1) is None  # which Ray sets
+    assert get_thread_settings(4.0) == {"env_vars": {"OMP_NUM_THREADS": "4"}}
+    assert get_thread_settings(1) is None  # which Ray sets
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert threads_of(4) is None
+    assert get_thread_settings(4) is None

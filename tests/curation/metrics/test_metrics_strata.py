@@ -34,15 +34,15 @@ def test_mean_over_strata_weighs_strata_alike_and_covers():
         metrics.compute_proportion(50, 100),
         metrics.compute_proportion(900, 1000),
     ]
-    found = metrics.mean_over_strata(shares, ["a", "a", "b"])
+    found = metrics.average_over_strata(shares, ["a", "a", "b"])
     assert found.value == pytest.approx(((0.3 + 0.5) / 2 + 0.9) / 2) and found.n == 1200
-    assert metrics.mean_over_strata(shares[:1], ["a"]) == shares[0]
-    assert math.isnan(metrics.mean_over_strata([], []).value)
+    assert metrics.average_over_strata(shares[:1], ["a"]) == shares[0]
+    assert math.isnan(metrics.average_over_strata([], []).value)
     rng = np.random.default_rng(0)
     truths, sizes = np.array([0.2, 0.5, 0.97]), (60, 200, 90)
     covered = 0
     for _ in range(400):
         drawn = [metrics.compute_proportion(int(rng.binomial(n, p)), n) for p, n in zip(truths, sizes, strict=True)]
-        estimate = metrics.mean_over_strata(drawn, ["a", "b", "c"])
+        estimate = metrics.average_over_strata(drawn, ["a", "b", "c"])
         covered += estimate.low <= truths.mean() <= estimate.high
     assert covered / 400 > 0.93

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from curation.metrics import Estimate, compute_finite_share, compute_proportion, compute_weighted_mean, mean_over_strata
+from curation.metrics import (
+    Estimate,
+    average_over_strata,
+    compute_finite_share,
+    compute_proportion,
+    compute_weighted_mean,
+)
 
 
 @pytest.mark.parametrize(("size", "n"), [(1, 1), (7, 3), (12, 12), (25, 10), (40, 9)])
@@ -52,4 +58,4 @@ def test_a_weighted_mean_is_the_formula_of_mover():
     assert (found.low, found.high) == pytest.approx((found.value - below, found.value + above))
     assert found.n == 35 and 0 <= found.low <= found.high <= 1
     assert compute_weighted_mean(shares[:1], [1]) == shares[0]
-    assert compute_weighted_mean(shares, [1 / 3] * 3) == mean_over_strata(shares, ["a", "b", "c"])
+    assert compute_weighted_mean(shares, [1 / 3] * 3) == average_over_strata(shares, ["a", "b", "c"])

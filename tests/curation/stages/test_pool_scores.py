@@ -94,7 +94,7 @@ def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:
     columns |= {"problem": pa.nulls(len(ids), pa.string()), "question": ids}
     grades = io.write(pa.table(columns, schema=schemas.GRADES), labels.uri.replace("labels", "grades"))
     selected = pa.table({"row_id": ids[:50], "is_parsed": np.ones(50, dtype=np.bool_)})
-    pool = pool_grid.on_grid(
+    pool = pool_grid.place_on_grid(
         labels, grades, ["trust", "reward"], {"trust": selected}, arms=[], num_pool=len(ids), seed=0
     )
     assert pool.functions == ["trust"] and len(pool) == len(ids) and pool.share_right.value == (ids % 2 == 0).mean()
