@@ -212,7 +212,7 @@ def test_mcqa_options_equal_transformers(teacher, reference, requests, kind, nor
         asked = with_options(requests[:20], *LETTERS, *TEXTS) + requests[20:50]
     decoding = DecodingConfig(max_tokens=4, normalise_options=normalise)
     scored = spy(monkeypatch, vllm_teacher._Stream, "_score")
-    numbers = spy(monkeypatch, vllm_tap, "numbers_of")
+    numbers = spy(monkeypatch, vllm_tap, "compute_token_numbers")
     for _ in range(2):  # then from the prefix cache, which may hold a whole option
         rows = both(teacher, reference, asked, decoding)
     if kind == "texts":
