@@ -138,7 +138,9 @@ from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 told = []
 sys.modules["ray"] = metrics.ray = type("Ray", (), {"is_initialized": staticmethod(lambda: True)})
-metrics._rays = lambda meter: type("M", (), {"set": lambda self, value, tags: told.append((meter.name, value))})()
+def make_metric(meter):
+    return type("M", (), {"set": lambda self, value, tags: told.append((meter.name, value))})()
+metrics._make_ray_metric = make_metric
 metrics.REFRESH_SECONDS = 0.05
 telemetry = Telemetry(run="r", stage="s")
 telemetry.set(metrics.SHIFT_AUC_LOW, 0.7)

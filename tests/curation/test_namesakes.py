@@ -86,7 +86,7 @@ with local_or_cluster(RayConfig(num_cpus=1)):
 
 
 def test_workers_start_as_ever_where_nothing_is_hidden(folder: Path) -> None:
-    program = "from curation import namesakes; namesakes.claim(); print(namesakes.sender())"
+    program = "from curation import namesakes; namesakes.claim(); print(namesakes.make_sender())"
     assert python(folder, "-c", "import sys; sys.path.remove('');" + program).stdout.startswith("<function")
     for name in ("train", "tune", "datasets"):
         (folder / f"{name}.py").unlink()

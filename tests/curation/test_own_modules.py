@@ -62,8 +62,8 @@ def test_a_named_module_is_found_with_what_it_imports_and_nothing_else_is(folder
     for name in ("json", "train"):
         assert not str(load_code(f"{name}:__file__")).startswith(str(folder))
     fresh = subprocess.run(  # in a process that has imported neither
-        [sys.executable, "-c", f"from curation import own_modules as o; o.beside({str(folder / 'run.yaml')!r}); "
-         "o.imported('json'); o.imported('train'); o.imported('own_helper')"],
+        [sys.executable, "-c", f"from curation import own_modules as o; o.search_beside({str(folder / 'run.yaml')!r}); "
+         "o.import_own_module('json'); o.import_own_module('train'); o.import_own_module('own_helper')"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert fresh.returncode == 0, fresh.stderr
@@ -117,7 +117,7 @@ PROGRAM = dedent(
     from curation.registry import code
 
     folder = Path(sys.argv[1])
-    own_modules.beside(str(folder / "run.yaml"))
+    own_modules.search_beside(str(folder / "run.yaml"))
     code("own_part:VALUE")
 
     @ray.remote(num_cpus=0)

@@ -50,9 +50,9 @@ ray.get([holder.hold.remote() for holder in holders])
 asks = ray.remote(spent).options(num_cpus=0.01).remote(0)
 done = list(in_tasks(spent, ((number,) for number in range(8)), beside_actors=True))
 waits = not ray.wait([asks], timeout=0)[0]
-found = tasks.off_head(ray.nodes())
+found = tasks.keep_off_head(ray.nodes())
 cluster.remove_node(worker)
-tasks.off_head = lambda living: found  # as if the worker went at this moment
+tasks.keep_off_head = lambda living: found  # as if the worker went at this moment
 after = list(in_tasks(spent, [(0,)], beside_actors=True))
 print(json.dumps({"head": head.node_id, "worker": worker.node_id, "done": done, "after": after, "waits": waits}))
 ray.shutdown()

@@ -11,11 +11,11 @@ READS = """
 import json, sys
 import torch
 torch.distributed.init_process_group("gloo")
-from curation.config.models import student_config
+from curation.config.models import as_student_config
 from curation.refs import ModelRef
 from train.models import load_base
 from train.trainer import read_once
-config = student_config(json.loads(sys.argv[2]))
+config = as_student_config(json.loads(sys.argv[2]))
 with read_once(config):
     model = load_base(ModelRef(base=sys.argv[1]), config)
 total = sum(weight.detach().abs().sum().item() for weight in model.parameters())

@@ -295,7 +295,8 @@ cluster.add_node(num_cpus=4, include_dashboard=False)
 there = cluster.add_node(num_cpus=4, resources={"accelerator_type:A100": 1}).node_id
 cluster.wait_for_nodes()
 ray.init(address=cluster.address, log_to_driver=False)
-held = {name: n for name, n in nodes.held(ActorsConfig(accelerator_type="A100").each).items() if n is not None}
+options = nodes.make_ray_options(ActorsConfig(accelerator_type="A100").each)
+held = {name: n for name, n in options.items() if n is not None}
 
 class Where:
     def __call__(self, batch):

@@ -26,9 +26,9 @@ from curation.cluster.session import local_or_cluster
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)
 with local_or_cluster(RayConfig(address=cluster.address)):  # all agree: it is let in
-    answers = nodes.ask(nodes.installed())
+    answers = nodes.ask(nodes.make_versions_question())
     print(len(answers), len({answer.node_id for answer in answers}))
-    print(all(answer.problem is None and answer.value == nodes.installed()() for answer in answers))
+    print(all(answer.problem is None and answer.value == nodes.make_versions_question()() for answer in answers))
     print(all(answer.value["python"] for answer in answers))
 cluster.shutdown()
 """
@@ -122,7 +122,11 @@ def test_what_is_installed_here_is_what_the_manifest_says_and_the_code():
 
 def test_the_digest_is_of_this_projects_code_and_nothing_else(tmp_path: Path):
     def digest() -> str:
-        command = [sys.executable, "-c", "from curation.cluster import nodes; print(nodes.installed()()[nodes.CODE])"]
+        command = [
+            sys.executable,
+            "-c",
+            "from curation.cluster import nodes; print(nodes.make_versions_question()()[nodes.CODE])",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
             command, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60

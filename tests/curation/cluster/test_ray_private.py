@@ -106,7 +106,7 @@ import ray
 from curation import memory
 from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig
-memory.usable = lambda: memory.Memory(3 * 2**30, 2 * 2**30)
+memory.read_usable_memory = lambda: memory.Memory(3 * 2**30, 2 * 2**30)
 with local_or_cluster(RayConfig(num_cpus=1)):
     found = ray.cluster_resources()
     print(int(found["memory"]), int(found["object_store_memory"]))

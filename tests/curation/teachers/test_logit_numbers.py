@@ -49,12 +49,12 @@ def test_numbers_equal_sums_in_float64_whatever_the_tile(monkeypatch, tile, dtyp
 
 PROGRAM = """
 import numpy as np, torch
-from curation.teachers.logit_kernel import numbers_by_kernel
+from curation.teachers.logit_kernel import compute_numbers_by_kernel
 from tests.curation.teachers.test_logit_numbers import in_float64, logits_and_tokens
 for size in (101, 9001):
     for dtype in (torch.float32, torch.bfloat16):
         logits_BV, token_B = logits_and_tokens(size, dtype)
-        found_B4 = numbers_by_kernel(logits_BV, token_B)
+        found_B4 = compute_numbers_by_kernel(logits_BV, token_B)
         np.testing.assert_allclose(found_B4, in_float64(logits_BV, token_B), rtol=2e-5, atol=1e-4)
 print("EQUAL")
 """

@@ -28,7 +28,7 @@ from curation.telemetry.metrics import Telemetry
 
 examples, labels, failing, rows = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 job = LabelJob(
-    examples=io.latest(examples), labels_uri=labels, domain=DomainConfig(name="chess"), model=None, seed=0,
+    examples=io.find_latest(examples), labels_uri=labels, domain=DomainConfig(name="chess"), model=None, seed=0,
     teacher=TeacherConfig(
         backend="scripted", scripted=ScriptedConfig(error_rows=failing), chunk_rows=25, actors=ActorsConfig(max=1)
     ),
