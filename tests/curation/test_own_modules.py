@@ -114,16 +114,16 @@ PROGRAM = dedent(
     from curation import own_modules
     from curation.cluster.session import local_or_cluster
     from curation.config import RayConfig
-    from curation.registry import code
+    from curation.registry import load_code
 
     folder = Path(sys.argv[1])
     own_modules.search_beside(str(folder / "run.yaml"))
-    code("own_part:VALUE")
+    load_code("own_part:VALUE")
 
     @ray.remote(num_cpus=0)
     class Actor:
         def value(self):
-            return code("own_part:VALUE"), code("own_later:VALUE")
+            return load_code("own_part:VALUE"), load_code("own_later:VALUE")
 
     with local_or_cluster(RayConfig(num_cpus=1)):
         shutil.rmtree(folder)

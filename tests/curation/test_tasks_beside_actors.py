@@ -28,7 +28,7 @@ import json, time
 import ray
 from ray.cluster_utils import Cluster
 from curation import tasks
-from curation.tasks import in_tasks
+from curation.tasks import run_in_tasks
 
 cluster = Cluster()
 head = cluster.add_node(num_cpus=1, object_store_memory=80_000_000, include_dashboard=False)
@@ -48,12 +48,12 @@ def spent(number):
 holders = [Holder.remote() for _ in range(3)]
 ray.get([holder.hold.remote() for holder in holders])
 asks = ray.remote(spent).options(num_cpus=0.01).remote(0)
-done = list(in_tasks(spent, ((number,) for number in range(8)), beside_actors=True))
+done = list(run_in_tasks(spent, ((number,) for number in range(8)), beside_actors=True))
 waits = not ray.wait([asks], timeout=0)[0]
 found = tasks.keep_off_head(ray.nodes())
 cluster.remove_node(worker)
 tasks.keep_off_head = lambda living: found  # as if the worker went at this moment
-after = list(in_tasks(spent, [(0,)], beside_actors=True))
+after = list(run_in_tasks(spent, [(0,)], beside_actors=True))
 print(json.dumps({"head": head.node_id, "worker": worker.node_id, "done": done, "after": after, "waits": waits}))
 ray.shutdown()
 cluster.shutdown()

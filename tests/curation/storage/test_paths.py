@@ -29,8 +29,8 @@ from curation.tables import commits, io, schemas
 HOLD = """
 import sys, time
 from curation.storage import lease
-from curation.storage.paths import place
-with lease.hold(place(sys.argv[1])):
+from curation.storage.paths import to_place
+with lease.hold(to_place(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
