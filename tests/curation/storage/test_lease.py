@@ -135,10 +135,10 @@ def test_a_write_that_another_follows_at_once_has_succeeded(tmp_path: Path):
     other = conditional.NumberedFiles(tmp_path)
 
     class Slow(conditional.NumberedFiles):
-        def _newest(self) -> int:
+        def _find_newest(self) -> int:
             if other.read() is not None and other.read().text == "first":
                 assert other.put_if_match("second", "1") == "2"
-            return super()._newest()
+            return super()._find_newest()
 
     assert Slow(tmp_path).put_if_absent("first") == "1"
     assert other.read().text == "second"
@@ -382,7 +382,7 @@ def test_the_guard_is_handed_on_to_whatever_commits():
         for name, call in calls(path):
             if name in taking:
                 handed = [*call.args, *(keyword.value for keyword in call.keywords)]
-                assert any(ast.unparse(value).endswith(("guard", "unguarded")) for value in handed), (
+                assert any(ast.unparse(value).endswith(("guard", "guard_nothing")) for value in handed), (
                     f"{path}: {ast.unparse(call)}"
                 )
                 called.add(name)
