@@ -1,11 +1,18 @@
 """The options of the three exports. As in ``curation.cli``, heavy imports are inside."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from curation.escaping import echo
 from curation.storage.paths import to_place
+
+
+def _format_command(verb: str, run_dir: str, named: Mapping[str, object], output: str) -> str:
+    """Return the command line, as cards and lineages name it, with the options that are set."""
+    options = [f"--{name} {value}" for name, value in named.items() if value is not None]
+    return " ".join([f"curate {verb} {run_dir}", *options, f"-o {output}"])
 
 
 @click.command("export")
@@ -23,9 +30,8 @@ def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
     """
     from curation.commands.export.dataset import export_rows
 
-    given = [(name, asked[name]) for name in ("arm", "generation", "push")]
-    options = [f"--{name} {value}" for name, value in given if value is not None]
-    command = " ".join([f"curate export {run_dir} --format {form}", *options, f"-o {output}"])
+    named = {"format": form, **{name: asked[name] for name in ("arm", "generation", "push")}}
+    command = _format_command("export", run_dir, named, output)
     for line in export_rows(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))
 
@@ -42,10 +48,8 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
     """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
     from curation.commands.export import export_student
 
-    given = [(name, asked[name]) for name in ("arm", "generation", "student")]
-    options = [f"--{name} {value}" for name, value in given if value is not None]
-    options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
-    command = " ".join([f"curate export-student {run_dir}", *options])
+    named = {name: asked[name] for name in ("arm", "generation", "student")}
+    command = _format_command("export-student", run_dir, named, output) + (" --merged" if asked["merged"] else "")
     for line in export_student(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))
 
@@ -64,8 +68,7 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     """
     from curation.commands.export.trust import export_trust
 
-    given = [("trust", asked["trust"]), ("generation", asked["generation"])]
-    options = [f"--{name} {value}" for name, value in given if value is not None]
-    command = " ".join([f"curate export-trust {run_dir}", *options, f"-o {output}"])
+    named = {name: asked[name] for name in ("trust", "generation")}
+    command = _format_command("export-trust", run_dir, named, output)
     for line in export_trust(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))

@@ -121,8 +121,8 @@ class GenerationRecord:
     students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
     foreign: Mapping[str, JsonView] = field(default_factory=dict)
-    """The share of foreign rows among those that pass the cut, as JSON (``curation.stages.shift.describe_foreign``), by
-    arm; without arms for which nothing tells."""
+    """The share of foreign rows among those that pass the cut, by arm, as JSON of
+    ``curation.stages.shift.describe_foreign``; arms without a measurement are left out."""
     unseen: JsonView | None = None
     """``curation.domains.unseen_labels.UnseenLabels`` as JSON; ``None`` where all of the pool's labels are seen, or
     labels are open."""

@@ -55,12 +55,11 @@ def get_state_column(state: str) -> str:
 
 
 NUMBERS: tuple[str, ...] = get_args(LabelNumber)
-"""The columns of :func:`make_completions_schema` with a number a row, that a trust function may read beside the
-states."""
+"""Columns of :func:`make_completions_schema` with one number a row. A trust function may read them beside states."""
 
 TOKEN_LOGPROBS = "token_logprobs"
-"""A column of :func:`make_completions_schema` with several numbers a row, that a trust function may read, too; it is
-there where ``teacher.token_logprobs`` is set."""
+"""A column of :func:`make_completions_schema` with several numbers a row, present if ``teacher.token_logprobs`` is set.
+A trust function may read it, too."""
 
 
 def is_number(column: str) -> bool:

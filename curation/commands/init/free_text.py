@@ -11,7 +11,7 @@ from curation.domains.turns import read_cell_text
 from curation.errors import RowError
 
 NUMBER_SHARE = 0.8
-"""The share of answers that are numbers from which on they are compared as such."""
+"""The least share of answers that are numbers for which answers are compared as numbers."""
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "true or false"),
     ((int, float), "number"),
@@ -24,7 +24,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 def has_objects(table: TableFiles, column: str) -> bool:
     """Return whether all cells of a column that have a value are objects or lists of them, perhaps as texts in JSON."""
-    values = _get_values(table, column)
+    values = table.values(column)
     return bool(values) and all(_find_objects(value) for value in values)
 
 
@@ -33,7 +33,7 @@ def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dic
     shown = "\n".join(_write_expression(name) for name in texts)
     section: dict[str, Any] = {"name": "text"}
     if has_objects(table, answer):
-        values = _get_values(table, answer)
+        values = table.values(answer)
         keys: dict[str, str] = {}
         for value in values:
             for name, item in (pair for found in _find_objects(value) for pair in found.items() if pair[1] is not None):
@@ -45,16 +45,12 @@ def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dic
         check, how = "json", "an answer is right if it is the same JSON"
     else:
         section["prompt"] = f"{shown}\nAnswer:"
-        values = [str(value) for value in _get_values(table, answer)]
+        values = [str(value) for value in table.values(answer)]
         numbers = sum(re.fullmatch(r"[-+]?\d[\d,]*(\.\d+)?", value.strip()) is not None for value in values)
         is_number = numbers >= NUMBER_SHARE * len(values)
         check = "number" if is_number else "normalised"
         how = f"an answer is right if it has the same {'last number' if is_number else 'words'}"
     return section | {"reference": answer, "check": check}, f"{how} (check: {check}; a program of yours may check, too)"
-
-
-def _get_values(table: TableFiles, column: str) -> list[Any]:
-    return [row[column] for row in table.sample if row.get(column) is not None]
 
 
 def _find_objects(value: object) -> list[Mapping[str, Any]]:

@@ -45,7 +45,7 @@ class LabelColumn:
 
 def label_column(table: TableFiles, column: str) -> LabelColumn | None:
     """Return the labels of a column whose cells hold several; ``None`` where they evidently do not."""
-    sample = [row[column] for row in table.sample if row.get(column) is not None]
+    sample = table.values(column)
     if not sample:
         return None
     if is_list_column(table, column):
@@ -66,8 +66,7 @@ def is_list_column(table: TableFiles, column: str) -> bool:
 
     Objects are no labels: turns of a conversation, say.
     """
-    sample = [row[column] for row in table.sample if row.get(column) is not None]
-    lists = [parse_list(value) if isinstance(value, str) else value for value in sample]
+    lists = [parse_list(value) if isinstance(value, str) else value for value in table.values(column)]
     return bool(lists) and all(
         isinstance(items, list) and not any(isinstance(item, Mapping) for item in items) for items in lists
     )

@@ -41,9 +41,13 @@ class TableFiles:
         """Rows of all files."""
         return sum(file.num_rows for file in self.files)
 
+    def values(self, column: str) -> list[Any]:
+        """Return the values there of the sampled rows that have one; none without such a column."""
+        return [row[column] for row in self.sample if row.get(column) is not None]
+
     def filled(self, column: str) -> float:
         """Return the share of sampled rows that have a value there; 0 without such a column."""
-        return sum(row.get(column) is not None for row in self.sample) / max(1, len(self.sample))
+        return len(self.values(column)) / max(1, len(self.sample))
 
     def counts(self, column: str) -> Counter[str]:
         """Count the values of a column, as texts, in all rows or until there are too many different values.
@@ -60,12 +64,12 @@ class TableFiles:
 
     def has_numbers(self, column: str) -> bool:
         """Return whether all sampled rows that have a value there have a number, or a text that is one."""
-        values = [row[column] for row in self.sample if row.get(column) is not None]
+        values = self.values(column)
         return bool(values) and all(attempt(float, value)[0] is not None for value in values)
 
     def length(self, column: str) -> float:
         """Return the mean number of characters of a column's texts or chat messages; 0 where it holds anything else."""
-        values = [row[column] for row in self.sample if row[column] is not None]
+        values = self.values(column)
         read = (attempt(read_cell_text, value)[0] for value in values if isinstance(value, str | list))
         texts = [text for text in read if text is not None]
         return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
