@@ -28,7 +28,7 @@ BUDGETS: dict[str, int] = {
     "curation/models": 1_570,
     "curation/passes": 2_050,
     "curation/pipeline": 4_540,
-    "curation/report": 7_670,
+    "curation/report": 7_680,
     "curation/rundir": 2_010,
     "curation/selection": 2_630,
     "curation/signals": 500,

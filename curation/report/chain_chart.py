@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import get_arm_style, make_figure, render_svg, set_percent_ticks, use_chart_style
+from curation.report.frame import get_arm_style, make_figure, render_svg, set_percent_ticks, use_chart_style
 from curation.report.record import PREDECESSOR
 
 _STYLES: Mapping[str, JsonView] = {

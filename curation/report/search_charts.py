@@ -7,7 +7,7 @@ from typing import Any
 
 from curation.json_types import Json, JsonView
 from curation.report import pointed
-from curation.report.charts import finish_chart, make_figure, make_report_figure, render_svg, use_chart_style
+from curation.report.frame import finish_chart, make_figure, make_report_figure, render_svg, use_chart_style
 
 MOST_CURVES = 8
 """Learning curves in one figure."""

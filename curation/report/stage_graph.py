@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from curation.json_types import Json, JsonView
-from curation.report.charts import make_figure, render_svg, use_chart_style
+from curation.report.frame import make_figure, render_svg, use_chart_style
 
 COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from curation.json_types import JsonView
 from curation.report import pointed
-from curation.report.charts import get_arm_style, make_figure, render_svg, use_chart_style
+from curation.report.frame import get_arm_style, make_figure, render_svg, use_chart_style
 from curation.report.headline import describe_name
 
 if TYPE_CHECKING:

@@ -5,14 +5,8 @@ from collections.abc import Mapping
 from curation.arms import REFERENCE_ARM
 from curation.extras.analyze.coherence import SHOWN
 from curation.json_types import JsonView
-from curation.report.charts import (
-    MOST_BANDS,
-    finish_chart,
-    get_arm_style,
-    make_report_figure,
-    set_percent_ticks,
-    use_chart_style,
-)
+from curation.report.charts import MOST_BANDS
+from curation.report.frame import finish_chart, get_arm_style, make_report_figure, set_percent_ticks, use_chart_style
 from curation.report.headline import describe_name
 
 POWERS = (1, 2, 4, 8, 16, 32)

@@ -31,14 +31,8 @@ from curation.domains.chess import Chess
 from curation.domains.grading import Graded
 from curation.report import RunRecord, pointed
 from curation.report.by_difficulty import compute_accuracy_bins, compute_bin_edges
-from curation.report.charts import (
-    draw_bins_chart,
-    draw_histogram_chart,
-    draw_purity_chart,
-    draw_risk_chart,
-    make_report_figure,
-    render_svg,
-)
+from curation.report.charts import draw_bins_chart, draw_histogram_chart, draw_purity_chart, draw_risk_chart
+from curation.report.frame import make_report_figure, render_svg
 from curation.report.headline import with_interval
 from curation.report.html import render
 from curation.report.trained import collect_trainings, draw_training_chart

@@ -1,0 +1,97 @@
+"""A chart's frame: size, style, colours of arms, axis labels, and SVG text that is self-contained and deterministic."""
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+from curation.arms import REFERENCE_ARM
+from curation.report import pointed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, safe for all common kinds of colour blindness; lines also differ in dashes.
+_ARMS = {
+    "naive": ("#6b6b6b", (0, (4, 2))),
+    "internal_confidence": ("#d98c00", (0, (1, 1))),
+    REFERENCE_ARM: ("#0072b2", "solid"),
+    "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
+    "teacher": ("#000000", "solid"),
+    "base": ("#a0a0a0", (0, (1, 1))),
+}
+_OTHERS = tuple(
+    (colour, dashes)
+    for dashes in ("solid", (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)))
+    for colour in ("#cc79a7", "#d55e00", "#56b4e9", "#000000")
+)
+
+_STYLE: Any = {
+    "svg.fonttype": "path",  # the same widths in every browser, so that nothing overlaps
+    "svg.hashsalt": "trust-curation",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.8,
+}
+
+
+def set_percent_ticks(axis: "Axis") -> None:
+    """Ticks in per cent with as many decimals as they have."""
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
+
+
+def use_chart_style() -> Any:
+    """Within the context, figures have the report's style."""
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
+
+
+def make_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of that size, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def make_report_figure() -> "tuple[Figure, Axes]":
+    """Return an empty figure of the report's size, and its axes."""
+    figure = make_figure(5.6, 3.7)
+    return figure, figure.subplots()
+
+
+def get_arm_style(arm: str, index: int) -> tuple[str, Any]:
+    """Return an arm's colour and dashes; ``index`` counts the arms of a figure."""
+    return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
+
+
+def finish_chart(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
+    """Return the figure's SVG, with axis labels and a legend above the plot, outside the data."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
+    return render_svg(figure, name)
+
+
+def render_svg(figure: "Figure", name: str) -> str:
+    """Return the figure as one ``<svg>`` element: ids start with ``name``; no metadata, no size except the view box."""
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    text = buffer.getvalue()
+    text = pointed.add_titles(text[text.index("<svg") :])
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
