@@ -7,7 +7,7 @@ or by name through an entry point of the group ``curation.domains``.
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ __all__ = [
     "get_domain",
     "get_position_function",
     "get_preference_function",
+    "load_domain",
     "plain_identity",
     "require_texts",
 ]
@@ -281,6 +282,16 @@ class Domain:
         By default one token per printable ASCII character, and the line end.
         """
         return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
+
+
+def load_domain(config: DomainConfig) -> Domain:
+    """Return :func:`get_domain`, one domain per process, not per task, because it may have its own helper process."""
+    return _load_domain(config.model_dump_json())
+
+
+@lru_cache(maxsize=4)
+def _load_domain(config: str) -> Domain:
+    return get_domain(DomainConfig.model_validate_json(config))
 
 
 def get_domain(config: DomainConfig) -> Domain:

@@ -1,7 +1,7 @@
 """The grade stage: grades the weak labels of a labelled split by the domain's own rule, in parallel tasks."""
 
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import Domain, get_domain
+from curation.domains import Domain, load_domain
 from curation.domains.grading import grade_pairs, hash_questions
 from curation.errors import ConfigError
 from curation.refs import TableRef
@@ -139,7 +139,7 @@ def _grade(
         io.take_offsets(gold, in_gold_M, ["gold"]),
     )
     both = pa.array(schemas.find_answered(weak) & right["gold"].is_valid().to_numpy())
-    rule = _load_domain(domain.model_dump_json())
+    rule = load_domain(domain)
     in_examples_B = in_examples_M[both.to_numpy(zero_copy_only=False)]
     asked = io.take_offsets(examples, in_examples_B, _list_asked_columns(examples, rule))
     return _grade_rows(weak.filter(both), right.filter(both), asked, rule)
@@ -176,7 +176,7 @@ def grade_by_checker(
     Raises:
         ConfigError: the command's files are not those of the driver, or it can check nothing.
     """
-    rule: Any = _load_domain(domain.model_dump_json())
+    rule: Any = load_domain(domain)
     if rule.checker != checker:
         raise ConfigError(
             "check.command: the program's files on this machine are not those of the driver; put them on a file system "
@@ -186,9 +186,3 @@ def grade_by_checker(
     weak, unknown = io.take(labels, ids_M, _list_columns(labels)), pa.table({"gold": pa.nulls(len(ids_M), pa.string())})
     right = unknown if gold is None else io.take(gold, ids_M, ["gold"])
     return _grade_rows(weak, right, io.take(examples, ids_M, _list_asked_columns(examples, rule)), rule)
-
-
-@lru_cache(maxsize=2)
-def _load_domain(config: str) -> Domain:
-    """Return one domain per worker process, not per task, because it may have its own helper process."""
-    return get_domain(DomainConfig.model_validate_json(config))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import Domain, Example, attempt, get_domain
+from curation.domains import Example, attempt, load_domain
 from curation.errors import SourceError
 from curation.json_types import Json
 from curation.models import load_tokenizer
@@ -184,7 +184,7 @@ def find_too_long(job: MeasureLength, uri: str, *, solutions: bool = False, prog
 
 def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, gold_offset_N: Int64s | None) -> _Found:
     """Measure rows of the labels table from ``start`` on, given their positions in examples and gold (-1: none)."""
-    domain, tokenizer = _load_domain(job.domain.model_dump_json()), _load_tokenizer(job.limit.student)
+    domain, tokenizer = load_domain(job.domain), _load_tokenizer(job.limit.student)
     columns = ["row_id", "completion", "error"]
     labelled = io.open_table(job.labels).take(np.arange(start, start + len(offset_N)), columns=columns)
     healthy = np.flatnonzero(labelled["error"].is_null().to_numpy())
@@ -237,11 +237,6 @@ def _count_tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | No
 
 def _mark_given(texts: Sequence[str | None]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     return np.array([text is not None for text in texts], dtype=np.bool_)
-
-
-@lru_cache(maxsize=2)
-def _load_domain(config: str) -> Domain:
-    return get_domain(DomainConfig.model_validate_json(config))
 
 
 @lru_cache(maxsize=2)

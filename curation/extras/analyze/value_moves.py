@@ -1,14 +1,14 @@
 """The advantage stage: an engine values the weak and the gold move of selected rows where they differ, in Ray tasks."""
 
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import attempt, get_domain, get_position_function
+from curation.domains import attempt, get_position_function, load_domain
 from curation.errors import RowError, get_error_kind
 from curation.extras.analyze.config import EngineConfig
 from curation.extras.analyze.gaps import compare_moves, to_centipawns
@@ -146,7 +146,7 @@ def _summarise_arm(table: TableRef, drawn_M: Int64s, engine: EngineConfig) -> Js
 
 def _evaluate_rows(ids_M: Int64s, job: ValueMoves) -> pa.Table:
     """Return the rows of a chunk; one that the engine cannot value is an error row."""
-    domain = _load_domain(job.domain.model_dump_json())
+    domain = load_domain(job.domain)
     position = get_position_function(domain)
     assert position is not None, "a run whose labels are no moves has no such stage"
     examples = io.take(job.examples, ids_M, ["row_id", *domain.columns.names]).to_pylist()
@@ -171,8 +171,3 @@ def _evaluate_rows(ids_M: Int64s, job: ValueMoves) -> pa.Table:
 
 def _make_columns(move: str, value: Value) -> dict[str, int | None]:
     return {f"{move}_cp": value.centipawns, f"{move}_mate": value.mate}
-
-
-@lru_cache(maxsize=2)
-def _load_domain(config: str) -> Any:
-    return get_domain(DomainConfig.model_validate_json(config))

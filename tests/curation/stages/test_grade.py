@@ -115,7 +115,7 @@ def test_rows_that_ask_the_same_question_have_the_same_number(tmp_path: Path, mo
     weak = save(tmp_path, "labels", pa.table({"row_id": ids, "label": ["A"] * 7, "error": pa.nulls(7, pa.string())}))
     gold = save(tmp_path, "gold", audit(ids, list("ABABABA")))
     mcqa = DomainConfig(name="mcqa")
-    monkeypatch.setattr(stage, "_load_domain", lambda config: Unasked())
+    monkeypatch.setattr(stage, "load_domain", lambda config: Unasked())
     parts = [stage._grade(*call) for call in stage._iter_calls(weak, gold, examples, mcqa)]
     table = pa.concat_tables(parts)
     assert table.schema.equals(schemas.GRADES) and table["row_id"].to_pylist() == sorted(ids)
