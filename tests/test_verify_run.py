@@ -25,7 +25,7 @@ from test_judge_check_run import BASES, logprob
 from benchmarks.recorded import recorded
 from curation.arms import REFERENCE_ARM
 from curation.cli import main
-from curation.commands.export.lineage import count_verified
+from curation.commands.export.lineage import count_checked
 from curation.commands.export.run import read_run
 from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
@@ -180,8 +180,8 @@ def test_the_best_rows_are_checked_and_those_that_fail_are_dropped(local_ray: An
         )
 
     assert (
-        count_verified(of(REFERENCE_ARM)) == {**counts, "dropped": VERIFY - len(passed)}
-        and count_verified(of("naive")) is None
+        count_checked(of(REFERENCE_ARM)) == {**counts, "dropped": VERIFY - len(passed)}
+        and count_checked(of("naive")) is None
     )
 
     # More checks: nothing is labelled, graded or scored again, and the selection is of checked rows alone.

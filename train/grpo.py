@@ -77,7 +77,7 @@ def train_grpo(
         ConfigError: the batch sizes do not divide, or shards are asked for without GPUs.
         SourceError, RunFailedError: as :func:`train.student.train_student`.
     """
-    count_accumulation_steps(config, config.num_workers)
+    count_answer_steps(config, config.num_workers)
     if config.sharding == "fsdp" and not config.gpus_per_worker:
         raise ConfigError(
             "sharding: fsdp needs GPUs where students learn by grpo; set gpus_per_worker, or sharding: ddp"
@@ -107,7 +107,7 @@ def _learn(
     return reinforce(base, questions, made, config, **how)
 
 
-def count_accumulation_steps(config: GrpoConfig, num_workers: int) -> int:
+def count_answer_steps(config: GrpoConfig, num_workers: int) -> int:
     """Return how many micro-batches of each worker make up the answers to a batch of prompts.
 
     Raises:
@@ -231,7 +231,7 @@ def _shuffle_rows(num_rows: int, num_places: int, seed: int) -> list[int]:
 
 def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:
     """Return everything that TRL is told. Its own defaults differ from the paper and change with its versions."""
-    accumulation = count_accumulation_steps(config, count_workers())
+    accumulation = count_answer_steps(config, count_workers())
     return GRPOConfig(
         **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
         # the objective

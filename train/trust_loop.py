@@ -1,6 +1,6 @@
 """The loop that fits a network as trust function (paper, section "Neural Trust Functions"), or one shard of the fit.
 
-The paper leaves open, and we chose: what the class weight multiplies (:func:`compute_class_weights`), one AdamW group
+The paper leaves open, and we chose: what the class weight multiplies (:func:`compute_loss_weights`), one AdamW group
 for all parameters, a constant learning rate, batches reshuffled each epoch, and a bound on optimizer steps instead of
 epochs, so that a small source gets as many steps as a large one. Our additions, which can be switched off: early
 stopping on validation AUC, standardised inputs, calibration. Each shard takes its share of every batch, so that the
@@ -212,7 +212,7 @@ def fit_arrays(
     progress = _FitProgress(net, optimizer, record)
     shard.restore(progress.read)
     start -= record.seconds
-    weights = compute_class_weights(rows.correct_N[fit_F], config.class_weight)
+    weights = compute_loss_weights(rows.correct_N[fit_F], config.class_weight)
     batches = _Batches(fit_F, config.batch_size, seed)
     interval = min(max(batches.an_epoch, LEAST_STEPS), -(-config.max_steps // MOST_EVALUATIONS))
     while not record.is_finished(config) and not ends(record):
@@ -236,7 +236,7 @@ def fit_arrays(
     return FittedNetwork(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
 
 
-def compute_class_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
+def compute_loss_weights(correct_N: Bools, strength: float) -> tuple[float, float]:
     """Return the loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
 
     This is our reading of the paper's "class reweighting coefficient": 0 gives all rows the same weight, 1 both

@@ -11,13 +11,13 @@ def format_arms(content: Json) -> str:
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
-        if text := format_percent(accuracy.get("test", accuracy)):
+        if text := format_percent_interval(accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':>8}  {'':<24}{text}")
     for arm in content["arms"]:
         recovery, p_value = arm.get("recovery"), arm.get("p_value_vs_ground_truth")
         lines.append(
-            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {format_percent(arm.get('purity')):<24}"
-            f"{format_percent(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
+            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {format_percent_interval(arm.get('purity')):<24}"
+            f"{format_percent_interval(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
             f"{'' if p_value is None else f'{p_value:.3g}':>13}"
         )
     lines += [f"{arm['name']:<26}dropped out: {arm['why']}" for arm in content.get("dropped") or []]
@@ -52,13 +52,13 @@ def format_combined(content: Json) -> str:
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
-        if text := format_percent(accuracy := accuracy.get("test", accuracy)):
+        if text := format_percent_interval(accuracy := accuracy.get("test", accuracy)):
             lines.append(f"{name:<26}{'':<40}{text:<24}{_format_over_runs(accuracy)}")
     for arm in content["arms"]:
         recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
         lines.append(
-            f"{arm['name']:<26}{format_percent(arm['purity']):<24}{_format_over_runs(arm['purity']):<16}"
-            f"{format_percent(arm['accuracy']):<24}{_format_over_runs(arm['accuracy']):<16}"
+            f"{arm['name']:<26}{format_percent_interval(arm['purity']):<24}{_format_over_runs(arm['purity']):<16}"
+            f"{format_percent_interval(arm['accuracy']):<24}{_format_over_runs(arm['accuracy']):<16}"
             f"{'' if recovery is None else format(recovery['value'], '.2f'):>9}  "
             f"{'' if p_value is None else format(p_value, '.3g'):>19}"
         )
@@ -139,7 +139,7 @@ def _format_over_runs(value: Json | None) -> str:
     return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
 
 
-def format_percent(value: Json | None) -> str:
+def format_percent_interval(value: Json | None) -> str:
     """Return an estimate in per cent with its interval; nothing where there is none."""
     if value is None or value.get("value") is None:
         return ""

@@ -17,7 +17,7 @@ from curation.report.ablated import format_ablation, make_ablation_tables
 from curation.report.chain_chart import draw_chain_chart
 from curation.report.costs import describe_amount
 from curation.report.headline import format_p_value, format_percent, format_points, name_of
-from curation.report.searched import format_setting
+from curation.report.searched import format_drawn_value
 from curation.report.stage_graph import draw_stage_graph
 from curation.report.trained import draw_training_chart
 from curation.report.verdict import RULES
@@ -119,7 +119,7 @@ def _make_page_environment() -> Environment:
         local=format_local_time,
         arm=name_of,
         completions=describe_completions,
-        short=format_setting,
+        short=format_drawn_value,
         amount=lambda value, name: describe_amount(name, value),
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )

@@ -146,7 +146,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
     columns = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
     table = io.read(labels, columns=list(columns), filter=io.make_answered_filter(labels))
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
-    places_N = find_positions(table["row_id"].to_numpy(), graded.row_ids_N)
+    places_N = locate_rows(table["row_id"].to_numpy(), graded.row_ids_N)
     scores = {}
     for name, trust in read.items():
         raw_N = trust.raw_score(batch)
@@ -184,7 +184,7 @@ def count_graded(grades: Sequence[TableRef]) -> Json:
     return {**counts, "problems": dict(kinds)}
 
 
-def find_positions(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
+def locate_rows(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
     """Return the position of each of ``wanted_M`` in ``ids_N``, int64 [M]; missing ids are left out."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.int64)
@@ -201,7 +201,7 @@ def rank_for_arm(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int
     First come the rows that it selected, by rank; then the others by its raw score, with unparsed ones last, because
     the select stage skips them. A seeded hash of the row id orders ties, and rows of arms without a ranking or score.
     """
-    first = find_positions(judged.row_ids_N, selected_M)
+    first = locate_rows(judged.row_ids_N, selected_M)
     rest_N = np.ones(len(judged), dtype=np.bool_)
     rest_N[first] = False
     rest = np.flatnonzero(rest_N)

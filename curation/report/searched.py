@@ -93,10 +93,10 @@ def format_board(trials: Sequence[Json], metric: str) -> list[str]:
 def describe_point(kind: str, drawn: Mapping[str, object]) -> str:
     """Return the point of a trial on one line."""
     values = {"kind": kind, **drawn}
-    return ", ".join(f"{key} {format_setting(value)}" for key, value in values.items())
+    return ", ".join(f"{key} {format_drawn_value(value)}" for key, value in values.items())
 
 
-def format_setting(value: object) -> str:
+def format_drawn_value(value: object) -> str:
     """Return a setting's value, in few characters."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"

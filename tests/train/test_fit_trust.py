@@ -38,7 +38,7 @@ from train.trust_loop import (
     LabelledRows,
     Shard,
     _Batches,
-    compute_class_weights,
+    compute_loss_weights,
     compute_moments,
     compute_shard_loss,
     fit_arrays,
@@ -92,7 +92,7 @@ def logits(net: TrustNet, rows: LabelledRows) -> np.ndarray:
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
 def test_class_weights_in_closed_form(strength: float) -> None:
     correct_N = np.array([True] * 2 + [False] * 8)
-    wrong, right = compute_class_weights(correct_N, strength)
+    wrong, right = compute_loss_weights(correct_N, strength)
     assert wrong == pytest.approx((10 / 16) ** strength) and right == pytest.approx((10 / 4) ** strength)
     if strength == 1.0:
         assert 8 * wrong == pytest.approx(2 * right)

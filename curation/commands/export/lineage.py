@@ -104,7 +104,7 @@ def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json
             "seed": student.config.seed,
         },
         "teacher": _describe_teacher(student, selected.inputs["teacher"]),
-        "trust_function": _trust(student, generation),
+        "trust_function": _describe_trust(student, generation),
         "selection": _describe_selection(student, selected.outputs, own),
         "guarantee": _describe_guarantee(student, selected.outputs["budget"], generation),
         "data": _describe_data(student),
@@ -137,7 +137,7 @@ def _describe_teacher(student: Student, found: Json | None) -> Json:
     }
 
 
-def _trust(student: Student, generation: Json | None) -> Json | None:
+def _describe_trust(student: Student, generation: Json | None) -> Json | None:
     """Return the function that ranked the rows, and how well it tells right labels from wrong; ``None`` for a draw."""
     arm = ARMS[student.arm]
     if not arm.ranked:
@@ -173,12 +173,12 @@ def _describe_selection(student: Student, selected: JsonView, own: Json | None) 
         "is_draw": isinstance(TRUST[arm.trust], Draw),
         "budget": {name: budget[name] for name in ("rule", "n", "reference", "oracle", "threshold")},
         "purity": None if own is None else own["purity"],
-        "verified": count_verified(student),
+        "verified": count_checked(student),
         "by_definition": arm.gold,
     }
 
 
-def count_verified(student: Student) -> Json | None:
+def count_checked(student: Student) -> Json | None:
     """Return how many rows ``selection.verify`` checked, passed and dropped; ``None`` where this arm has no check."""
     kind = choose_verifying_stage(student.config)
     found = None if kind is None else student.of_generation("pool", kind)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from curation.commands.tables import format_percent
+from curation.commands.tables import format_percent_interval
 from curation.json_types import JsonView
 
 
@@ -12,11 +12,12 @@ def lines(found: JsonView) -> Iterator[str]:
         yield f"weak moves that differ from gold, by {moves['engine']}, {moves['nodes']:,} nodes"
         yield f"{'':<26}{'asked':>7}  {'stronger %':<24}{'equal or stronger %':<24}{'winning mates %':<24}"
         for name, arm in moves["arms"].items():
-            shares = (format_percent(arm[key]) for key in ("stronger", "equal_or_stronger", "winning_mates"))
+            shares = (format_percent_interval(arm[key]) for key in ("stronger", "equal_or_stronger", "winning_mates"))
             yield f"{name:<26}{arm['n']:>7}  " + "".join(f"{share:<24}" for share in shares)
     if (same := found.get("coherence")) is not None:
         yield f"gradients of {same['n']:,} rows of each arm"
         yield f"{'':<26}{'top-8 energy %':<24}{'mean over k %':<24}{'dimension':>9}"
         for name, arm in same["arms"].items():
             top = arm["energy"][min(8, len(arm["energy"])) - 1]
-            yield f"{name:<26}{format_percent(top):<24}{format_percent(arm['mean_energy']):<24}{arm['dimension']:>9.1f}"
+            shares = (format_percent_interval(value) for value in (top, arm["mean_energy"]))
+            yield f"{name:<26}" + "".join(f"{share:<24}" for share in shares) + f"{arm['dimension']:>9.1f}"
