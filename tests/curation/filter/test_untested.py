@@ -33,7 +33,7 @@ def test_a_package_without_states_and_words_is_told_of(
         "require_reachable": lambda home: None,
         "load": lambda path, allow_code: package,
         "check_verdict": lambda package, anyway: None,
-        "teacher_here": lambda config, package: None,
+        "locate_teacher": lambda config, package: None,
         "check_content": lambda package: None,
         "check_home": lambda home: None,
         "say": said.append,

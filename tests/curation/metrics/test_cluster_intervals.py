@@ -111,7 +111,7 @@ def test_a_bootstrap_draws_clusters() -> None:
     assert (found.high - found.low) / (2 * 1.96) == pytest.approx(sd, rel=0.15)
     plain = metrics.brier(trust_N, CORRECT_N)
     assert found.value == plain.value and found.high - found.low > 1.3 * (plain.high - plain.low)
-    for name in ("ece", "brier_parts"):
+    for name in ("ece", "compute_brier_parts"):
         measured = getattr(metrics, name)(trust_N, CORRECT_N, cluster_N=CLUSTER_N)
         assert measured == getattr(metrics, name)(trust_N, CORRECT_N, cluster_N=7 * CLUSTER_N - 3), "ids do not count"
     assert resample(np.array([3, 4]), lambda counts: counts[..., 0] / 7, 0).shape == (1000,)
