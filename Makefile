@@ -12,7 +12,7 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --compile --constraint constraints.txt
 VLLM_INSTALL := $(VLLM_VENV)/bin/python -m pip install --quiet --compile --prefer-binary --constraint constraints-vllm.txt
 
-.PHONY: run tune evidence test test-slow test-vllm test-tracking test-browser check docs bases clean
+.PHONY: run tune evidence test test-all test-slow test-vllm test-tracking test-browser check docs bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
@@ -26,11 +26,16 @@ tune: $(INSTALLED)
 evidence: $(INSTALLED)
 	$(BIN)/python -m examples.evidence --write-docs
 
-## All tests, with reduced counts where the full ones are slow; with SHARD=K/N only every N-th file of whole runs, from K on.
-## Two processes of one thread each, since more threads than cores wait busily for each other.
+## Units and four whole runs, some minutes. Two processes of one thread each, since more threads than cores wait busily
+## for each other.
+TESTS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder \
-		--durations=15 $(addprefix --shard=,$(SHARD))
+	$(TESTS) -m "not slow and (quick or not (whole_run or long))"
+
+## These and the rest, with reduced counts where the full ones are slow: half an hour to an hour. With SHARD=K/N only every
+## N-th file of the rest, from K on.
+test-all: test
+	$(TESTS) -m "(whole_run or long) and not (quick or slow)" $(addprefix --shard=,$(SHARD))
 
 ## The full counts (20 kills of the driver, ...).
 test-slow: $(INSTALLED)

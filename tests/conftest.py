@@ -23,7 +23,7 @@ PUZZLES = ROOT / "examples" / "data" / "puzzles.parquet"
 
 
 def pytest_addoption(parser):
-    parser.addoption("--shard", metavar="K/N", help="of the files with tests marked whole_run every N-th, from K on")
+    parser.addoption("--shard", metavar="K/N", help="of the files marked whole_run or long every N-th, from K on")
 
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
@@ -33,9 +33,9 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: (item.path.parent != here, here / "curation" in item.path.parents))
     if shard := config.getoption("--shard"):
         number, of = map(int, shard.split("/"))
-        whole_runs = [item for item in items if item.get_closest_marker("whole_run")]
-        mine = set(sorted({item.path for item in whole_runs})[number % of :: of])
-        others = {item for item in whole_runs if item.path not in mine}
+        sharded = [item for item in items if any(map(item.get_closest_marker, ("whole_run", "long")))]
+        mine = set(sorted({item.path for item in sharded})[number % of :: of])
+        others = {item for item in sharded if item.path not in mine}
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
 

@@ -213,8 +213,10 @@ CANNOT: dict[str, Cannot] = {
     ),
     "curate ablate FILE": _ABLATION,
     "python -m examples.evidence --write-docs": Cannot("takes hours", "test_evidence.py::" + _CELLS),
-    **dict.fromkeys(("make run", "make test", "make test-slow", "make test-vllm", "make test-tracking"), _CI),
-    **dict.fromkeys(("make check", "make docs", "make test-browser", ".ci/run", "make test SHARD=2/4"), _CI),
+    **dict.fromkeys(
+        ("make run", "make test", "make test-all", "make test-slow", "make test-vllm", "make test-tracking"), _CI
+    ),
+    **dict.fromkeys(("make check", "make docs", "make test-browser", ".ci/run", "make test-all SHARD=2/4"), _CI),
 }
 """By a command that cannot be run here."""
 

@@ -15,6 +15,8 @@ from curation.pipeline.ablating import check
 from curation.pipeline.running import run_ablation
 from curation.storage.paths import to_place
 
+pytestmark = pytest.mark.long
+
 
 def files(directory: Path, **keys: Any) -> Path:
     """An ablation of a run over sums with the scripted teacher, half of whose labels are right."""

@@ -11,6 +11,8 @@ from alert_rules import Expression, Labels, Scrape, firing, rules
 
 from curation.telemetry import metrics
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 RULES = rules(ROOT / "deploy" / "alerts.yaml")
 EVERY, HOUR = 5.0, 3600.0

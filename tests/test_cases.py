@@ -25,7 +25,7 @@ from curation.pipeline.opened import open_run
 from curation.sources import discover, read_rows, to_raw_rows
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
-pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="shared/cases is not here")
+pytestmark = [pytest.mark.skipif(not CASES.is_dir(), reason="shared/cases is not here"), pytest.mark.long]
 
 
 def rows(name: str, **options: str) -> list[dict]:

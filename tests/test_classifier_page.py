@@ -14,7 +14,7 @@ from benchmarks import classifier
 from curation.cli import main
 from curation.models import create
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 CLASSES = ("card_arrival", "declined_transfer", "top_up_limits", "exchange_rate")
 SHAPE = TINY | {"max_position_embeddings": 256, "initializer_range": 0.2}
 

@@ -33,6 +33,8 @@ from curation.tables import io
 from curation.tables.schemas import get_state_column
 from curation.trust import load_fitted
 
+pytestmark = pytest.mark.long
+
 SETTINGS = ("teacher.chunk_rows=64", "ray.num_cpus=2")
 
 NUM_ROWS, NUM_MORE = 400, 200

@@ -15,6 +15,8 @@ from curation.errors import SourceError
 from curation.filter import Filter
 from curation.filter.package import TrustPackage
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "filter_dataset.py"
 NUM_ROWS = 90
 

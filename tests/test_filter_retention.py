@@ -17,6 +17,8 @@ from curation.errors import RunDirError
 from curation.filter import described
 from curation.rundir.manifest import Manifest
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS, POOLED = 120, 300
 KEEP = {"share": 0.2}
 

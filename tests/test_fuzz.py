@@ -10,6 +10,8 @@ import pytest
 from benchmarks.fuzz.oracle import COUNTS
 from benchmarks.fuzz.runs import KINDS, LONG, fuzz
 
+pytestmark = pytest.mark.long
+
 NUM = {"files": 150, "configurations": 50, "directories": 8}
 
 

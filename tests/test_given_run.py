@@ -19,7 +19,7 @@ from curation.pipeline.opened import open_run
 from curation.stages.asking import AskModel
 from tests import golden
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 def curate(*arguments: str) -> str:

@@ -11,6 +11,8 @@ from benchmarks import gpu_hour
 from benchmarks.gpu.steps import FUNCTIONS
 from benchmarks.gpu_hour import STEPS, Step, done_steps, keep, run_step
 
+pytestmark = pytest.mark.long
+
 
 def test_the_limits_fit_an_hour_and_each_step_can_run() -> None:
     assert {name for name, step in STEPS.items() if step.command is None} == set(FUNCTIONS)

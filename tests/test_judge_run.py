@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from benchmarks.recorded import planned
 from curation import run
 from curation.config.load import parse_config
 from curation.refs import TableRef
 from curation.tables import io
+
+pytestmark = [pytest.mark.whole_run, pytest.mark.quick]
 
 ROOT = Path(__file__).parents[1]
 

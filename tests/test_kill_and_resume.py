@@ -11,7 +11,7 @@ from sums_run import NUM_SOURCE, SumsRun
 
 from curation.storage.lease import find_holder
 
-pytestmark = pytest.mark.whole_run
+pytestmark = [pytest.mark.whole_run, pytest.mark.quick]
 
 NUM_POOL, NUM_ACTORS, CHUNK_ROWS = 3000, 2, 50
 UNTIL = ("--until", "label-pool")

@@ -23,6 +23,8 @@ from tests.conftest import ROOT
 from train import trust_loop
 from train.trust_loop import LabelledRows, fit_arrays
 
+pytestmark = pytest.mark.long
+
 BASE = ROOT / "examples" / "bases" / "teacher"
 MATE = get_domain(DomainConfig(name="chess_mate"))
 STEPWISE = DecodingConfig(constrained="stepwise")

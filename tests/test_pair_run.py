@@ -15,7 +15,7 @@ from benchmarks.recorded import planned
 from curation.cli import main
 from tests import golden
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run, pytest.mark.quick]
 NUM_LABELLED, NUM_POOL, N = 160, 240, 60
 
 

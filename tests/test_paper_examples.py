@@ -18,6 +18,8 @@ from curation.config import RunConfig, TrustConfig
 from curation.config.files import read
 from curation.config.load import load_config
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 PAPER, PAGE = ROOT / "examples" / "paper", ROOT / "docs" / "log" / "paper-tables.md"
 RUNS = sorted(PAPER.glob("*.yaml"))

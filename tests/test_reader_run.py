@@ -27,7 +27,7 @@ from curation.teachers import Request, load_teacher
 from curation.trust import load_fitted, saved
 from curation.trust.class_probe import CLASS_PROBE
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 SHAPE = {
     "hidden_size": 32,

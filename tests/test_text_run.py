@@ -16,7 +16,7 @@ from benchmarks.recorded import recorded
 from curation.cli import main
 from curation.domains.checks import launch
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run, pytest.mark.quick]
 
 NUM_LABELLED, NUM_POOL = 90, 150
 ANSWERS = ["10", "It is 11.", "ten"]

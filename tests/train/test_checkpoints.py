@@ -29,6 +29,8 @@ from train.launch import TrainProcess, trained_in
 from train.partial import SEAL, Partial
 from train.sft import compute_completion_loss, fine_tune, train_sft
 
+pytestmark = pytest.mark.long
+
 WORDS = tuple("abcdefgh")
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
 SHAPE |= {"intermediate_size": 32, "max_position_embeddings": 64}

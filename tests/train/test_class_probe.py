@@ -23,6 +23,8 @@ from train.probes import ClosedLabels, compute_targets, fit_class_probe, with_cl
 from train.stack import fit_stacked_on
 from train.trust_loop import LabelledRows
 
+pytestmark = pytest.mark.long
+
 CLASSES, STATES = ("cat", "dog", "hen"), ("output_last", "prompt_last", "layer2_prompt_last")
 SIZES, CONFIG = (4, 12, 6), TrustConfig(states=("output_last", "prompt_last", "layer2_prompt_last"))
 

@@ -26,6 +26,8 @@ from train.sft import collate, compute_completion_loss, fine_tune
 from train.tokens import Pair, tokenize
 from train.trainer import make_arguments
 
+pytestmark = pytest.mark.long
+
 HALF: dict[str, Any] = {"preset": "scratch", "compute_dtype": "bfloat16"}
 LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8}}
 SMALL: dict[str, Any] = {"global_batch_size": 8, "micro_batch_size": 4, "learning_rate": 1e-2, "epochs": 4}

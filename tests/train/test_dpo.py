@@ -24,6 +24,8 @@ from train.models import make_trainable, read_saved
 from train.sft import IGNORED
 from train.stream import PreferenceSource
 
+pytestmark = pytest.mark.long
+
 SHAPE = TINY
 NUM = 8
 BETA, RATE = 0.3, 1e-2

@@ -20,6 +20,8 @@ from train.sft import IGNORED, collate, compute_completion_loss, fine_tune
 from train.stream import write_pairs
 from train.tokens import Pair, TrainingRow, tokenize
 
+pytestmark = pytest.mark.long
+
 FULL = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=8, learning_rate=5e-3, epochs=4)
 LORA = SftConfig(
     lora={"rank": 4, "alpha": 8}, global_batch_size=8, micro_batch_size=4, learning_rate=1e-2, epochs=2, max_length=160

@@ -23,6 +23,8 @@ from train import trainer
 from train.sft import IGNORED, fine_tune
 from train.trainer import FirstStep
 
+pytestmark = pytest.mark.long
+
 WORDS = tuple("abcdefgh")
 SHAPE = TINY | {"tie_word_embeddings": False}
 RECIPE: dict[str, Any] = {"preset": "scratch", "global_batch_size": 16, "micro_batch_size": 8, "learning_rate": 1e-2}

@@ -44,6 +44,8 @@ from train.trust_loop import (
     fit_arrays,
 )
 
+pytestmark = pytest.mark.long
+
 SMALL = TrustConfig(
     kind="neural", width=32, depth=2, learning_rate=3e-3, batch_size=64, max_steps=360, patience=90, max_failures=0
 )

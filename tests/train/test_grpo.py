@@ -23,6 +23,8 @@ from train.models import TrainingRecord, make_trainable, read_saved
 from train.rewards import RolloutTask, grade
 from train.rollouts import Rollout, TransformersRollouts, Wanted, make_seeds
 
+pytestmark = pytest.mark.long
+
 SHAPE = TINY | {"max_position_embeddings": 128}
 DIGITS = tuple("0123456789")
 SMALL = GrpoConfig(

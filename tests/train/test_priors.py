@@ -11,6 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from train import combining
 from train.combining import LEADS, STRENGTHS, Folded, assign_folds, log_evidences
 
+pytestmark = pytest.mark.long
+
 
 def drawn(num_rows: int, weight_K: tuple[float, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Columns of deviation 1 and outcomes of a logistic model of them."""

@@ -18,6 +18,8 @@ from train.models import TrainingResult, read_saved
 from train.sft import IGNORED, collate, compute_completion_loss, count_accumulation_steps, fine_tune, train_sft
 from train.tokens import Pair, TrainingRow, tokenize
 
+pytestmark = pytest.mark.long
+
 WORDS = tuple("abcdefgh")
 SHAPE = TINY
 SCRATCH = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=4, learning_rate=1e-2, epochs=6)

@@ -26,6 +26,8 @@ from train.models import read_saved
 from train.stream import Order
 from train.tokens import Pair, tokenize
 
+pytestmark = pytest.mark.long
+
 WORDS = tuple("abcdefgh")
 SHAPE = TINY
 RECIPE: dict[str, Any] = {

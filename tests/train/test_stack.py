@@ -26,6 +26,8 @@ from train.stack import fit_stacked_on
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
 
+pytestmark = pytest.mark.long
+
 STATES = ("prompt_last", "output_last")
 CONFIG = TrustConfig(states=STATES)
 NO_NETWORKS = {"network_rows": 10_000}

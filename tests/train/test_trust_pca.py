@@ -22,6 +22,8 @@ from train.launch import TrainProcess, trained_in
 from train.trust import fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
 from train.trust_loop import LabelledRows
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS, SIZES, K = 900, (10, 14), 6
 WIDTH = sum(SIZES)
 STATES = ("prompt_last", "output_last")

@@ -11,6 +11,8 @@ from sklearn.model_selection import KFold
 
 from tune.choose import LEVEL, choose, compute_corrected_difference
 
+pytestmark = pytest.mark.long
+
 
 def test_without_overlap_the_interval_is_the_paired_t_test() -> None:
     ours_R, theirs_R = np.random.default_rng(0).normal(0.1, 1, (2, 12))
