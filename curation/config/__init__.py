@@ -4,11 +4,12 @@ Defaults follow the paper where it gives a value (App. "Training Details", "Deta
 names each choice that the paper leaves open. Relative paths of sources and models are relative to the file.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
 from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
 from curation.config.prices import PricesConfig
-from curation.config.run import RayConfig, RunConfig
 from curation.config.scripted import ScriptConfig, ScriptedConfig
 from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
@@ -22,6 +23,9 @@ from curation.config.teacher import (
 )
 from curation.config.trust import TrustConfig
 from curation.config.tune import TuneConfig
+
+if TYPE_CHECKING:
+    from curation.config.run import RayConfig, RunConfig
 
 __all__ = [
     "ActorsConfig",
@@ -54,3 +58,12 @@ __all__ = [
     "TrustConfig",
     "TuneConfig",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is of ``run``, which imports the sections of all features: a feature's imports this package."""
+    if name not in ("RayConfig", "RunConfig"):
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from curation.config import run
+
+    return getattr(run, name)

@@ -134,3 +134,9 @@ def test_registries_are_light() -> None:
     heavy += "print([name for name in ('ray', 'torch', 'transformers', 'lance', 'numpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_section_of_a_feature_is_imported_before_the_configuration() -> None:
+    alone = "import curation.extras.analyze.config\nfrom curation.config import RunConfig\nprint(RunConfig.__name__)"
+    done = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "RunConfig"
