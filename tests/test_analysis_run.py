@@ -20,7 +20,7 @@ from curation.tables import io
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "tests" / "material_engine.py"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 BATCH = {"global_batch_size": 16, "micro_batch_size": 16}
 
 

@@ -16,7 +16,7 @@ from sums_run import NUM_SOURCE, SumsRun
 
 from curation.rundir.manifest import Manifest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
 
 NUM_POOL, NUM_TEST, SHARES = 900, 20, 3
 GENERATION = {"student": {"init": {"hidden_size": 16, "num_layers": 1}}}

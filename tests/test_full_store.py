@@ -15,6 +15,8 @@ from curation.pipeline.work import files_of
 from curation.rundir import events
 from curation.storage.paths import write_atomically
 
+pytestmark = pytest.mark.long
+
 NUM_POOL = 600
 
 

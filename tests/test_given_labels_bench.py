@@ -7,6 +7,8 @@ from sklearn.metrics import roc_auc_score
 from curation.trust.parts import FIT, VALIDATION
 from train.trust_loop import LabelledRows
 
+pytestmark = pytest.mark.long
+
 bench = pytest.importorskip("benchmarks.given_labels")
 NUMBERS = ("mean_logprob", "margin", "given_confidence")
 

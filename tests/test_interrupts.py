@@ -15,6 +15,8 @@ from sums_run import SumsRun
 from curation.stopping import LIMIT_SECONDS
 from curation.storage import lease
 
+pytestmark = pytest.mark.long
+
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 

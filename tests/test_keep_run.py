@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from benchmarks.recorded import recorded
 from curation.cli import main
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 NUM_LABELLED, NUM_POOL, N = 160, 400, 60
 
 

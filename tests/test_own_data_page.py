@@ -16,7 +16,7 @@ import yaml
 from page_commands import OFFLINE
 from test_docs import DOCS, ROOT, blocks, calls, split
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.long]
 
 MINUTES = 10
 STANDS_FOR = {

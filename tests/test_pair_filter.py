@@ -14,7 +14,7 @@ from tiny_shape import TINY
 from curation.cli import main
 from curation.models import create
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 NUM_LABELLED, NUM_POOL, NUM_NEW = 120, 40, 60
 SHAPE = TINY | {"max_position_embeddings": 256}
 

@@ -11,6 +11,8 @@ from curation.tables.schemas import NUMBERS
 from curation.trust.parts import FIT, UNUSED
 from train.trust_loop import LabelledRows
 
+pytestmark = pytest.mark.long
+
 main = pytest.importorskip("benchmarks.real.__main__")
 STATES = ("prompt_last", "output_last")
 

@@ -14,6 +14,8 @@ from curation.trust.parts import FIT
 from train.stack import fit_stacked_on
 from train.trust_loop import LabelledRows
 
+pytestmark = pytest.mark.long
+
 bench = pytest.importorskip("benchmarks.real.combinations")
 STATES = ("prompt_last", "output_last")
 
