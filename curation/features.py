@@ -15,7 +15,11 @@ from curation.registry import Registry, find_installed, load_code, make_instance
 
 GROUP = "curation.features"
 """The entry points in which installed packages name features, as ``name = "module:NAME"``."""
-OURS = {"analyze": "curation.extras.analyze:ANALYZE", "tracking": "curation.extras.tracking:TRACKING"}
+OURS = {
+    "check_best": "curation.extras.check_best:CHECK_BEST",
+    "analyze": "curation.extras.analyze:ANALYZE",
+    "tracking": "curation.extras.tracking:TRACKING",
+}
 """Features of this package by name, each as ``module:NAME``."""
 
 
@@ -34,6 +38,11 @@ class Feature:
     """Whether it is on in a run whose configuration leaves its key out, with the section's defaults."""
     needs: tuple[str, ...] = ()
     """Names of what a run must have, of ``curation.config.limits.CAPABILITIES``."""
+    problems: str | None = None
+    """A function of the run's configuration and the section: it yields what does not go with the feature, and the
+    mend; such a run is refused."""
+    warnings: str | None = None
+    """Such a function that yields what can hardly be meant."""
     require: str | None = None
     """A function of the section, called before a run begins: it raises ``ConfigError`` if this machine lacks something
     that the feature needs."""
@@ -43,6 +52,9 @@ class Feature:
     columns: str | None = None
     """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by the column of the scored labels
     that they become. An arm ranks by such a column with one line, ``curation.arms.Column``."""
+    candidates: str | None = None
+    """Stages before selection; their output ``left_out`` is a table (schema ``schemas.LEFT_OUT``) of rows of the pool
+    that arms do not select which rank as the budget's reference arm does."""
     selected: str | None = None
     """Stages after selection."""
     analysis: str | None = None
@@ -107,3 +119,9 @@ def parts(config: object, part: str) -> Iterator[tuple[str, Callable[..., Any], 
     for name, feature, section in active(config):
         if (path := getattr(feature, part)) is not None:
             yield name, load_code(path), section
+
+
+def iter_found(config: object, part: str) -> Iterator[Any]:
+    """Yield what a part's functions of a run's configuration and a section find, for all of its features."""
+    for _, find, section in parts(config, part):
+        yield from find(config, section)

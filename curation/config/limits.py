@@ -10,7 +10,7 @@ from curation.config.endpoint import find_undrawable
 from curation.config.states import find_generated_problem, parse
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import refuse_pca
-from curation.features import active
+from curation.features import active, iter_found
 from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import METHODS
 
@@ -63,7 +63,7 @@ def iter_problems(run: Run) -> Iterator[str]:
     yield from _check_students(run)
     yield from _check_signals(run)
     yield from _check_judge(run)
-    yield from _check_verify(run)
+    yield from iter_found(run, "problems")
 
 
 def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
@@ -304,36 +304,3 @@ def _check_judge(run: Run) -> Iterator[str]:
         if not graded.get(split, True) and split not in checked:
             fix = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
             yield f"judge.splits: {split} is not graded in this run; {fix}, or leave it out"
-
-
-def _check_verify(run: Run) -> Iterator[str]:
-    """Yield reasons why ``selection.verify`` cannot be done as it says."""
-    selection, budget, domain = run.selection, run.selection.budget, run.domain_of("pool")
-    if selection.verify is None:
-        return
-    if domain.command is None and domain.judge is None:
-        yield (
-            "selection.verify: runs a program on rows of the pool, or asks a judge about them, and domain.check names "
-            "neither; set domain: {name: text, check: {command: [python, check.py]}} or check: judge, or leave verify "
-            "out"
-        )
-    if run.splits.audit:
-        yield (
-            "selection.verify: with splits.audit the check grades the whole pool, so that nothing is saved; leave one "
-            "of the two out"
-        )
-    if budget.rule not in ("n", "share"):
-        yield (
-            f"selection.verify: budget.{budget.rule} says how many rows are selected before any is checked; set "
-            "budget.n or budget.share"
-        )
-    if budget.reference not in selection.arms:
-        yield (
-            f"selection.verify: drops rows from the arm {budget.reference} (selection.budget.reference), which is not "
-            "among selection.arms; add it"
-        )
-    if not ARMS[budget.reference].takes_top:
-        yield (
-            f"selection.verify: checks the rows that {budget.reference} (selection.budget.reference) puts first, which "
-            "does not take its best rows; name an arm that does, e.g. trust"
-        )

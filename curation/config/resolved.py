@@ -14,6 +14,7 @@ from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import DEFAULT_ROW, PAPER, TrustConfig, find_read_keys, with_row
+from curation.features import iter_found
 from curation.registry import BACKENDS
 
 SHORT = 64
@@ -79,7 +80,7 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
         domain.name: domain for split, domain in splits.items() if split != "test" and _find_traits(domain).reasons
     }
     yield from iter_endpoint_warnings(config.teacher.endpoint)
-    yield from check_num_verified(config)
+    yield from iter_found(config, "warnings")
     model = config.teacher.loaded
     init, brief = None if model is None else model.init, config.teacher.adapt is not None
     backend = config.teacher.backend
@@ -111,17 +112,6 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
         yield from _cut("evaluation.decoding", decoding, tested.name, brief=brief)
     if answers.generates and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
         yield from _check_room("evaluation", decoding, smallest)
-
-
-def check_num_verified(config: RunConfig) -> Iterator[str]:
-    """Yield a warning where fewer rows are checked than selected, so that unchecked ones are selected in any case."""
-    selection = config.selection
-    if selection.verify is not None and selection.budget.n is not None and selection.verify < selection.budget.n:
-        yield (
-            f"selection.verify: {selection.verify:,} rows are checked and {selection.budget.n:,} selected "
-            f"(selection.budget.n), so that at least {selection.budget.n - selection.verify:,} selected rows are not "
-            "checked; raise verify above budget.n, or lower n"
-        )
 
 
 def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:

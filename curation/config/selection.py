@@ -243,10 +243,6 @@ class SelectionConfig(Section):
     in the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none``: the best rows, of
     whatever class; ``{spam: 1, ham: 3}``: in this proportion. All arms that take their best rows have the same quotas.
     ``auto`` leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
-    verify: PositiveInt | None = None
-    """How many rows of the pool the program or the judge of ``domain.check`` checks: those that trust
-    (``budget.reference``) puts first. What fails is dropped from that arm, so that rows which passed come first. The
-    check is given no reference answer of these rows (docs/data-forms.md)."""
     repeats: Literal["one", "all"] = "one"
     """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
     the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""

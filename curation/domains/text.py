@@ -14,7 +14,6 @@ from curation.config.defaults import make_greedy_defaults
 from curation.domains import Domain, Example, format_cell
 from curation.domains.checks import Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
-from curation.domains.checks.judge import JudgeCheck
 from curation.domains.checks.rules import Equal, Pattern
 from curation.domains.identity import normalise_prose
 from curation.domains.templates import Template
@@ -65,15 +64,6 @@ class Text(Domain):
     def is_equality(self) -> bool:
         """Whether the rule is ``equal``."""
         return isinstance(self._check, Equal)
-
-    def require_no_reference(self) -> None:
-        """Refuse a judge whose prompt cannot ask about a row without a reference answer.
-
-        Raises:
-            ConfigError: it reads ``reference`` whether it is there or not.
-        """
-        if isinstance(self._check, JudgeCheck):
-            self._check.require_no_reference()
 
     def read(self, raw: Mapping[str, object]) -> Json:
         """Return the rendered prompt, and the columns that it was made of.

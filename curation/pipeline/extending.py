@@ -1,12 +1,13 @@
 """The points of a run at which features (``curation.features``) add stages."""
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from curation.config import RunConfig
 from curation.errors import ConfigError
-from curation.features import features, parts
+from curation.features import features, iter_found, parts
 from curation.json_types import JsonView
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.rundir.graph import Out, Table
@@ -55,10 +56,15 @@ def describe_columns(generation: GenerationSpec, split: str, labels: Mapping[str
     return _describe_part("columns", generation.config, generation.tables, {"labels": labels}, generation, split)
 
 
-def describe_after_selection(generation: GenerationSpec, record: JsonView, of_pool: Outs) -> Outs:
-    """Return what features add after the selection of a generation, with the columns of its pool."""
-    found = _describe_part("selected", generation.config, generation.tables, record, generation)
-    return {name: {**of_pool.get(name, {}), **found.get(name, {})} for name in {**of_pool, **found}}
+def describe_candidates(generation: GenerationSpec, record: JsonView) -> Outs:
+    """Return what features add before the selection of a generation: the rows that they leave out, ``left_out``."""
+    return _describe_part("candidates", generation.config, generation.tables, record, generation)
+
+
+def describe_after_selection(generation: GenerationSpec, record: JsonView, *before: Outs) -> Outs:
+    """Return what features add after the selection of a generation, with what they added to its pool ``before``."""
+    added = (*before, _describe_part("selected", generation.config, generation.tables, record, generation))
+    return {name: {key: out for outs in added for key, out in outs.get(name, {}).items()} for name in ChainMap(*added)}
 
 
 def describe_analysis(config: RunConfig, tables: Mapping[str, Table], generations: Sequence[JsonView]) -> list[Outs]:
@@ -93,5 +99,4 @@ def check_analysis(config: RunConfig) -> Iterator[str]:
     if not [*parts(config, "analysis")]:
         named = ", ".join(name for name, feature in features().items() if feature.analysis is not None)
         raise ConfigError(f"there is nothing to measure in this run: set one of {named}")
-    for _, check, section in parts(config, "check"):
-        yield from check(config, section)
+    yield from iter_found(config, "check")

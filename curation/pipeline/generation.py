@@ -20,7 +20,6 @@ from curation.pipeline.selecting import (
     describe_lengths,
     describe_preferences,
     describe_selection,
-    get_verified_counts,
     limit,
 )
 from curation.pipeline.students import Students, describe_further_students, describe_students
@@ -120,7 +119,11 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     # Every arm selects as many rows as the budget says, among those that a student can be trained on.
     longest = limit(base, config.student)
     long = {} if longest is None else describe_lengths(generation, labels, longest)
-    selected = describe_selection(generation, teacher, longest, labels, scored, grades, long)
+    too_long = {split: stage.out("counts") for split, stage in long.items()}
+    described = {"labels": scored, "grades": grades, "too_long": too_long}
+    candidates = extending.describe_candidates(generation, described)
+    left_out = {name: outs["left_out"] for name, outs in candidates.items()}
+    selected = describe_selection(generation, teacher, longest, labels, scored, grades, long, left_out)
 
     # Students learn the selected rows, and are tested beside their teacher and their base.
     pairs = describe_preferences(generation, selected)
@@ -133,11 +136,10 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         shallow = describe_students(tested, teacher, first, config.chain.arms, prefix="shallow-")
 
     record: dict[str, Any] = {
+        **described,
         "index": generation.index,
         "teacher": generation.teacher,
         "student_base": base,
-        "labels": scored,
-        "grades": grades,
         "trust": fitted[arms.REFERENCE_ARM],
         "trust_fit": fits[arms.REFERENCE_ARM].out("fit"),
         "selections": {arm: selected.out("arms", arm, "table") for arm in config.selection.arms},
@@ -147,7 +149,6 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "dropped": selected.value("dropped"),
         **describe_kept_columns(generation, selected),
         **({} if pairs is None else {"preferences": pairs.value("arms")}),
-        **get_verified_counts(selected),
         "shift": shift.out("shift"),
         **_describe_selected_comparison(generation, scored, selected),
         "tests": tests.main,
@@ -157,11 +158,10 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "asked": _count_asked(grades, tests.main),
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "repeats": generation.repeats.out("counts"),
-        "too_long": {split: stage.out("counts") for split, stage in long.items()},
         "training": students.training,
         "students": describe_further_students(tested, teacher, learned),
     }
-    record["features"] = extending.describe_after_selection(generation, record, added["pool"])
+    record["features"] = extending.describe_after_selection(generation, record, added["pool"], candidates)
     without_a_chain = {
         "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},
         "training": shallow.training,

@@ -7,10 +7,8 @@ import yaml
 
 from curation.cluster import capacity
 from curation.config import RunConfig
-from curation.config.resolved import check_num_verified
 from curation.domains import get_domain
-from curation.domains.text import Text
-from curation.errors import ConfigError
+from curation.features import iter_found
 from curation.models.dtypes import settle_cpus
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
@@ -83,7 +81,7 @@ class OpenedRun(Opened[RunConfig]):
         yield from (f"warning: {line}" for line in self.warnings)
         check_models(config, loads=True)
         capacity.check_machine(config.ray, self.needs)
-        yield from (f"warning: {line}" for line in check_num_verified(config))
+        yield from (f"warning: {line}" for line in iter_found(config, "warnings"))
         for found in iter_student_steps(config, self.num_pool):
             yield found.line if found.warning is None else f"warning: {found.warning}"
         if self.is_settled(self.chain.preparing):
@@ -139,9 +137,6 @@ def check_settings(config: RunConfig, files: Files, num_pool: int) -> None:
     selection, domain = config.selection, get_domain(config.domain_of("pool"))
     check_pool(selection.budget, num_pool)
     check_by(selection.max_per_label_by, domain)
-    if find_divided_classes(selection, domain) is not None and selection.verify is not None:
-        raise ConfigError("selection.verify: does not go with places by class; set selection.quota: none")
-    if selection.verify is not None and isinstance(domain, Text):
-        domain.require_no_reference()
+    find_divided_classes(selection, domain)
     check_kept(selection.keep, files[config.splits.pool.source])
     fit.check_settings(config.trust)

@@ -9,7 +9,7 @@ from curation.config.base import count_share
 from curation.config.models import EpochsConfig
 from curation.domains import Example, attempt, get_domain
 from curation.domains.given import as_asked
-from curation.features import parts
+from curation.features import iter_found
 from curation.models.dtypes import (
     AUTO,
     FLAGS,
@@ -148,8 +148,7 @@ def _iter_typed_models(config: RunConfig) -> Iterator[TypedModels]:
     for role, (base, recipe) in own.items():
         key, gpus = f"{role} by its own recipe, compute_dtype", recipe.gpus_per_worker
         yield TypedModels(key, recipe.compute_dtype, "gpus_per_worker", gpus, {role: base}, HALF_TRAINING)
-    for _, dtypes, section in parts(config, "dtypes"):
-        yield from dtypes(config, section)
+    yield from iter_found(config, "dtypes")
 
 
 def iter_long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:

@@ -1,29 +1,26 @@
-"""The stages by which every arm selects: too long rows, the check of the best, gold completions, what is written."""
+"""The stages by which every arm selects: too long rows, gold completions, the cuts, what is written."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from curation.arms import ARMS, TRUST
-from curation.config import AskConfig, RunConfig, StudentConfig
+from curation.arms import ARMS
+from curation.config import AskConfig, StudentConfig
 from curation.domains import get_domain, get_preference_function
-from curation.json_types import Json
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.pipeline.grading import GONE, find_known_checker
 from curation.pipeline.testing import get_taught_domain
 from curation.refs import ModelRef
 from curation.registry import METHODS
 from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
-from curation.stages.chooser import ChoiceInputs, collect_declared, is_verified
+from curation.stages.chooser import ChoiceInputs, collect_declared
 from curation.stages.class_quota import Classes, find_divided_classes
 from curation.stages.keep import Keep
 from curation.stages.length import Limit, MeasureLength
 from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
 from curation.stages.select import Select
-from curation.stages.verify import Verify, VerifyByJudge
 
 _COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
 """The completions that count among a student's tokens, by what its method learns from."""
@@ -75,8 +72,9 @@ def describe_selection(
     scored: Mapping[str, Out],
     grades: Mapping[str, Out],
     lengths: Mapping[str, MeasureLength],
+    left_out: Mapping[str, Out],
 ) -> Select:
-    """Return the selections of all arms, and what gold arms train on before them."""
+    """Return the selections of all arms, and what gold arms train on before them; ``left_out``: rows by feature."""
     config = generation.config
     selection, budget = config.selection, config.selection.budget
     too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
@@ -97,19 +95,16 @@ def describe_selection(
             measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
-            selection=selection.without({"gold_rollouts", "quota", "keep", "verify"}),
+            selection=selection.without({"gold_rollouts", "quota", "keep"}),
             declared=collect_declared(selection),
             seed=config.seed,
         )
 
-    chosen = choice(scored)
+    chosen = replace(choice(scored), left_out=left_out)
     if (names := find_divided_classes(selection, get_domain(config.domain_of("pool")))) is not None:
         quota = selection.quota if isinstance(selection.quota, dict) else None
         split = {"examples": generation.tables["source"], "labels": labels["source"], "grades": grades["source"]}
         chosen = replace(chosen, classes=Classes(names=names, wanted=quota, **split))
-    verified = describe_verification(generation, chosen)
-    if verified is not None:
-        chosen = replace(chosen, verdicts=verified.out("verdicts"))
     rollouts = describe_rollouts(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
     texts: Any = None if rollouts is None else rollouts.value("texts")
     if METHODS[config.student.method].learns != "completions":
@@ -138,7 +133,7 @@ def describe_rollouts(
     ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
     another trust function asks the teacher nothing again.
     """
-    selection = generation.config.selection.without({"quota", "keep", "verify"})
+    selection = generation.config.selection.without({"quota", "keep"})
     arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
     if not arms or (limit is not None and limit.completions is not True):
         return None
@@ -154,47 +149,6 @@ def describe_rollouts(
         limit=limit,
         **generation.settings,
     )
-
-
-def choose_verifying_stage(config: RunConfig) -> type[Verify] | type[VerifyByJudge] | None:
-    """Return the class of the stage that checks the pool's best rows; ``None`` where none is wanted."""
-    if config.selection.verify is None:
-        return None
-    return Verify if config.domain_of("pool").judge is None else VerifyByJudge
-
-
-def describe_verification(generation: GenerationSpec, choice: ChoiceInputs) -> Verify | VerifyByJudge | None:
-    """Return the check of the pool's best rows; ``None`` where none is wanted (``selection.verify``)."""
-    selection = generation.config.selection
-    if selection.verify is None or not any(is_verified(ARMS[arm], selection) for arm in selection.arms):
-        return None
-    arguments: Json = {
-        "name": generation.name("verify"),
-        "at": generation.at("pool"),
-        "pool": choice.pool,
-        "labels": choice.labels,
-        "too_long": choice.too_long,
-        "repeats": choice.repeats if selection.repeats == "one" else None,
-        "labelled": choice.labelled if selection.unseen == "last" else None,
-        "domain": choice.domain,
-        "arm": selection.budget.reference,
-        "ranking": replace(TRUST[ARMS[selection.budget.reference].trust], words=""),
-        "rows": selection.verify,
-        "seed": choice.seed,
-        "num_rows": min(selection.verify, generation.sizes["pool"]),
-    }
-    if choose_verifying_stage(generation.config) is Verify:
-        return Verify(**arguments, checker=find_known_checker(choice.domain) or GONE)
-    judge, model = generation.config.judge, generation.helpers.judge
-    assert judge is not None and model is not None, "a judge that is asked is among the models"
-    asked = model.changed(**AskConfig.BARE)
-    return VerifyByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)
-
-
-def get_verified_counts(selected: Select) -> dict[str, Out]:
-    """Return the counts of the rows that were checked, for the record; nothing where none is."""
-    verdicts: object = selected.choice.verdicts
-    return {"verified": verdicts.stage.value("counts")} if isinstance(verdicts, Out) else {}
 
 
 def describe_preferences(generation: GenerationSpec, selected: Select) -> WritePreferences | None:

@@ -39,17 +39,13 @@ _ROUGH: Mapping[str, tuple[float, float]] = {
     "Label": (6.0, 4e-3),
     "Read": (6.0, 4e-3),
     "AnswerOnce": (6.0, 4e-3),
-    "MeasureSignal": (6.0, 1e-2),
-    "Judge": (6.0, 1e-2),
-    "JudgeByChoice": (6.0, 1e-2),
-    "VerifyByJudge": (6.0, 1e-2),
     "Adapt": (8.0, 6e-3),
     "TrainStudent": (8.0, 6e-3),
     "MakeBase": (4.0, 0.0),
     "FitTrust": (12.0, 1e-3),
     "MeasureLength": (2.0, 5e-4),
 }
-_ROUGH_ELSE = (1.0, 5e-5)
+_ROUGH_ASKING, _ROUGH_ELSE = (6.0, 1e-2), (1.0, 5e-5)
 """Seconds of a stage, and of each unit of its work, on two cores with models of a million parameters."""
 
 
@@ -73,7 +69,7 @@ def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Seq
         return StageTimeEstimate(_scale_times(alike, amount, "history"), "history")
     if similar := [item for item in known if item.kind == kind]:
         return StageTimeEstimate(_scale_times(similar, amount, "similar"), "similar")
-    fixed, each = _ROUGH.get(kind, _ROUGH_ELSE)
+    fixed, each = _ROUGH.get(kind, _ROUGH_ASKING if isinstance(stage, AskModel) else _ROUGH_ELSE)
     about = fixed + each * amount
     return StageTimeEstimate(_make_estimate(about, about, about, FACTORS["rough"]), "rough")
 

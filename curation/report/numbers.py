@@ -23,7 +23,7 @@ from curation.report.diversity import measure_diversity
 from curation.report.guarantee import collect_guarantee, is_excluded_by_gold
 from curation.report.judging import collect_judging
 from curation.report.measured import GradedSet, InMemory
-from curation.report.measures import compute_count_share, make_finite
+from curation.report.measures import make_finite
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, place_on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
 from curation.report.risk_curves import compute_risk_curves
@@ -47,7 +47,6 @@ from curation.report.trusted import (
     trust_tables,
     with_labels,
 )
-from curation.selection.capped import is_capped
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids, include
 
@@ -119,7 +118,6 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         **students,
         "students": collect_further_students(run, record, chosen, selected),
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
-        "verified": count_verified(record, selected),
         "asked_unlike": explain_unlike(run.config),
         "diversity": varied,
         "classes": classes,
@@ -190,24 +188,6 @@ def _list_free_signals(run: RunInputs) -> list[str]:
     """Return the free signals that the report always measures; none where no model gave log-probabilities."""
     teacher = run.config.get("teacher", {})
     return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
-
-
-def count_verified(record: GenerationRecord, selected: Mapping[str, Int64s]) -> Json | None:
-    """Return the rows that a check passed, and how many of an arm's selection are among them; ``None``: none checked.
-
-    The rows that pass rank before those that were not checked; how many of them are selected is not known where other
-    rules decide, too.
-    """
-    found = record.verified
-    if found is None or found["arm"] not in selected:
-        return None
-    num_selected = len(selected[found["arm"]])
-    return {
-        **found,
-        "share": compute_count_share(found["passed"], found["asked"]),
-        "selected": num_selected,
-        "selected_checked": None if is_capped(record.budget) else min(num_selected, found["passed"]),
-    }
 
 
 def _collect_selected(arm: str, table: Any, pool: GradedSet | None) -> Json:

@@ -132,8 +132,6 @@ class GenerationRecord:
     """Files of the selected rows with columns of the user's (``curation.stages.keep``), by arm."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)
     """``curation.stages.selected.RowFiles`` as JSON, by arm; empty where the pool's rows are no pairs."""
-    verified: JsonView | None = None
-    """``curation.stages.verify.VerifyCounts`` as JSON; ``None`` where no row of the pool was checked."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     features: Mapping[str, JsonView] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from curation.domains.unseen_labels import SeenLabels, collect_seen_labels
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
 from curation.registry import load_code
-from curation.rundir.graph import In, Inputs
+from curation.rundir.graph import In, InEach, Inputs
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.capped import Capped
 from curation.selection.quotas import allocate, assign_bins
@@ -60,8 +60,8 @@ class ChoiceInputs(Inputs):
     """:func:`collect_declared`, so that another line of a registry is another selection."""
     classes: Classes | None = None
     """The classes among which places are divided; None: they are not."""
-    verdicts: In[TableRef | None] = None  # type: ignore[assignment]
-    """The verdicts of a check of the best rows, of which those that fail are left out; None: no row is checked."""
+    left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[assignment]
+    """Rows that features leave out of arms which rank as the reference arm (``schemas.LEFT_OUT``), by feature."""
     seed: int
 
 
@@ -72,8 +72,8 @@ def collect_declared(selection: SelectionConfig) -> dict[str, Any]:
     return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
 
 
-def is_verified(arm: Arm, selection: SelectionConfig) -> bool:
-    """Return whether rows that a check fails are dropped from an arm: it ranks as the rows to check were chosen."""
+def is_ranked_as_reference(arm: Arm, selection: SelectionConfig) -> bool:
+    """Return whether an arm ranks as the reference arm does, so that it has none of the rows ``left_out``."""
     return arm.ranked and arm.trust == ARMS[selection.budget.reference].trust
 
 
@@ -199,7 +199,7 @@ class Chooser:
             parsed=arm.parsed,
             too_long=self._job.too_long,
             repeats=self._job.repeated,
-            verdicts=self._job.verdicts if is_verified(arm, self._job.selection) else None,
+            left_out=tuple(self._job.left_out.values()) if is_ranked_as_reference(arm, self._job.selection) else (),
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,
             seen=self._job.first if arm.ranked else None,

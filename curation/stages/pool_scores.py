@@ -35,8 +35,6 @@ SAMPLE_ROWS = 1 << 20
 """Rows from which candidate cuts are taken, where no rule needs them all."""
 LAST = np.float32(-1e38)
 """The raw score of the first row that ranks behind all others."""
-FAILED = "NOT correct"
-"""The rows of a table of verdicts that a check fails."""
 Batch = tuple[Int64s, Scores]
 """Row ids and scores [B]; NaN for a row that is never selected."""
 Result = TypeVar("Result")
@@ -59,8 +57,8 @@ class PoolScores:
     """Nor are these (schema ``schemas.TOO_LONG``)."""
     repeats: TableRef | None = None
     """Rows (schema ``schemas.REPEATS``) of which the best of each question alone is ever selected."""
-    verdicts: TableRef | None = None
-    """Nor are those that a check fails (schema ``schemas.GRADES``); rows that are not there may be."""
+    left_out: tuple[TableRef, ...] = ()
+    """Nor are the rows of these tables."""
     only: BitMap64 | None = None
     """No other row is ever selected; None: all may be."""
     unread_last: bool = False
@@ -121,9 +119,7 @@ class PoolScores:
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
-        out_M = np.union1d(read_sorted_ids(self.too_long), self.copies_M)
-        if self.verdicts is not None:
-            out_M = np.union1d(out_M, read_sorted_ids(self.verdicts, FAILED))
+        out_M = np.unique(np.concatenate([self.copies_M, *map(read_sorted_ids, (self.too_long, *self.left_out))]))
         for batch in scans.iter_table_batches(self.labels, columns, io.make_answered_filter(self.labels), fragments):
             ids_B = batch.column("row_id").to_numpy()
             score_B = function.score(batch) if trust else function.raw_score(batch)
@@ -293,11 +289,11 @@ def move_behind(score_N: Scores) -> Scores:
 
 
 @lru_cache(maxsize=8)
-def read_sorted_ids(ref: TableRef | None, filter: str | None = None) -> Int64s:
-    """Return the ids of a table's rows that match an SQL ``filter``, ascending, int64 [M]; empty without a table."""
+def read_sorted_ids(ref: TableRef | None) -> Int64s:
+    """Return the ids of a table's rows, ascending, int64 [M]; empty without a table."""
     if ref is None:
         return np.zeros(0, dtype=np.int64)
-    return np.sort(io.read(ref, columns=["row_id"], filter=filter)["row_id"].to_numpy())
+    return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
 
 
 def _iter_marked(row_id_R: Int64s, batches: Iterable[Batch]) -> Iterator[tuple[Int64s, Scores, npt.NDArray[np.bool_]]]:

@@ -30,7 +30,7 @@ from curation.selection.budget import compute_label_cap
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
-from curation.stages.pool_scores import FAILED, LAST, read_sorted_ids
+from curation.stages.pool_scores import LAST, read_sorted_ids
 from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io
@@ -292,8 +292,8 @@ def _get_threshold(score: float | None) -> float | None:
 
 
 def _make_arm_error(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
-    num, failed = len(read_sorted_ids(job.too_long)), len(read_sorted_ids(job.verdicts, FAILED))
-    dropped = f"; {failed:,} rows failed the check of selection.verify, and are dropped" if failed else ""
+    num, left_out = len(read_sorted_ids(job.too_long)), {by: io.count(ref) for by, ref in job.left_out.items()}
+    dropped = "".join(f"; {failed:,} rows are left out by {by}" for by, failed in left_out.items() if failed)
     longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
     again = 0 if job.repeated is None else io.count(job.repeated)
     once = f"; {again:,} rows ask questions that others ask, and one of each may be selected" if again else ""

@@ -299,7 +299,7 @@ REPEATS = pa.schema([ROW_ID, pa.field("question", pa.int64(), nullable=False)])
 """Pool rows that ask a question which another one asks, too, ascending by row id; ``question`` as in ``GRADES``."""
 
 LEFT_OUT = pa.schema([ROW_ID, pa.field("error", pa.string(), nullable=False)])
-"""Rows that a training was given and left out, ascending by row id, with ``kind: detail``."""
+"""Rows that a training or a selection left out, ascending by row id, with the reason."""
 
 ROLLOUTS = pa.schema(
     [

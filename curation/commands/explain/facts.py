@@ -11,9 +11,8 @@ from curation.domains import attempt, get_domain
 from curation.errors import TableError
 from curation.json_types import Json
 from curation.pipeline.grading import choose_grading_stage
-from curation.pipeline.selecting import choose_verifying_stage
 from curation.refs import TableRef, TrustRef
-from curation.stages.chooser import is_verified
+from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.stages.select import Select
@@ -107,13 +106,11 @@ def _explain_generation(run: RecordedRun, row_id: int, split: str, index: int) -
         found["arms"] = {
             arm: _explain_arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()
         }
-        kind = choose_verifying_stage(run.config)
-        verified = None if kind is None else run.stage(index, "pool", kind)
-        row = None if verified is None else run.one(TableRef.from_json(verified.outputs["verdicts"]), row_id)
-        if row is not None and not row["correct"]:
+        for by, ref in selected.inputs["choice"].get("left_out", {}).items():
+            row = run.one(TableRef.from_json(ref), row_id)
             for arm in found["arms"]:
-                if is_verified(ARMS[arm], run.config.selection):
-                    found["arms"][arm]["failed"] = row["problem"] or "the check calls its answer wrong"
+                if row is not None and is_ranked_as_reference(ARMS[arm], run.config.selection):
+                    found["arms"][arm]["left_out"] = {"by": by, "why": row["error"]}
         found["budget"] = {name: (selected.outputs["budget"] or {}).get(name) for name in ("rule", "n", "reference")}
     elif split != "pool":
         found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
@@ -147,7 +144,7 @@ def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made
     place = _find_place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
     return {
         "selected": row is not None,
-        "failed": None,
+        "left_out": None,
         "rank": None if row is None else row["rank"],
         "trust": place["trust"] if row is None and place else None if row is None else row["trust"],
         "place": None if place is None else place["place"],

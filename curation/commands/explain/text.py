@@ -93,8 +93,8 @@ def _describe_arm(arm: JsonView) -> str:
         place = (
             f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label, raw {_format_number(arm['raw'])}"
         )
-    if arm["failed"] is not None:
-        return f"not selected, since it failed the check of selection.verify: {arm['failed']} ({cut}{place})"
+    if arm["left_out"] is not None:
+        return f"not selected, since {arm['left_out']['by']} leaves it out: {arm['left_out']['why']} ({cut}{place})"
     if not arm["selected"]:
         return f"not selected ({cut}{place})"
     return (

@@ -10,14 +10,14 @@ from curation.config import TrustConfig
 from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
 from curation.pipeline.growth import iter_prepare_records
-from curation.pipeline.selecting import choose_verifying_stage
-from curation.refs import ModelRef
+from curation.refs import ModelRef, TableRef
 from curation.report.decodings import describe_decoding
 from curation.report.levels import STOP
 from curation.report.trained import collect_trainings
-from curation.stages.chooser import is_verified
+from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
 from curation.stages.score import Score
+from curation.tables import io
 
 METRICS = ("auc", "ece", "brier")
 COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
@@ -173,19 +173,16 @@ def _describe_selection(student: Student, selected: JsonView, own: Json | None) 
         "is_draw": isinstance(TRUST[arm.trust], Draw),
         "budget": {name: budget[name] for name in ("rule", "n", "reference", "oracle", "threshold")},
         "purity": None if own is None else own["purity"],
-        "verified": count_checked(student),
+        "left_out": count_left_out(student),
         "by_definition": arm.gold,
     }
 
 
-def count_checked(student: Student) -> Json | None:
-    """Return how many rows ``selection.verify`` checked, passed and dropped; ``None`` where this arm has no check."""
-    kind = choose_verifying_stage(student.config)
-    found = None if kind is None else student.of_generation("pool", kind)
-    if found is None or not is_verified(ARMS[student.arm], student.config.selection):
-        return None
-    counts: Json = found.outputs["counts"]
-    return {**counts, "dropped": counts["asked"] - counts["passed"]}
+def count_left_out(student: Student) -> dict[str, int]:
+    """Return how many rows features leave out of an arm, by feature."""
+    has_some = is_ranked_as_reference(ARMS[student.arm], student.config.selection)
+    tables = student.selecting.inputs["choice"].get("left_out", {}) if student.selecting and has_some else {}
+    return {by: io.count(TableRef.from_json(ref)) for by, ref in tables.items()}
 
 
 def _describe_guarantee(student: Student, budget: JsonView, generation: Json | None) -> Json:

@@ -126,7 +126,7 @@ def _find_in_run(run: Place, generation: int, record: StageRecord, arm: str | No
         function=ARMS[arm].trust,
         ranked=ARMS[arm].takes_top
         and not is_capped(budget)
-        and "verdicts" not in choice
+        and not choice.get("left_out")
         and not choice.get("repeats")
         and not record.outputs.get("unseen"),
         labels=(TableRef.from_json(choice["labels"]),),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from curation.domains.checks.rules import Normalised
 from curation.domains.templates import Template
-from curation.errors import ConfigError, RowError
+from curation.errors import ConfigError
 
 KEY = "check.judge"
 FIELDS = ("prompt", "reference", "answer")
@@ -69,20 +69,6 @@ class JudgeCheck(Normalised):
         """
         fields: Mapping[str, object] = {"prompt": prompt, "answer": answer}
         return self._template.render(fields if reference is None else {**fields, "reference": reference})
-
-    def require_no_reference(self) -> None:
-        """Refuse a prompt that cannot ask about a row without a reference answer.
-
-        Raises:
-            ConfigError: it reads ``reference`` whether it is there or not.
-        """
-        try:
-            self.question("1 + 1 = ?", None, "2")
-        except RowError as error:
-            raise ConfigError(
-                f"selection.verify: rows of the pool have no reference answer, and {KEY}.prompt fails without one "
-                f"({error}); put what reads it between {{% if reference is defined %}} and {{% endif %}}"
-            ) from error
 
     def options(self, question: str) -> tuple[str, str]:
         """Return the words for right and wrong as they go on from a prompt: after a space, where that ends in none."""

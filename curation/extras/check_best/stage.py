@@ -1,4 +1,4 @@
-"""The verify stage: a costly check is run on the rows of the pool that trust puts first, and on no others.
+"""The stages that run a costly check on the rows of the pool that trust puts first, and on no others.
 
 The rows of the pool have no reference answer, so that a program judges a completion by the row's own columns, and a
 judge by prompt and answer. What fails is dropped from the selections that rank by the same trust; what passes has a
@@ -9,7 +9,6 @@ function asks about rows that have none. A changed program, prompt or judge has 
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,8 +19,6 @@ import pyarrow.compute as pc
 from curation.arms import ARMS, Trust
 from curation.arrays import Int64s
 from curation.config import AskConfig, DomainConfig
-from curation.domains import get_domain
-from curation.domains.grading import hash_questions
 from curation.domains.unseen_labels import collect_seen_labels
 from curation.errors import UserError
 from curation.hashing import derive
@@ -39,21 +36,22 @@ from curation.stages.signal import SignalJob, measure_table
 from curation.storage.paths import to_place
 from curation.tables import commits, io, schemas
 
+VERDICT = ["row_id", "correct", "problem"]
 MOST_TASKS = 500
 """Tasks of a program at most: of a batch each, or of several batches where there are more rows. A task costs some 20 ms
 and is what a kill repeats, so that no more than one in 500 rows is checked twice."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyCounts:
-    """Counts of rows that were checked."""
+class CheckedRows(NamedTuple):
+    """The rows that were checked."""
 
-    arm: str
-    """The arm whose order they follow, and whose failed rows are dropped."""
-    asked: int
-    passed: int
-    problems: int
-    """Rows that could not be checked, which count as failed."""
+    verdicts: TableRef
+    """``row_id``, ``correct`` and ``problem`` of each, best first."""
+    left_out: TableRef
+    """Rows that fail, with the reason (``schemas.LEFT_OUT``)."""
+    counts: Json
+    """``asked`` rows, ``passed`` ones, and ``problems``: rows that could not be checked, which fail; with the ``arm``
+    whose order they follow."""
 
 
 def choose_task_rows(num: int, batch_rows: int) -> int:
@@ -62,6 +60,8 @@ def choose_task_rows(num: int, batch_rows: int) -> int:
 
 
 class _BestRows(Stage):
+    Made = CheckedRows
+
     pool: In[TableRef]
     labels: In[TableRef]
     """The pool's labels with their scores."""
@@ -90,39 +90,50 @@ class _BestRows(Stage):
         num = min(self.rows, scores.num_scored)
         if not num:
             raise UserError(
-                f"selection.verify: no row of the pool has a score of the arm {self.arm}, so that none can be "
-                "checked; look at the stages score-pool and label-pool"
+                f"check_best: no row of the pool has a score of the arm {self.arm}, so that none can be checked; look "
+                "at the stages score-pool and label-pool"
             )
         return scores.top(num, derive(self.seed, "ties")).row_ids_n
 
-    def kept(self, task: Task, checked_by: list[Any]) -> str:
-        """Return the table of verdicts by a check; a new one each time that the stage is done anew by request."""
-        name = fingerprint([to_plain_json(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
-        return str(to_place(self.labels.uri).parent / f"verdicts-{name}.lance")
+    def open_kept(
+        self, task: Task, checked_by: list[Any], row_ids_n: Int64s, schema: pa.Schema
+    ) -> tuple[str, Int64s, int]:
+        """Return the table of all verdicts by a check, the rows and after them others of the table, and the new ones.
 
-    def counted(self, task: Task, verdicts: TableRef, num_new: int) -> VerifyCounts:
-        """Return the counts, and say them."""
-        num, num_passed = io.count(verdicts), io.count(verdicts, filter="correct")
-        say_failed(task, io.read(verdicts))
+        It is a new table each time that the stage is done anew by request.
+        """
+        name = fingerprint([to_plain_json(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
+        uri = str(to_place(self.labels.uri).parent / f"verdicts-{name}.lance")
+        io.create(uri, schema)
+        kept_N = np.array(commits.read_committed_ids(uri), dtype=np.int64)
+        row_ids_N = np.concatenate([row_ids_n, np.setdiff1d(kept_N, row_ids_n)])
+        return uri, row_ids_N, len(row_ids_N) - len(kept_N)
+
+    def write(self, task: Task, verdicts: pa.Table, num_new: int) -> CheckedRows:
+        """Write the verdicts and the rows to be left out; return both tables with the counts, and say these."""
+        failed = verdicts.filter(pc.invert(verdicts["correct"])).sort_by("row_id")
+        num, num_passed = len(verdicts), len(verdicts) - len(failed)
+        say_failed(task, verdicts)
         known = f" ({num - num_new:,} of them before)" if num_new < num else ""
         task.say(
-            f"selection.verify: {num:,} rows checked{known}, those that {self.arm} puts first: {num_passed:,} pass, "
-            f"{num - num_passed:,} are dropped"
+            f"check_best: {num:,} rows checked{known}, those that {self.arm} puts first: {num_passed:,} pass, "
+            f"{len(failed):,} are dropped"
         )
-        num_problems = io.count(verdicts, filter="problem IS NOT NULL")
-        return VerifyCounts(arm=self.arm, asked=num, passed=num_passed, problems=num_problems)
+        why = pc.fill_null(failed["problem"], "the check calls its answer wrong")
+        left_out = pa.table([failed["row_id"], why], schema=schemas.LEFT_OUT)
+        num_problems = num - verdicts["problem"].null_count
+        return CheckedRows(
+            verdicts=io.write(verdicts, str(task.directory / "verdicts.lance")),
+            left_out=io.write(left_out, str(task.directory / "left_out.lance")),
+            counts={"arm": self.arm, "asked": num, "passed": num_passed, "problems": num_problems},
+        )
 
 
-class Verify(_BestRows):
+class CheckBest(_BestRows):
     """Runs a program on the best rows of the pool by an arm's trust, so many as are paid for.
 
     Rows that are committed when the stage is cut off are not checked again: a task of the program at a time is.
     """
-
-    class Made(NamedTuple):
-        verdicts: TableRef
-        """The checked rows (``schemas.GRADES``), best first."""
-        counts: VerifyCounts
 
     checker: str
     """A digest of the program and of its files, so that a changed one checks again."""
@@ -130,9 +141,7 @@ class Verify(_BestRows):
     def run(self, task: Task) -> Done:
         """Check the rows that have no verdict yet."""
         best_n = self.best()
-        uri = self.kept(task, [self.domain, self.checker])
-        checked_N = _with_kept(best_n, uri, schemas.GRADES)
-        num_new = len(checked_N) - len(commits.read_committed_ids(uri))
+        uri, checked_N, num_new = self.open_kept(task, [self.domain, self.checker], best_n, schemas.GRADES)
         with task.progress() as update:
             verdicts = compute_in_chunks(
                 partial(
@@ -145,12 +154,10 @@ class Verify(_BestRows):
                 guard=task.guard,
                 progress=update,
             )
-        made = io.write(io.take(verdicts, best_n).cast(schemas.GRADES), str(task.directory / "verdicts.lance"))
-        counts = self.counted(task, made, num_new)
-        return Done(outputs=self.Made(verdicts=made, counts=counts), rows=len(best_n))
+        return Done(outputs=self.write(task, io.take(verdicts, best_n, VERDICT), num_new), rows=len(best_n))
 
 
-class VerifyByJudge(_BestRows, AskModel):
+class CheckBestByJudge(_BestRows, AskModel):
     """Asks a judge about the best rows of the pool by an arm's trust (``check: judge`` of the domain ``text``).
 
     Rows without a verdict fail. Rows whose verdict is committed when the stage is cut off are not asked about again.
@@ -159,13 +166,6 @@ class VerifyByJudge(_BestRows, AskModel):
         RunFailedError: the judge gives no verdict on any row.
     """
 
-    class Made(NamedTuple):
-        verdicts: TableRef
-        """The rows that were asked about (``schemas.GRADES``), best first."""
-        counts: VerifyCounts
-        pass_: Json
-        """The record of the pass."""
-
     def run(self, task: Task) -> Done:
         """Ask about the rows that have no verdict yet."""
         options = self.domain.judge
@@ -173,9 +173,8 @@ class VerifyByJudge(_BestRows, AskModel):
         best_n = self.best()
         model = None if self.teacher.model is None else self.teacher.model.to_json()
         ask = self.teacher.ask.without({*AskConfig.SPREAD, "decoding"})
-        uri = self.kept(task, [self.domain, model, ask, str(self.teacher.backend), self.decoding])
-        asked_N = _with_kept(best_n, uri, schemas.SIGNAL)
-        num_new = len(asked_N) - len(commits.read_committed_ids(uri))
+        checked_by = [self.domain, model, ask, str(self.teacher.backend), self.decoding]
+        uri, asked_N, num_new = self.open_kept(task, checked_by, best_n, schemas.SIGNAL)
         job = SignalJob(
             ask=Ask(signal="chosen_verdict", options=options, seed=derive(self.seed, "verify"), uri=uri),
             examples=self.pool,
@@ -186,24 +185,13 @@ class VerifyByJudge(_BestRows, AskModel):
         verdicts, record = measure_table(self, task, job, asked_N)
         found = io.take(verdicts, best_n, ["row_id", "value", "error"])
         refuse_silence(len(best_n), found["value"].null_count)
-        made = io.write(self._make_grades(found, best_n), str(task.directory / "verdicts.lance"))
-        counts = self.counted(task, made, num_new)
-        return Done(outputs=self.Made(verdicts=made, counts=counts, pass_=record), rows=len(best_n))
-
-    def _make_grades(self, found: pa.Table, best_n: Int64s) -> pa.Table:
-        """Return the verdicts as grades: right above 1/2, wrong where there is none, with the problem."""
-        domain = get_domain(self.domain)
-        right = pc.fill_null(pc.greater(found["value"], 0.5), False)
-        pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
-        problems = [None if value is not None else describe_no_verdict(error) for value, error in pairs]
-        examples = io.take(self.pool, best_n, domain.columns.names).to_pylist()
-        columns = [found["row_id"], right, pa.array(np.zeros(len(best_n), np.bool_)), pa.array(problems, pa.string())]
-        columns.append(pa.array(hash_questions(domain, examples), pa.int64()))
-        return pa.table(columns, names=schemas.GRADES.names).cast(schemas.GRADES)
+        made = self.write(task, _make_verdicts(found), num_new)
+        return Done(outputs={**made._asdict(), "pass": record}, rows=len(best_n))
 
 
-def _with_kept(row_ids_n: Int64s, uri: str, schema: pa.Schema) -> Int64s:
-    """Return the rows, and after them those that have a verdict already."""
-    io.create(uri, schema)
-    kept_N = np.array(commits.read_committed_ids(uri), dtype=np.int64)
-    return np.concatenate([row_ids_n, np.setdiff1d(kept_N, row_ids_n)])
+def _make_verdicts(found: pa.Table) -> pa.Table:
+    """Return a judge's answers as verdicts: right above 1/2, wrong where there is none, with the problem."""
+    right = pc.fill_null(pc.greater(found["value"], 0.5), False)
+    pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
+    problems = [None if value is not None else describe_no_verdict(error) for value, error in pairs]
+    return pa.table([found["row_id"], right, pa.array(problems, pa.string())], names=VERDICT)

@@ -25,17 +25,18 @@ from test_judge_check_run import BASES, logprob
 from benchmarks.recorded import recorded
 from curation.arms import REFERENCE_ARM
 from curation.cli import main
-from curation.commands.export.lineage import count_checked
+from curation.commands.export.lineage import count_left_out
 from curation.commands.export.run import read_run
+from curation.extras.check_best.stage import MOST_TASKS, choose_task_rows
 from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Position
-from curation.stages.verify import MOST_TASKS, choose_task_rows
+from curation.stages.select import Select
 from curation.storage.paths import to_place
 from curation.tables import io, schemas
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
-LABELLED, POOL, N, VERIFY = 200, 400, 60, 100
+LABELLED, POOL, N, CHECKED = 200, 400, 60, 100
 BATCH = 10
 
 PROGRAM = """import json, socket, sys, time
@@ -87,7 +88,7 @@ def written(folder: Path, *, seconds: float = 0.0, address: str = "") -> Path:
         (folder / f"{name}.csv").write_text("\n".join(["a,b,sum" if name == "labelled" else "a,b", *lines]) + "\n")
     (folder / "check.py").write_text(PROGRAM.format(pool=POOL, seconds=seconds, address=address))
     config: dict[str, Any] = {
-        "name": "verified",
+        "name": "checked",
         "run_dir": str(folder / "run"),
         "domain": {
             "name": "text",
@@ -98,7 +99,8 @@ def written(folder: Path, *, seconds: float = 0.0, address: str = "") -> Path:
         "sources": {"labelled": {"path": "labelled.csv"}, "pool": {"path": "pool.csv"}},
         "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}},
         "teacher": {"backend": "scripted", "scripted": {"completions": ["10", "11"]}},
-        "selection": {"budget": {"n": N}, "arms": ["naive", REFERENCE_ARM], "verify": VERIFY},
+        "selection": {"budget": {"n": N}, "arms": ["naive", REFERENCE_ARM]},
+        "check_best": {"rows": CHECKED},
         "ray": {"num_cpus": 2},
     }
     path = folder / "run.yaml"
@@ -138,36 +140,36 @@ def test_the_best_rows_are_checked_and_those_that_fail_are_dropped(local_ray: An
     listener = Listener()
     path = written(tmp_path, address=listener.address)
     curate("validate", str(path))
-    assert "verify" in curate("plan", str(path), "--no-probe")
-    assert f"{VERIFY:,} rows checked" in curate("run", str(path))
+    assert "check-best" in curate("plan", str(path), "--no-probe")
+    assert f"{CHECKED:,} rows checked" in curate("run", str(path))
     labels = rows_of(outputs(tmp_path, "score-pool")["labels"])
-    verdicts, right = rows_of(outputs(tmp_path, "verify")["verdicts"]), sums_of(tmp_path)
+    verdicts, right = rows_of(outputs(tmp_path, "check-best")["verdicts"]), sums_of(tmp_path)
     best = best_by_hand(labels)
-    assert [row["row_id"] for row in verdicts] == best[:VERIFY]
+    assert [row["row_id"] for row in verdicts] == best[:CHECKED]
     says = {row["row_id"]: int(row["label"]) for row in labels}
-    assert [row["correct"] for row in verdicts] == [says[row_id] == right[row_id] for row_id in best[:VERIFY]]
-    assert sorted(listener.places) == sorted(places_of(best[:VERIFY])), "these rows, each once, and no other"
+    assert [row["correct"] for row in verdicts] == [says[row_id] == right[row_id] for row_id in best[:CHECKED]]
+    assert sorted(listener.places) == sorted(places_of(best[:CHECKED])), "these rows, each once, and no other"
     passed = [row["row_id"] for row in verdicts if row["correct"]]
-    counts = outputs(tmp_path, "verify")["counts"]
-    assert counts == {"arm": REFERENCE_ARM, "asked": VERIFY, "passed": len(passed), "problems": 0}
+    counts = outputs(tmp_path, "check-best")["counts"]
+    assert counts == {"arm": REFERENCE_ARM, "asked": CHECKED, "passed": len(passed), "problems": 0}
     assert 0 < len(passed) < N, "so that rows which were not checked are selected, too"
 
     # What passed comes first, then the next best by trust; the arm that draws has its rows as ever.
     chosen = [row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"][REFERENCE_ARM]["table"])]
-    assert chosen == [*passed, *best[VERIFY:]][:N]
+    assert chosen == [*passed, *best[CHECKED:]][:N]
     naive = {row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"]["naive"]["table"])}
     assert naive & {row["row_id"] for row in verdicts if not row["correct"]}
-    report = json.loads((tmp_path / "run" / "report.json").read_text())["generations"][0]["verified"]
-    assert (report["asked"], report["passed"], report["selected_checked"]) == (VERIFY, len(passed), len(passed))
-    assert report["share"]["value"] == len(passed) / VERIFY and report["selected"] == N
+    report = json.loads((tmp_path / "run" / "report.json").read_text())["generations"][0]["features"]["check_best"]
+    assert (report["asked"], report["passed"], report["selected_checked"]) == (CHECKED, len(passed), len(passed))
+    assert report["share"]["value"] == len(passed) / CHECKED and report["selected"] == N
     page = " ".join((tmp_path / "run" / "report.html").read_text().split())
-    assert f"was run on the {VERIFY} rows" in page and f"the other {N - len(passed)} were not checked" in page
+    assert f"was run on the {CHECKED} rows" in page and f"the other {N - len(passed)} were not checked" in page
 
     # A row that failed says so, of the arm that it was dropped from alone.
     told = curate("explain", str(tmp_path / "run"), str(next(row_id for row_id in best if row_id not in passed)))
     said = {line.split()[0].rstrip(":"): line for line in told.splitlines() if line.strip()}
-    assert "it failed the check of selection.verify: the check calls its answer wrong" in said[REFERENCE_ARM]
-    assert "selection.verify" not in said["naive"]
+    assert "check_best leaves it out: the check calls its answer wrong" in said[REFERENCE_ARM]
+    assert "check_best" not in said["naive"]
 
     # So does the lineage of a student of that arm.
     run_config, manifest = read_run(to_place(tmp_path / "run"))
@@ -176,30 +178,28 @@ def test_the_best_rows_are_checked_and_those_that_fail_are_dropped(local_ray: An
         return SimpleNamespace(
             config=run_config,
             arm=arm,
-            of_generation=lambda split, kind: manifest.find(Position(generation=0, split=split), kind),
+            selecting=manifest.find(Position(generation=0, split="pool"), Select),
         )
 
-    assert (
-        count_checked(of(REFERENCE_ARM)) == {**counts, "dropped": VERIFY - len(passed)}
-        and count_checked(of("naive")) is None
-    )
+    assert count_left_out(of(REFERENCE_ARM)) == {"check_best": CHECKED - len(passed)}
+    assert count_left_out(of("naive")) == {}
 
     # More checks: nothing is labelled, graded or scored again, and the selection is of checked rows alone.
     before = {stage: outputs(tmp_path, stage) for stage in ("label-pool", "grade-source", "score-pool")}
-    curate("run", str(path), "--set", "selection.verify=300")
+    curate("run", str(path), "--set", "check_best.rows=300")
     assert {stage: outputs(tmp_path, stage) for stage in before} == before
     chosen = [row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"][REFERENCE_ARM]["table"])]
     assert len(chosen) == N and all(says[row_id] == right[row_id] for row_id in chosen)
     assert sorted(listener.places) == sorted(places_of(best[:300])), "of 300 rows the 200 that had no verdict"
 
     # Another arm scores the labels anew: no row is checked a second time.
-    more = ["--set", "selection.verify=300", "--set", f"selection.arms=[naive, {REFERENCE_ARM}, linear_probe]"]
+    more = ["--set", "check_best.rows=300", "--set", f"selection.arms=[naive, {REFERENCE_ARM}, linear_probe]"]
     assert "300 rows checked (300 of them before)" in curate("run", str(path), *more)
     assert len(listener.places) == 300
-    assert [row["row_id"] for row in rows_of(outputs(tmp_path, "verify")["verdicts"])] == best[:300]
+    assert [row["row_id"] for row in rows_of(outputs(tmp_path, "check-best")["verdicts"])] == best[:300]
     # Too few pass for another budget: the message says why.
-    told = curate("run", str(path), "--set", "selection.verify=400", "--set", "selection.budget.n=350", code=2)
-    assert "rows failed the check of selection.verify" in told
+    told = curate("run", str(path), "--set", "check_best.rows=400", "--set", "selection.budget.n=350", code=2)
+    assert "rows are left out by check_best" in told
 
 
 def test_a_judge_is_asked_about_the_best_rows_and_about_no_row_twice(local_ray: Any, tmp_path: Path) -> None:
@@ -214,10 +214,10 @@ def test_a_judge_is_asked_about_the_best_rows_and_about_no_row_twice(local_ray: 
     curate("run", str(path))
     labels = rows_of(outputs(tmp_path, "score-pool")["labels"])
     best, said = best_by_hand(labels), {row["row_id"]: row["label"] for row in labels}
-    made = outputs(tmp_path, "verify")
-    assert made["pass"]["rows"] == VERIFY
+    made = outputs(tmp_path, "check-best")
+    assert made["pass"]["rows"] == CHECKED
     verdicts = rows_of(made["verdicts"])
-    assert [row["row_id"] for row in verdicts] == best[:VERIFY]
+    assert [row["row_id"] for row in verdicts] == best[:CHECKED]
     reference = ModelRef(base=str(BASES / "sums_teacher"))
     model, tokenizer = load_model(reference), load_tokenizer(reference)
     (uri,) = tmp_path.glob("run/prepare-*/pool.lance")
@@ -227,21 +227,21 @@ def test_a_judge_is_asked_about_the_best_rows_and_about_no_row_twice(local_ray: 
         margin = logprob(model, tokenizer, prompt, " 1") - logprob(model, tokenizer, prompt, " 2")
         assert abs(margin) < 1e-4 or row["correct"] is (margin > 0), (prompt, margin)
     failed = {row["row_id"] for row in verdicts if not row["correct"]}
-    assert 0 < len(failed) < VERIFY, "the judge calls some right and some wrong"
+    assert 0 < len(failed) < CHECKED, "the judge calls some right and some wrong"
     chosen = [row["row_id"] for row in rows_of(outputs(tmp_path, "select")["arms"][REFERENCE_ARM]["table"])]
     assert chosen == [row_id for row_id in best if row_id not in failed][:N]
 
-    curate("run", str(path), "--set", "selection.verify=130")
-    made = outputs(tmp_path, "verify")
+    curate("run", str(path), "--set", "check_best.rows=130")
+    made = outputs(tmp_path, "check-best")
     assert made["counts"]["asked"] == 130 and made["pass"]["rows"] == 30
-    assert rows_of(made["verdicts"])[:VERIFY] == verdicts
+    assert rows_of(made["verdicts"])[:CHECKED] == verdicts
 
 
 def test_a_warning_says_that_fewer_rows_are_checked_than_selected(tmp_path: Path) -> None:
     path = written(tmp_path)
-    words = "selection.verify: 50 rows are checked and 60 selected (selection.budget.n), so that at least 10"
+    words = "check_best.rows: 50 rows are checked and 60 selected (selection.budget.n), so that at least 10"
     for command in (["validate"], ["plan", "--no-probe"]):
-        assert words in curate(*command, str(path), "--set", "selection.verify=50")
+        assert words in curate(*command, str(path), "--set", "check_best.rows=50")
         assert "rows are checked and" not in curate(*command, str(path))
 
 
@@ -273,37 +273,37 @@ def test_a_killed_run_checks_what_is_committed_no_second_time(local_ray: Any, tm
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    assert BATCH <= len(committed) < VERIFY
+    assert BATCH <= len(committed) < CHECKED
     (uri,) = tmp_path.glob("run/gen-0/label-pool-*/verdicts-*.lance")
     version = io.find_latest(str(uri)).version
     curate("run", str(path))
-    after = Counter(row["row_id"] for row in rows_of(outputs(tmp_path, "verify")["verdicts"]))
-    assert len(after) == VERIFY and set(after.values()) == {1} and set(committed) <= set(after)
+    after = Counter(row["row_id"] for row in rows_of(outputs(tmp_path, "check-best")["verdicts"]))
+    assert len(after) == CHECKED and set(after.values()) == {1} and set(committed) <= set(after)
     new = io.read(io.find_latest(str(uri)))["row_id"].to_pylist()
-    assert len(new) == VERIFY and io.find_latest(str(uri)).version > version
+    assert len(new) == CHECKED and io.find_latest(str(uri)).version > version
     times = Counter(listener.places)
-    assert len(times) == VERIFY and all(times[place] == 1 for place in places_of(committed)), times
-    assert sum(times.values()) <= VERIFY + 4 * BATCH, "but for batches that were under way, or not committed"
+    assert len(times) == CHECKED and all(times[place] == 1 for place in places_of(committed)), times
+    assert sum(times.values()) <= CHECKED + 4 * BATCH, "but for batches that were under way, or not committed"
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["domain.check=normalised"], "selection.verify: runs a program on rows of the pool, or asks a judge about"),
+        (["domain.check=normalised"], "check_best: runs a program on rows of the pool, or asks a judge about"),
         (
             [
                 'domain.check={judge: {prompt: "{{ answer }} {{ reference }}"}}',
                 f"judge={{model: {{path: {BASES / 'sums_teacher'}}}}}",
             ],
-            "selection.verify: rows of the pool have no reference answer, and check.judge.prompt fails without one",
+            "check_best: rows of the pool have no reference answer, and check.judge.prompt fails without one",
         ),
-        (["splits.audit=true"], "selection.verify: with splits.audit the check grades the whole pool"),
-        (["selection.budget={threshold: 0.5}"], "selection.verify: budget.threshold says how many rows are selected"),
-        (["selection.arms=[naive]"], "selection.verify: drops rows from the arm trust (selection.budget.reference)"),
-        (["selection.verify=0"], "selection.verify"),
-        (["selection.verify=0.5"], "selection.verify"),
+        (["splits.audit=true"], "check_best: with splits.audit the check grades the whole pool"),
+        (["selection.budget={threshold: 0.5}"], "check_best: budget.threshold says how many rows are selected"),
+        (["selection.arms=[naive]"], "check_best: drops rows from the arm trust (selection.budget.reference)"),
+        (["check_best.rows=0"], "check_best.rows"),
+        (["check_best.rows=0.5"], "check_best.rows"),
     ],
 )
-def test_what_cannot_be_verified_is_refused(tmp_path: Path, settings: list[str], words: str) -> None:
+def test_runs_that_cannot_check_their_best_rows_are_refused(tmp_path: Path, settings: list[str], words: str) -> None:
     path, sets = written(tmp_path), [word for setting in settings for word in ("--set", setting)]
     assert words in " ".join(curate("validate", str(path), *sets, code=2).split())

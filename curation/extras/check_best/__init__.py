@@ -1,0 +1,15 @@
+"""A costly check, by a program or a judge, of the rows of the pool that trust puts first: what fails is left out."""
+
+from curation.features import Feature
+
+_HERE = "curation.extras.check_best"
+CHECK_BEST = Feature(
+    section=f"{_HERE}.config:CheckBestConfig",
+    title="Checked rows",
+    problems=f"{_HERE}.limits:find_problems",
+    warnings=f"{_HERE}.limits:find_warnings",
+    candidates=f"{_HERE}.describe:describe_check",
+    selected=f"{_HERE}.describe:describe_selected",
+    numbers=f"{_HERE}.describe:count_passed",
+    page=f"{_HERE}:page.html.j2",
+)

@@ -1,0 +1,64 @@
+"""The check's stage in a generation, and its numbers."""
+
+from dataclasses import replace
+
+from curation.arms import ARMS, TRUST
+from curation.config import AskConfig
+from curation.extras.check_best.stage import CheckBest, CheckBestByJudge
+from curation.json_types import Json, JsonView
+from curation.pipeline.extending import FeatureInputs
+from curation.pipeline.grading import GONE, find_known_checker
+from curation.report.measures import compute_count_share
+from curation.rundir.graph import Out, Stage
+from curation.selection.capped import is_capped
+
+
+def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
+    """Return the rows that the check leaves out, and its counts."""
+    generation, selection, domain = inputs.generation, inputs.config.selection, inputs.config.domain_of("pool")
+    assert generation is not None, "rows are selected in a generation"
+    long, arm = inputs.record["too_long"].get("pool"), selection.budget.reference
+    arguments: Json = {
+        "name": generation.name("check-best"),
+        "at": generation.at("pool"),
+        "pool": inputs.tables["pool"],
+        "labels": inputs.record["labels"]["pool"],
+        "too_long": None if long is None else long.stage.out("too_long").or_none,
+        "repeats": generation.repeats.out("repeats").or_none if selection.repeats == "one" else None,
+        "labelled": inputs.tables["source"] if selection.unseen == "last" else None,
+        "domain": domain,
+        "arm": arm,
+        "ranking": replace(TRUST[ARMS[arm].trust], words=""),
+        "rows": inputs.section.rows,
+        "seed": inputs.config.seed,
+        "num_rows": min(inputs.section.rows, generation.sizes["pool"]),
+    }
+    if domain.judge is None:
+        stage: Stage = CheckBest(**arguments, checker=find_known_checker(domain) or GONE)
+    else:
+        judge, model = inputs.config.judge, generation.helpers.judge
+        assert judge is not None and model is not None, "a judge that is asked is among the models"
+        asked = model.changed(**AskConfig.BARE)
+        stage = CheckBestByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)
+    return {"left_out": stage.out("left_out"), "counts": stage.value("counts")}
+
+
+def describe_selected(inputs: FeatureInputs) -> dict[str, Out]:
+    """Return what the numbers read of the selection."""
+    budget, arm = inputs.record["budget"], inputs.config.selection.budget.reference
+    return {"budget": budget, "num_selected": budget.stage.value("arms", arm, "num_rows")}
+
+
+def count_passed(outputs: JsonView) -> Json:
+    """Return the counts, and how many selected rows are among those that passed.
+
+    The rows that pass rank before those that were not checked; how many of them are selected is not known (``None``)
+    where other rules decide, too.
+    """
+    counts, num_selected = outputs["counts"], outputs["num_selected"]
+    return {
+        **counts,
+        "share": compute_count_share(counts["passed"], counts["asked"]),
+        "selected": num_selected,
+        "selected_checked": None if is_capped(outputs["budget"]) else min(num_selected, counts["passed"]),
+    }
