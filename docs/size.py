@@ -20,7 +20,7 @@ BUDGETS: dict[str, int] = {
     "curation": 2_330,
     "curation/cluster": 970,
     "curation/commands": 8_570,
-    "curation/config": 4_830,
+    "curation/config": 4_840,
     "curation/domains": 5_265,
     "curation/extras": 1_930,
     "curation/filter": 4_430,
