@@ -89,7 +89,7 @@ hardly better than a guess they gain less in Brier score (.0005) than they lose 
 KNEES = (0.5, 0.75)
 """Quantiles of the logits at which a line may bend (docs/log/experiments.md has others, and beta calibration)."""
 TREES: JsonView = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
-"""Settings of the combination's trees: small ones, as the members have read the states."""
+"""Settings of the trees that combine members. They are small, because the members have already read the states."""
 
 
 class Folded:

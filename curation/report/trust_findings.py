@@ -107,7 +107,7 @@ def find_no_use(evidence: Evidence) -> Finding | None:
 
 
 def find_few_rows(evidence: Evidence) -> Finding | None:
-    """Find whether too few rows are outside the fit, unless people checked the selection."""
+    """Return a finding if too few rows are outside the fit, unless people checked the selection."""
     if _is_checked(evidence):
         return None
     known = [quality for quality in (evidence.validation, evidence.pool) if quality is not None]

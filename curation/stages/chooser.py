@@ -49,7 +49,8 @@ class ChoiceInputs(Inputs):
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows whose question another one asks, too (schema ``schemas.REPEATS``); None: there are none."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
-    """The source split with its gold labels, by which a label of the pool is unseen; None: none is."""
+    """The source split with its gold labels: a label of the pool that it lacks is unseen. None: no label counts as
+    unseen."""
     measured: ScoredSplit
     """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: ScoredSplit | None

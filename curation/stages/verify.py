@@ -46,7 +46,7 @@ and is what a kill repeats, so that no more than one in 500 rows is checked twic
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCounts:
-    """Counts of rows that were checked."""
+    """The numbers of rows that the check asked about, and that passed."""
 
     arm: str
     """The arm whose order they follow, and whose failed rows are dropped."""

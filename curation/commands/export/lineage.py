@@ -179,7 +179,7 @@ def _describe_selection(student: Student, selected: JsonView, own: Json | None) 
 
 
 def count_checked(student: Student) -> Json | None:
-    """Return how many rows ``selection.verify`` checked, passed and dropped; ``None`` where this arm has no check."""
+    """Return how many rows ``selection.verify`` checked, passed and dropped; ``None`` if the arm has no check."""
     kind = choose_verifying_stage(student.config)
     found = None if kind is None else student.of_generation("pool", kind)
     if found is None or not is_verified(ARMS[student.arm], student.config.selection):

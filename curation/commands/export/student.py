@@ -88,7 +88,7 @@ class Student:
 
     @cached_property
     def model(self) -> ModelRef:
-        """The student's weights."""
+        """The reference to the student's weights."""
         return ModelRef.from_json(self.record.outputs["model"])
 
     @cached_property

@@ -52,7 +52,7 @@ class KeptShift:
 
     @property
     def trust_alarm(self) -> bool:
-        """Whether the trust of what passes is clearly another."""
+        """Whether rows that pass the cut have clearly another trust than calibration rows that pass it."""
         return self.p_value is not None and self.p_value < ALARM_P and (self.distance or 0.0) >= CLEAR_DISTANCE
 
     @property
