@@ -61,7 +61,7 @@ class Texts:
     labels: Sequence[str | None]
 
     def taken(self, places_M: Int64s) -> "Texts":
-        """Return the rows at these places."""
+        """Return the texts and labels at the positions ``places_M``."""
         return Texts(texts=[self.texts[m] for m in places_M], labels=[self.labels[m] for m in places_M])
 
 

@@ -57,7 +57,7 @@ class TeacherUse(Inputs):
 
     @property
     def host(self) -> Host:
-        """The actors of this model, or those of another one with equal resources and calls at once."""
+        """The actors of this model, shared with models of equal resources and calls at once."""
         model = str(self.model) if isinstance(self.model, Out) else to_plain_json(self.model, {})
         name = fingerprint([model, str(self.backend), to_plain_json(self.engine, {})])
         kind = name

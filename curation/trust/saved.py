@@ -35,7 +35,7 @@ def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], des
 
 
 def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitted:
-    """Call ``make`` with the weights and the description that ``ref`` pins.
+    """Load the trust function that ``ref`` pins: return ``make(weights, description)``.
 
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.

@@ -115,11 +115,11 @@ class ReadPool(Stage):
 
 
 def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
-    """Write the rows that the table does not have yet; the table, and its error rows by kind.
+    """Write the rows that the table lacks; return the table, and the number of its error rows by kind.
 
     Raises:
         SourceError: a column is missing, a file cannot be read, or no row is usable.
-        CommitError: the store refused, or rows in and rows out differ.
+        CommitError: the store refused the commit, or the numbers of rows read and written differ.
         RunFailedError: Ray gave up.
     """
     rows.check()
