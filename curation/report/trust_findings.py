@@ -128,7 +128,7 @@ def find_few_rows(evidence: Evidence) -> Finding | None:
 
 
 def find_worse_than_constant(evidence: Evidence) -> Finding | None:
-    """Find whether the Brier score of trust is above that of the best constant."""
+    """Return a finding if the Brier score of trust is above that of the best constant."""
     for where, quality in list_measured_sets(evidence):
         if quality.brier_excess.low > 0:
             return CARE, (

@@ -60,7 +60,7 @@ class ChoiceInputs(Inputs):
     declared: Mapping[str, Any] = field(default_factory=dict)
     """:func:`collect_declared`, so that another line of a registry is another selection."""
     classes: Classes | None = None
-    """The classes among which places are divided; None: they are not."""
+    """The classes among which places are divided; None: places are not divided."""
     verdicts: In[TableRef | None] = None  # type: ignore[assignment]
     """The verdicts of a check of the best rows, of which those that fail are left out; None: no row is checked."""
     seed: int

@@ -56,9 +56,10 @@ os.umask(_UMASK)
 
 
 def open_to_readers(path: Path) -> None:
-    """Give a file, or the files in a folder, the mode of a new one, if only their owner may read them.
+    """Give a file, or the files in a folder, the default mode if only their owner may read them.
 
-    safetensors writes such files, and run directories are shared. What another driver removes meanwhile is left.
+    safetensors writes such files, and run directories are shared. Files that another driver removes meanwhile are
+    skipped.
     """
     for found in [path] if path.is_file() else list(path.rglob("*")):
         with suppress(FileNotFoundError):

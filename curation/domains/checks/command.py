@@ -280,7 +280,7 @@ def require_sandbox() -> None:
 
 
 class Removed:
-    """The check of a trust package whose run graded by a command: it can grade nothing."""
+    """The stand-in for a command check in a trust package, which holds no program: it refuses to grade."""
 
     needs_rows: ClassVar[bool] = True
 

@@ -34,7 +34,7 @@ class PoolRows:
     """The files of a pool and what is read of them."""
 
     files: tuple[SourceFile, ...]
-    """In the order of their numbers."""
+    """The files, ordered by their numbers."""
     domain: DomainConfig
     columns: tuple[str, ...]
     """Columns of the files to keep beside the domain's own."""
