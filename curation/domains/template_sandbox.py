@@ -47,11 +47,11 @@ class WorkBudget(threading.local):
     left = MOST_WORK
 
     def refill(self) -> None:
-        """Begin a row."""
+        """Restore the whole budget, before another row is rendered."""
         self.left = MOST_WORK
 
     def spend(self, amount: int) -> None:
-        """Pay.
+        """Subtract an amount of work from the budget.
 
         Raises:
             RowError: ``too_long``: nothing is left.

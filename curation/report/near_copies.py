@@ -38,7 +38,7 @@ class NearCopies:
     """Selected rows, the questions that they ask but for near-copies, and the same of as many labelled rows."""
 
     num_rows: int
-    """Rows that were compared: of a large selection a draw."""
+    """The number of rows compared; of a large selection, those of a sample."""
     num_questions: int
     num_compared: int
     """Labelled rows, and as many selected ones."""

@@ -13,10 +13,10 @@ from typing import BinaryIO, cast
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Return a file, open without a buffer.
+    """Open a regular file without a buffer.
 
     Raises:
-        OSError: it cannot be opened, or is something else.
+        OSError: the file cannot be opened, or is no regular file.
     """
     number = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # opening a pipe would wait for its other end
     mode = os.fstat(number).st_mode
