@@ -34,7 +34,7 @@ def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> S
 
 
 def compare_with_words(source_NW: Words, pool: Sequence[str], *, seed: int) -> Shift:
-    """Compare texts, of which each counts once, with the words of others (:func:`sample_words`)."""
+    """Compare texts, each counted once, with the sampled words of other texts (:func:`sample_words`)."""
     rng = np.random.default_rng(seed)
     return _compare(source_NW, _hash_words(_draw_texts(pool, rng)), rng)
 

@@ -48,7 +48,7 @@ def find_chance_level(evidence: Evidence) -> Finding | None:
 
 
 def free_signal(evidence: Evidence) -> Finding | None:
-    """Find whether a free signal ranks better; intervals hold for all together (``rivals.find_rivals``)."""
+    """Return a finding if a free signal ranks better than trust, by the simultaneous intervals of ``find_rivals``."""
     found = find_better_signal(evidence)
     if found is None:
         return None

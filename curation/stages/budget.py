@@ -46,7 +46,7 @@ class ComputedBudget:
     """The number of rows, and how it was determined."""
 
     n: int
-    """0 only if no risk-controlled threshold could be certified."""
+    """The number of rows to select; 0 only if no risk-controlled threshold could be certified."""
     rule: str
     reference: str
     """The arm whose scores the rule reads, if it reads any."""
