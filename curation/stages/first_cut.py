@@ -152,7 +152,7 @@ def write_cut_target(
     ids_N, raw_N = np.concatenate(ids), np.concatenate(raw)
     if not len(ids_N):
         raise UserError(
-            f"{labels.uri}: no answered row to fit a first cut on; see the errors of its rows by curate inspect"
+            f"{labels.uri}: no answered row to fit a first cut on; `curate inspect` shows why its rows failed"
         )
     order = np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
     chosen_N = np.zeros(len(ids_N), dtype=np.bool_)
