@@ -63,7 +63,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A function that is fitted on the source split before it scores; it gives two columns of its own."""
+    """A function that is fitted on the source split before it scores. It makes two columns, its score and its trust."""
 
     words: str
     made_by: str

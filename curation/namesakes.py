@@ -40,7 +40,7 @@ class _Behind(MetaPathFinder):
 
 
 def claim() -> None:
-    """Make ``train`` and ``tune`` the packages of this project from now on in this process.
+    """Make imports of ``train`` and ``tune`` find this project's packages for the rest of this process.
 
     Raises:
         ConfigError: this process has imported another module of such a name.

@@ -145,11 +145,11 @@ def compute_exit_code(number: signal.Signals) -> int:
 
 @contextmanager
 def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None) -> Iterator[Signals]:
-    """Within the context, signals are handled as :class:`Signals` says; a context within another one does nothing.
+    """Handle signals within the context as :class:`Signals` describes; a nested context changes nothing.
 
-    A command of the command line gives a ``farewell``. SIGINT is then handled even where it was ignored, as it is for a
-    background job of a shell script: who sends it there means it. A caller of the Python interface gives none: SIGTERM
-    alone is handled, and the process is his.
+    Commands of the command line give a ``farewell``. SIGINT is then handled even if it was ignored, as in a background
+    job of a shell script, because whoever sends it there wants the job to stop. Callers of the Python interface give
+    none: then only SIGTERM is handled, and SIGINT stays with the caller's process.
     """
     global _listening
     signals = Signals(farewell)

@@ -1,6 +1,7 @@
-"""Writes ``docs/reference/configuration.md``: every key, from the pydantic models. Run it as ``python docs/keys.py``.
+"""Writes the pages of ``docs/reference`` that have every key, from the pydantic models: ``python docs/keys.py``.
 
 Types, ranges and defaults are those of the models' JSON schema; the words are the docstrings under their fields.
+``PARTS`` says which sections have a page of their own. All others are on the main page, which takes ``MOST_KEYS``.
 """
 
 import ast
@@ -10,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -21,29 +22,97 @@ from curation.config.ablation import AblationConfig
 from curation.config.base import PresetSection, Section
 from curation.config.filter import FilterConfig
 from curation.config.models import StudentConfig
+from curation.features import features
 from curation.registry import METHODS, load_code
 
-PAGE = Path(__file__).resolve().parent / "reference" / "configuration.md"
+REFERENCE = Path(__file__).resolve().parent / "reference"
+MAIN = "configuration"
+MOST_KEYS = 250
+"""The most keys of the main page."""
+
+
+class Root(NamedTuple):
+    """A file that has sections: its heading, who reads it, what follows its sections' names, and its page."""
+
+    title: str
+    words: str
+    of: str = ""
+    page: str = MAIN
+
+
+class Part(NamedTuple):
+    """A page for the keys of a part that few runs need: its title, its first words, and the sections that go there."""
+
+    title: str
+    words: str
+    sections: tuple[str, ...] = ()
+    """A section takes those within it along. A file's own are all on its page."""
+
+
 ROOTS = {
-    RunConfig: (
-        "A run",
-        "The file that `curate run`, `plan`, `validate`, `tune`, `status`, `report` and `analyze` take.",
-        "",
+    RunConfig: Root(
+        "A run", "The file that `curate run`, `plan`, `validate`, `tune`, `status`, `report` and `analyze` take."
     ),
-    FilterConfig: ("A filter", "The file that `curate filter` and `curate plan` take.", " of a filter"),
-    AblationConfig: ("An ablation", "The file that `curate ablate` takes.", " of an ablation"),
+    FilterConfig: Root("A filter", "The file that `curate filter` and `curate plan` take.", " of a filter", "filter"),
+    AblationConfig: Root("An ablation", "The file that `curate ablate` takes.", " of an ablation", "ablation"),
 }
+PARTS = {
+    "teachers": Part(
+        "Keys of teachers of other kinds",
+        "A server ([Endpoints](../endpoints.md)), vLLM ([GPUs](../gpus.md)), a script, a model made from scratch, or "
+        "[labels made elsewhere](../data-forms.md#labels-made-elsewhere) with a reader.",
+        (
+            "teacher.endpoint",
+            "teacher.reader",
+            "teacher.vllm",
+            "teacher.scripted",
+            "teacher.model.init",
+            "domain.given_labels",
+        ),
+    ),
+    "students": Part(
+        "Keys of GRPO and DPO",
+        "Students trained by `method: grpo` or `dpo` ([Students](../students.md)), and rollouts as their test.",
+        ("student, method: grpo", "student, method: dpo", "student.rollouts"),
+    ),
+    "signals": Part(
+        "Keys of signals and the judge",
+        "What arms rank by beside trust ([Arms and budgets](../budget.md)), and a model that grades labels.",
+        ("signals", "judge", "selection.gold_rollouts"),
+    ),
+    "chain": Part("Keys of a chain", "How generations follow each other ([Chains](../chain.md)).", ("chain",)),
+    "tune": Part("Keys of a search", "What `curate tune` and `trust.search` try ([Trust](../trust.md)).", ("tune",)),
+    "cluster": Part(
+        "Keys of a cluster and its prices",
+        "Where Ray runs, and what an hour costs ([Operations](../operations.md)).",
+        ("ray", "prices"),
+    ),
+    "features": Part(
+        "Keys of features",
+        "What is done with a finished run: [why an arm's rows teach](../analysis.md), trackers of experiments.",
+        tuple(features()),
+    ),
+    "filter": Part("Keys of a filter", "[Exports and filtering](../exports.md) has an example."),
+    "ablation": Part("Keys of an ablation", "[Trust](../trust.md) has an example."),
+}
+"""The pages beside the main one, by file name."""
 NO_BOUND = 2**32
 """Bounds from here on are those of the machine's integers."""
+WRITTEN = f"<!-- written by docs/{Path(__file__).name} -->"
 INTRO = f"""\
-# Every configuration key
+# Configuration keys
 
-<!-- written by docs/{Path(__file__).name} -->
+{WRITTEN}
 
 Sections are YAML mappings. An unknown key is an error that names the nearest known one.
 [Configuration](../configuration.md) shows a whole file and says how files build on each other. Where the table says
 *see presets*, the section's `preset` gives the value; what the file itself sets always wins. The domain changes some
 defaults of `teacher`, `evaluation` and `trust`: `curate validate CONFIG` prints what a file comes to.
+
+What only some runs need has a page of its own:
+
+| page | sections |
+| --- | --- |
 """
 
 Places = dict[type[BaseModel], tuple[str, list[str]]]
@@ -204,27 +273,65 @@ def section(model: type[BaseModel], links: Mapping[str, str]) -> list[str]:
     return [*lines, ""]
 
 
-def draw() -> str:
-    """The page; equal models give equal text."""
+def page_of(heading: str, root: Root) -> str:
+    """Return the name of the page that has a section."""
+    place = heading.replace("`", "")
+    found = (name for name, part in PARTS.items() for key in part.sections if f"{place}.".startswith(f"{key}."))
+    return root.page if root.of else next(found, MAIN)
+
+
+def draw() -> dict[Path, str]:
+    """Return the text of each page; equal models give equal text.
+
+    Raises:
+        ValueError: the main page has more than ``MOST_KEYS`` keys.
+    """
     places: Places = {}
-    by_root = {}
-    for root, (_, _, of) in ROOTS.items():
-        by_root[root] = placed(root, of, places)
-        places |= by_root[root]
-    links = {model.__name__: f"[section](#{slug(heading)})" for model, (heading, _) in places.items()}
+    pages: dict[type[BaseModel], str] = {}
+    for model, root in ROOTS.items():
+        found = placed(model, root.of, places)
+        pages |= {model: root.page} | {child: page_of(heading, root) for child, (heading, _) in found.items()}
+        places |= found
+    if (number := sum(len(model.model_fields) for model, page in pages.items() if page == MAIN)) > MOST_KEYS:
+        raise ValueError(f"{MAIN}.md has {number} keys, at most {MOST_KEYS} may be; name a part's sections in PARTS")
+    texts = {}
+    for page in (MAIN, *PARTS):
+        links = links_from(page, places, pages)
+        lines = [head(page)]
+        for model in (model for model, found in pages.items() if found == page):
+            if root := ROOTS.get(model):
+                lines += [f"## {root.title}\n", f"{root.words}\n", *section(model, links)[1:]]
+                continue
+            heading, also = places[model]
+            lines += [f"## {heading}\n", *([f"Also {', '.join(dict.fromkeys(also))}.\n"] if also else [])]
+            lines += section(model, links)
+        texts[REFERENCE / f"{page}.md"] = "\n".join(lines).rstrip() + "\n"
+    return texts
+
+
+def links_from(page: str, places: Places, pages: Mapping[type[BaseModel], str]) -> dict[str, str]:
+    """Return links from a page to the sections, by the names of their classes."""
+    links = {
+        model.__name__: f"[section]({'' if pages[model] == page else f'{pages[model]}.md'}#{slug(heading)})"
+        for model, (heading, _) in places.items()
+    }
     methods = {method: links[load_code(METHODS[method].config).__name__] for method in METHODS}
-    links["StudentConfig"] = " or ".join(f"{link} with `method: {method}`" for method, link in methods.items())
-    parts = [INTRO]
-    for root, (title, words, _) in ROOTS.items():
-        parts += [f"## {title}\n", f"{words}\n", *section(root, links)[1:]]
-        for model, (heading, also) in by_root[root].items():
-            parts.append(f"### {heading}\n")
-            parts += [f"Also {', '.join(dict.fromkeys(also))}.\n"] if also else []
-            parts += section(model, links)
-    return "\n".join(parts).rstrip() + "\n"
+    return links | {"StudentConfig": " or ".join(f"{link} with `method: {name}`" for name, link in methods.items())}
+
+
+def head(page: str) -> str:
+    """Return the beginning of a page; that of the main page lists the others."""
+    if page != MAIN:
+        return f"# {PARTS[page].title}\n\n{WRITTEN}\n\n{PARTS[page].words} [All other keys]({MAIN}.md).\n"
+    rows = (
+        f"| [{part.title}]({name}.md) | {', '.join(f'`{key}`' for key in part.sections) or 'the whole file'} |\n"
+        for name, part in PARTS.items()
+    )
+    return INTRO + "".join(rows)
 
 
 if __name__ == "__main__":
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(draw())
-    print(PAGE)
+    REFERENCE.mkdir(exist_ok=True)
+    for path, text in draw().items():
+        path.write_text(text)
+        print(path)

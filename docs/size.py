@@ -8,7 +8,6 @@ of each package against its budget.
 
 import argparse
 import ast
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,23 +42,6 @@ BUDGETS: dict[str, int] = {
     "tune": 1_400,
 }
 """The most lines of a package. A change lowers what it makes smaller; who needs more says in the commit what for."""
-FEATURES: dict[str, tuple[str, str | None]] = {
-    "labels made elsewhere": (r"\bgiven_labels|teacher\.given\b|is_given\b|GivenConfig|backend == GIVEN", None),
-    "reader": (r"teacher\.reader\b|helpers\.reader|ReaderConfig|\bReadConfig|stages\.read\b", None),
-    "endpoint": (r"teacher\.endpoint\b|EndpointConfig|is_endpoint|endpoint_paid", None),
-    "judge": (r"\bJudgeConfig|config\.judge\b|run\.judge\b|domain\.judge\b|stages\.judge", None),
-    "signals": (r"SignalsConfig|MeasureSignal|signals_of\b|curation\.signals", "curation/signals"),
-    "first cut": (r"first_cut|FirstCut|cascade", None),
-    "class quotas": (r"class_quota|selection\.quota|\bquota\b", None),
-    "check of the best rows": (r"check_best|CheckBest|check of the best", "curation/extras/check_best"),
-    "risk": (r"budget\.risk|RiskConfig|selection\.risk", "curation/selection/risk"),
-    "chain": (r"ChainConfig|config\.chain\b|ChainRecord|pipeline\.chain", None),
-    "rollouts": (r"rollouts?\b", None),
-    "label sets": (r"label_sets?\b", None),
-    "both orders": (r"both_orders|ORDER_AGREEMENT", None),
-    "analysis": (r"AnalyzeConfig|extras\.analyze|\banalyze\.", "curation/extras/analyze"),
-}
-"""What tells that a file knows a feature, and the feature's own folder if it has one."""
 IDIOMS = frozenset({"Made"})
 """Class names that stages define in their class on purpose."""
 
@@ -188,32 +170,16 @@ def _inner_imports(tree: ast.Module) -> set[int]:
     return {node.lineno for node in inner if isinstance(node, ast.Import | ast.ImportFrom)}
 
 
-def cost_of_features(root: Path) -> dict[str, list[str]]:
-    """Return the files that name each of ``FEATURES``, outside its own folder."""
-    texts = {path: path.read_text() for path in _files(root)}
-    found = {}
-    for name, (pattern, home) in FEATURES.items():
-        named = [str(path.relative_to(root)) for path, text in texts.items() if re.search(pattern, text)]
-        found[name] = sorted(path for path in named if home is None or not path.startswith(home))
-    return found
-
-
 def main() -> None:
     """Print the counts, or the places of one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, nargs="?", default=Path(__file__).parents[1])
     parser.add_argument("--list", choices=NAMES, help="print the places of a count")
-    parser.add_argument("--features", action="store_true", help="print the files and packages that name each feature")
     parser.add_argument("--check", action="store_true", help="fail where a package is over its budget")
     given = parser.parse_args()
     if given.check:
         if over := over_budget(given.checkout):
             parser.exit(1, "\n".join([*over, ""]))
-        return
-    if given.features:
-        for name, places in cost_of_features(given.checkout).items():
-            packages = {"/".join(place.split("/")[:-1][:2]) for place in places}
-            print(f"{name:24}{len(places):4} files of {len(packages):2} packages")
         return
     try:
         found = count(given.checkout)

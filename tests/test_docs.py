@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -153,16 +153,37 @@ def named(words: tuple[str, ...], group: click.Group = main) -> str | None:
     return next((f"{verb} has no {option}" for option in given if option not in known), None)
 
 
-@pytest.mark.parametrize("name", ["keys", "commands", "metrics"])
+def keys() -> dict[str, Any]:
+    """The names of docs/keys.py, made anew."""
+    return runpy.run_path(str(DOCS / "keys.py"))
+
+
+@pytest.mark.parametrize("name", ["commands", "metrics"])
 def test_the_references_are_those_of_the_code(name: str):
     script = runpy.run_path(str(DOCS / f"{name}.py"))
     assert script["draw"]() == script["PAGE"].read_text(), f"run `python docs/{name}.py`"
 
 
+def test_the_pages_of_keys_are_those_of_the_code():
+    drawn = keys()["draw"]()
+    pages = {path: path.read_text() for path in (DOCS / "reference").glob("*.md")}
+    assert {path: pages.get(path) for path in drawn} == drawn, "run `python docs/keys.py`"
+    assert pages.keys() - drawn.keys() == {DOCS / "reference" / "commands.md", DOCS / "reference" / "metrics.md"}
+    headings = {line.removeprefix("## ").replace("`", "") for text in drawn.values() for line in text.splitlines()}
+    assert {key for part in keys()["PARTS"].values() for key in part.sections} <= headings
+
+
+def test_the_main_page_takes_so_many_keys():
+    script = keys()
+    script["draw"].__globals__["MOST_KEYS"] = 9
+    with pytest.raises(ValueError, match=r"configuration.md has \d+ keys, at most 9 may be; name"):
+        script["draw"]()
+
+
 def test_every_key_says_what_it_means():
-    page = (DOCS / "reference" / "configuration.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", page, re.M)
-    assert len(rows) > 250
+    text = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", text, re.M)
+    assert len(rows) > 400
     listed = "`"  # a type that begins so lists the values
     assert [key for key, of_type, _, meaning in rows if not meaning and not of_type.startswith(listed)] == []
 

@@ -209,7 +209,7 @@ def changed_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 HERE: dict[str, tuple[type[Exception], Callable[[pytest.MonkeyPatch], None]]] = {
     "does not take this token": (ClusterError, refused_token),
-    "it is Ray ..., and this is ...": (ClusterError, other_ray),
+    "the cluster runs Ray ..., and this driver ...": (ClusterError, other_ray),
     "none of its nodes is this machine": (ClusterError, elsewhere),
     "the cluster is too small: teacher.actors asks for ...": (ClusterError, too_small),
     "access is denied": (RunDirError, denied),

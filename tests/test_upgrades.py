@@ -49,7 +49,7 @@ def test_every_line_of_the_table_has_a_test():
     elsewhere = {line for line in lines() if line in documented() and line in HERE}
     assert [line for line in lines() if line not in TESTS and line not in elsewhere and line != "curate doctor"] == []
     assert [line for line in TESTS if line not in lines()] == [], "no longer documented"
-    assert "it is Ray ..., and this is ..." in elsewhere and "it is Ray" in PAGE
+    assert "the cluster runs Ray ..., and this driver ..." in elsewhere and "the cluster runs Ray" in PAGE
 
 
 @pytest.mark.parametrize("line", TESTS)

@@ -73,9 +73,9 @@ STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 """Inverse penalties of a logistic regression (scikit-learn's C): prior variances of the weights of columns of deviation
 1. Regressions under all of them are averaged, each as much as its evidence weighs."""
 NUM_LEADS, LEADS = 2, (4.0, 16.0)
-"""So many free signals, the best by AUC, are leads, one at a time: a lead's column is brought to each of these
-deviations, so that it is penalised less. With few rows the function is near such a signal where the evidence speaks for
-it, and with more it departs from it. No lead, one, three and five, and one deviation for all sets were tried
+"""The number of free signals, the best by AUC, that lead in turn, and the deviations to which the column of a lead is
+scaled, so that it is penalised less. With few rows the function stays near a lead that the evidence supports; with more
+rows it departs from it. No lead, one, three and five, and one deviation for all sets were tried
 (docs/log/experiments.md)."""
 NEGLIGIBLE = 0.05
 """Priors with less than this share of the best one's evidence are left out of an average."""
@@ -89,7 +89,7 @@ hardly better than a guess they gain less in Brier score (.0005) than they lose 
 KNEES = (0.5, 0.75)
 """Quantiles of the logits at which a line may bend (docs/log/experiments.md has others, and beta calibration)."""
 TREES: JsonView = {"num_trees": 100, "learning_rate": 0.05, "max_leaves": 8, "min_rows": 40}
-"""Settings of the combination's trees: small ones, as the members have read the states."""
+"""Settings of the trees that combine members. They are small, because the members have already read the states."""
 
 
 class Folded:

@@ -144,7 +144,7 @@ def fit_stacked_on(
 def fit_confidence_on(
     rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object]
 ) -> StackedTrust:
-    """Return the numbers of the answers of these rows in one logistic regression; see :func:`fit_confidence`."""
+    """Fit one logistic regression on the numbers of the rows' answers; see :func:`fit_confidence`."""
     stack = _Stack(rows, config, Recipe(), seed)
     few = stack.rarer < 2 * stack.recipe.folds
     return stack.made(stack.free[0] if few else stack.numbers_alone(), origin, None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 GROUPED_BATCHES = 50
-"""Rows are sorted by length within as many global batches, as ``transformers`` does."""
+"""The number of global batches within which rows are sorted by length, as in ``transformers``."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

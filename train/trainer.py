@@ -45,9 +45,9 @@ class Sums:
 class FirstStep:
     """Log-probabilities that a base gives the labels of its first step, before any weight has changed.
 
-    A base that cannot have meant these tokens is trained on by mistake. The usual cause is a tokenizer of another model
-    or another end token, which costs a whole training and teaches nothing. Shapes: B rows of a batch, K labels of each,
-    T and W of them looked at, V words of the vocabulary.
+    If the base finds these tokens all but impossible, the labels are a mistake, usually of the tokenizer of another
+    model or of another end token; a whole training would then teach nothing. Shapes: B rows of a batch, K labels of
+    each, T and W of them looked at, V words of the vocabulary.
     """
 
     def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:

@@ -44,7 +44,7 @@ def fit_net(
     output: Place,
     **options: object,
 ) -> TrustRef:
-    """Fit a network on rows, one copy of which on a node is mapped by its workers, and save it to ``output``.
+    """Fit a network and save it to ``output``; the workers of a node share one copy of the rows.
 
     Each worker calls ``fit(rows, config, seed=, origin=, shard=, **options)``, and all get the same trust function.
 

@@ -141,7 +141,7 @@ class Point:
         return cls(kind=base.kind, trust=read_by(base.kind, find_fitted([base.kind])[base.kind], base))
 
     def section(self, base: TrustConfig) -> Json:
-        """Return the section ``trust`` that gives this function, with the keys that its kind reads, as JSON."""
+        """Return the section ``trust`` of this point as JSON, with only the keys that its kind reads."""
         mine, theirs = (config.model_dump(mode="json") for config in (self.trust, base))
         read = {key: mine[key] for key in _read(self.kind) | {OPTIONS}}
         kept = find_read_keys(find_fitted([self.kind])[self.kind]) | TrustConfig.RESOURCES

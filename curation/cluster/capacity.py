@@ -114,7 +114,9 @@ def ask(address: str) -> None:
     head = ray_private.Head(address)
     version = head.ray_version() or ray.__version__
     if version != ray.__version__:
-        raise ClusterError(f"it is Ray {version}, and this is {ray.__version__}; install the same on both")
+        raise ClusterError(
+            f"the cluster runs Ray {version}, and this driver {ray.__version__}; install the same version on both"
+        )
     if not any(Path(path).exists() for path in head.node_sockets(timeout=ANSWER_SECONDS)):
         raise ClusterError(
             "none of its nodes is this machine; run curate on one, or by `ray job submit -- curate run ...`"

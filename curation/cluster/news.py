@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from curation.telemetry.console import say
 
 MOST, SAME = 200, 60
-"""Characters of a line on the terminal, and at its beginning those by which two lines are the same."""
+"""The maximum characters of a line on the terminal, and how many at the beginning of two equal lines must agree."""
 
 _hearers: list[Callable[[str], None]] = []
 

@@ -122,7 +122,7 @@ class Head:
 
 
 def list_node_types() -> set[str]:
-    """Return the names of the cluster's node types, by either version of Ray's autoscaler; "" of a node without one."""
+    """Return the names of the cluster's node types; "" stands for nodes without one."""
     import ray
     from ray.autoscaler.v2.sdk import get_cluster_status
     from ray.experimental.internal_kv import _internal_kv_get

@@ -35,9 +35,9 @@ class Shown:
     """The folder to name."""
     manifest: Manifest
     states: Sequence[Status]
-    """Where the stages stand; empty where that is unknown."""
+    """The state of each stage; empty if it is unknown."""
     unknown: str | None
-    """Why it is unknown where the stages stand."""
+    """Why the states are unknown; ``None`` if they are known."""
     nothing_yet: str
     """The line on a directory without a record."""
     further: Sequence[str] = ()

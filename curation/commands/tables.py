@@ -140,7 +140,7 @@ def _format_over_runs(value: Json | None) -> str:
 
 
 def format_percent_interval(value: Json | None) -> str:
-    """Return an estimate in per cent with its interval; nothing where there is none."""
+    """Return an estimate in per cent with its interval, or an empty text without one."""
     if value is None or value.get("value") is None:
         return ""
     return f"{100 * value['value']:.1f} ({100 * value['low']:.1f} to {100 * value['high']:.1f})"

@@ -152,7 +152,7 @@ class CascadeConfig(Section):
 
 
 class FilterTeacherConfig(Section):
-    """How the package's teacher runs. What it answers is the package's: decoding, states, precision and template."""
+    """How the package's teacher runs. Decoding, states, precision and template are fixed by the package."""
 
     backend: BackendName | None = None
     """Unset: the package's. Backends of weights stand for each other (``transformers``, ``vllm``, ``auto``)."""

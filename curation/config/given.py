@@ -30,9 +30,9 @@ Columns = Annotated[tuple[Column, ...], BeforeValidator(_as_tuple)]
 
 
 class ReaderConfig(Section):
-    """A model that reads prompt and answer once, for log-probabilities and states of answers that another gave.
+    """A model that reads prompt and answer once, for log-probabilities and states of answers from elsewhere.
 
-    The other keys of ``teacher`` say how it runs and what is kept of it, as they do for a model that answers.
+    The other keys of ``teacher`` set how it runs and what is stored, as for a model that answers.
     """
 
     model: ModelConfig

@@ -198,7 +198,7 @@ class SplitConfig(Section):
     @model_validator(mode="after")
     def _one_size(self) -> Self:
         if self.rows is not None and self.fraction is not None:
-            raise ValueError("takes rows or fraction, not both")
+            raise ValueError("takes rows or fraction, not both; leave one out")
         return self
 
 

@@ -28,15 +28,15 @@ CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
         "labelled rows of the pool's own distribution: add splits.calibration",
     ),
 }
-"""Needs of parts of a run, by name: whether the run has it, and in words what it is and how to get it."""
+"""Capabilities that parts of a run may need, by name: a test whether the run has it, what it is, and how to get it."""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that read the numbers of the labels table by themselves, where there are no states."""
 SCORING = ("auto", "transformers", "vllm", "scripted")
-"""Backends that score options less their baselines, and options in pairs."""
+"""Backends that can subtract baselines from the scores of options, and score options in pairs."""
 
 
 def iter_problems(run: Run) -> Iterator[str]:
-    """Yield what a run asks for and cannot have, each with the mend; none where all settings go together.
+    """Yield each combination of settings that cannot work, with the mend.
 
     Raises:
         ValueError: as :func:`curation.config.trust.refuse_pca`.

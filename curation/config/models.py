@@ -276,5 +276,8 @@ class GenerationConfig(Section):
                 what = "an arm" if name in ARMS else "a model or a line that every run may have"
                 raise ValueError(f"{name!r} is the name of {what}; give the student another name, e.g. {name}_student")
             if (same := lower.setdefault(name.lower(), name)) != name:
-                raise ValueError(f"{same!r} and {name!r} are one name where capitals do not count; rename one")
+                raise ValueError(
+                    f"{same!r} and {name!r} differ in capitals only, and some file systems take them for one name; "
+                    "rename one"
+                )
         return named

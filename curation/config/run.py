@@ -49,7 +49,7 @@ class CoreConfig(RowsConfig):
     """A whole run, without the sections of features."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
-    """Names the run in reports and, unless ``run_dir`` is set, its directory."""
+    """The name of the run in reports and, unless ``run_dir`` is set, of its directory."""
     run_dir: Directory | None = None
     """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
     where unset."""

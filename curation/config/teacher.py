@@ -196,7 +196,7 @@ class AnswersConfig(Section):
 
 
 class AskConfig(AnswersConfig):
-    """How a model is asked, whichever model it is."""
+    """The settings by which any model is asked for answers."""
 
     SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "chunk_seconds", "max_error_rate"})
     """Keys that change how rows are spread over actors, not what is answered."""
@@ -256,7 +256,7 @@ class AskConfig(AnswersConfig):
 
     @property
     def first_chunk_rows(self) -> int:
-        """Rows of a chunk as long as nobody knows how long a row takes."""
+        """The number of rows of the first chunks, before the time of a row is known."""
         return min(self.chunk_rows, FIRST_CHUNK_ROWS) if math.isfinite(self.chunk_seconds) else self.chunk_rows
 
 

@@ -120,7 +120,7 @@ class Classification(Domain):
 
     @classmethod
     def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
-        """Return the class's own; where rows have several classes, an answer that is written has a line for each."""
+        """Return the traits of the domain; with ``multi`` a written answer has a line for each class."""
         lines = make_greedy_defaults(512, "world_knowledge", stop=("\n\n",))
         return DomainTraits(lines if options.get("multi", False) is not False else cls.defaults, cls.answering)
 

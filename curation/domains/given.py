@@ -61,10 +61,10 @@ GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
 
 
 class GivenLabels(_Around):
-    """The same domain, which also reads the columns with labels made elsewhere.
+    """A wrapper of a domain that also reads the columns with labels made elsewhere.
 
-    A domain may have a method ``unordered``: itself for rows whose answers are shown in the order of their columns; and
-    ``restated``: a text that it cannot parse as a completion that states the same answer, or None.
+    The domain may have two methods: ``unordered`` returns the domain for rows whose answers are shown in the order of
+    their columns; ``restated`` turns a text that it cannot parse into a completion with the same answer, or None.
     """
 
     both_orders = False

@@ -61,7 +61,7 @@ def hash_question(domain: str, identity: Identity) -> int:
 
 
 def match_questions(one: Identity, other: Identity) -> Rule | None:
-    """Return in which way two rows ask the same question; ``None`` if they do not.
+    """Return the rule by which two rows ask the same question, or ``None`` if they do not.
 
     The texts are equal, and so are the parts (``same``), or the sets of parts (``permuted``), or the rows share at
     least two parts (``near_copy``; one if both have two). Many questions have the text "Which of the following is

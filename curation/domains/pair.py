@@ -76,9 +76,9 @@ class AnswerPair(Domain):
             if not isinstance(column, str) or not column.strip():
                 raise ConfigError(f"domain.{key}: {column!r} is no column; give its name")
         if by not in ("judge", "likelihood"):
-            raise ConfigError(f"domain.by: {by!r} is neither judge nor likelihood")
+            raise ConfigError(f"domain.by: {by!r} is neither judge nor likelihood; give one of them")
         if not isinstance(both_orders, bool):
-            raise ConfigError(f"domain.both_orders: {both_orders!r} is neither true nor false")
+            raise ConfigError(f"domain.both_orders: {both_orders!r} is neither true nor false; give one of them")
         for key, text in (("guidelines", guidelines), ("cue", cue)):
             if not isinstance(text, str):
                 raise ConfigError(f"domain.{key}: {text!r} is no text; give one, or leave it out")
@@ -173,7 +173,7 @@ class AnswerPair(Domain):
         return format_continuation(str(example["question"]), str(example[label]))
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the label whose answer the completion states, up to white space; ``None`` if there is none."""
+        """Return the label of the answer that the completion states, up to white space; ``None`` if neither."""
         stated = completion.split()
         return next((label for label in _LETTERS if self.answer(label, example).split() == stated), None)
 

@@ -18,9 +18,9 @@ from curation.domains.turns import read_cell_text
 from curation.errors import RowError
 
 MOST_CHARACTERS = 1_000_000
-"""Characters of a rendered text, and of any text that a template makes on the way."""
+"""The maximum number of characters of a rendered text, and of any text made while it is rendered."""
 MOST_WORK = 10_000_000
-"""Characters that the rendering of one row makes in all; a turn of a loop counts as ``TURN``."""
+"""The maximum number of characters made while one row is rendered; an iteration of a loop counts as ``TURN``."""
 TURN = 1_000
 _FOR_MISSING = ("default", "d")
 # fmt: off
@@ -47,11 +47,11 @@ class WorkBudget(threading.local):
     left = MOST_WORK
 
     def refill(self) -> None:
-        """Begin a row."""
+        """Restore the whole budget, before another row is rendered."""
         self.left = MOST_WORK
 
     def spend(self, amount: int) -> None:
-        """Pay.
+        """Subtract an amount of work from the budget.
 
         Raises:
             RowError: ``too_long``: nothing is left.

@@ -60,7 +60,7 @@ class UnseenLabels:
     num_rows: int
     """Rows among them whose label is unseen."""
     num_labels: int
-    """Different unseen labels."""
+    """The number of different unseen labels."""
     most: dict[str, int]
     """The most frequent of these, with their rows."""
 

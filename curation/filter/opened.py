@@ -162,9 +162,9 @@ def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
 def open_filter(
     config: FilterConfig, package: TrustPackage, teacher: ModelRef | None, *, recut: bool, guard: lease.Guard
 ) -> OpenedFilter:
-    """Open the output of a filter, checked against its configuration; files that are new in the pool are a new round.
+    """Open the output of a filter and check it against its configuration; new files in the pool form a new round.
 
-    Nothing is written before :meth:`OpenedFilter.save`; ``guard`` is called before anything there is changed for good.
+    Nothing is written before :meth:`OpenedFilter.save`; ``guard`` is called before each irreversible change.
 
     Raises:
         UserError: the output belongs to another package or pool, or a file changed or is gone.

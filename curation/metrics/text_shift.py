@@ -18,7 +18,7 @@ from curation.metrics.shift import MAX_ROWS, MIN_ROWS, Shift, draw_stratified, r
 INPUTS = "questions (their words)"
 NUM_HASHES = 1 << 16
 MAX_HASHES = 100_000
-"""The most pairs of a text and a hash in a sample that is kept; each takes 4 bytes."""
+"""The maximum number of pairs of a text and a hash in a stored sample; a pair takes 4 bytes."""
 Words = Any
 """How often each hash occurs in each text, with a sign by the word: a sparse matrix of int16, [N, NUM_HASHES]."""
 
@@ -34,7 +34,7 @@ def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> S
 
 
 def compare_with_words(source_NW: Words, pool: Sequence[str], *, seed: int) -> Shift:
-    """Compare texts, of which each counts once, with the words of others (:func:`sample_words`)."""
+    """Compare texts, each counted once, with the sampled words of other texts (:func:`sample_words`)."""
     rng = np.random.default_rng(seed)
     return _compare(source_NW, _hash_words(_draw_texts(pool, rng)), rng)
 

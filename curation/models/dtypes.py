@@ -73,9 +73,9 @@ def settle_ask(ask: Ask, model: ModelRef | None) -> Ask:
 
 
 def settle_cpus(recorded: bool | None) -> bool:
-    """Return whether ``auto`` takes bfloat16 of checkpoints that CPUs are asked about, from now on in this process.
+    """Decide for this process, and return, whether ``auto`` means bfloat16 for checkpoints that run on CPUs.
 
-    ``recorded``: what the run began with; ``None``: it begins here, and this processor decides.
+    ``recorded``: the decision with which the run began; ``None``: the run begins here, and this processor decides.
     """
     _taken_on_cpus[:] = [find_bfloat16_flag() is not None if recorded is None else recorded]
     return _taken_on_cpus[0]

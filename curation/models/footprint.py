@@ -27,7 +27,7 @@ QK_NORMS = {"qwen3": "head", "gemma3_text": "head", "olmo2": "all"}
 BIASED = {"qwen2": "qkv"}
 """Families whose projections have biases that the configuration does not name."""
 FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
-"""Values of ``model_type`` whose parameters are counted."""
+"""The values of ``model_type`` whose parameters this module can count."""
 
 
 @dataclass(frozen=True, kw_only=True)

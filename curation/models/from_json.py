@@ -92,7 +92,7 @@ def _load_backend(path: str, modified_ns: int, size: int) -> Any:
 
 
 class JsonTokenizer:
-    """Tokens of texts, by the methods of transformers' tokenizers that counting takes."""
+    """A tokenizer with those methods of transformers' tokenizers that counting tokens needs."""
 
     def __init__(
         self, name_or_path: str, backend: Any, special: Mapping[str, str], settings: JsonView, chat_template: str | None

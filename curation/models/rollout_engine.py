@@ -11,7 +11,7 @@ MAX_RUNNING = 256
 UNKNOWN_SHARE = 0.3
 """The share of the GPU where the model's sizes are not known."""
 KEPT_FREE = 0.1
-"""The share of a GPU that is left to the allocator's gaps, and to what the arithmetic does not count."""
+"""The share of a GPU that stays free for gaps of the allocator and for memory that the estimate leaves out."""
 ALLOWANCE = 1.5 * GIB
 """Bytes of an engine's activations, CUDA graphs and communication buffers; an assumption."""
 

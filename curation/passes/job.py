@@ -96,7 +96,7 @@ class ChunkWorker(ABC, Generic[Part]):
 
     @property
     def slots(self) -> int | None:
-        """The rows that the model answers side by side; ``None`` where each takes time of its own."""
+        """The number of rows that the model answers at once; ``None`` if it answers one after another."""
         return None if self.meter is None else getattr(self.meter.teacher, "slots", None)
 
     @abstractmethod

@@ -80,9 +80,9 @@ class WorkQueue:
         await self._tell()
 
     async def take(self, pass_id: str, num_taken: int) -> Taken:
-        """Return what was written, but for the first ``num_taken`` parts, which the driver has; wait a while for it.
+        """Return the written parts after the first ``num_taken``, which the driver has; wait at most ``TAKE_SECONDS``.
 
-        The last part and an error are not waited for.
+        It returns at once after an error, or if no part is left to wait for.
         """
         mine = self._passes[pass_id]
         until = time.monotonic() + TAKE_SECONDS
@@ -110,10 +110,10 @@ class WorkQueue:
         return mine.parts[num_taken - mine.num_taken :]
 
     async def look(self, pass_id: str | None) -> Look:
-        """Return how far a pass is, and which actors there are.
+        """Return the progress of a pass and the numbers of actors.
 
-        Its time of actors: an actor counts from the start of its process on. Its time is divided among the chunks that
-        it has, and an idle actor's among all passes under way; between two passes nobody is charged.
+        The time of an actor counts from the start of its process. It is charged to the passes of the chunks that the
+        actor has; that of an idle actor to all passes under way, and to none between two passes.
         """
         self._charge()
         living = sum(map(self._is_alive, self._actors.values()))

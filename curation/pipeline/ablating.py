@@ -61,7 +61,7 @@ def _check(ablation: Ablation, variant: Variant) -> None:
     if ablation.config.students and not config.generations:
         raise ConfigError(f"{where}: students: the run has no generations, so that nothing is trained")
     if ablation.config.students and config.splits.test is None:
-        raise ConfigError(f"{where}: students: the run has no test split, so that nothing is tested; add splits.test")
+        raise ConfigError(f"{where}: students: true needs a test split; add splits.test, or leave students out")
 
 
 def compute_shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> dict[str, float]:

@@ -42,7 +42,7 @@ class GenerationSpec:
     repeats: FindRepeats
     """Finds the pool rows that repeat a question."""
     sizes: Mapping[str, int]
-    """Rows of the splits; of the pool those of the generation's share."""
+    """The number of rows of each split; of the pool only the generation's share."""
     pool_files: Sequence[SourceFile] = ()
     base: Model | None = None
     """The model that its students are trained from; ``None`` where none are."""

@@ -33,7 +33,7 @@ def find_known_checker(domain: DomainConfig) -> str | None:
 
 
 def require_checkers(config: RunConfig) -> None:
-    """Refuse a run whose rows are graded by a program that is not there, or that this machine grants no sandbox.
+    """Refuse a run whose rows are graded by a program that is not there, or that this machine allows no sandbox.
 
     Raises:
         ConfigError: names it.

@@ -92,7 +92,7 @@ class OpenedRun(Opened[RunConfig]):
         yield from iter_type_lines(config)
 
     def note(self, stage: Stage, rows: int, seconds: float) -> None:
-        """Keep how long a stage took beside the run directory, for the plans of later runs."""
+        """Record the duration of a stage in a file beside the run directory, for the plans of later runs."""
         history.note(self.config.directory, stage, rows, seconds)
 
 

@@ -106,7 +106,7 @@ def _make_shots_finder(
 
 @contextmanager
 def scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
-    """Yield a folder that every actor can reach, by the run directory or on this machine alone; remove it after."""
+    """Yield a temporary folder that every actor can reach: beside the run directory, or local on one machine."""
     if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
         with tempfile.TemporaryDirectory(prefix="curate-probe-") as local:
             yield to_place(local)

@@ -33,7 +33,7 @@ from curation.telemetry.metrics import Telemetry
 
 
 class Unfinished(Exception):
-    """A run is asked for its results, and a stage of it is not done."""
+    """The error of reading the results of a run before all its stages are done."""
 
     def __init__(self, stage: str, why: str, redo: str = "") -> None:
         super().__init__(stage, why, redo)

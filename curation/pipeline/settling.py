@@ -37,9 +37,9 @@ class SettledRun(NamedTuple):
 
 
 def settle(config: RunConfig) -> SettledRun:
-    """Return the configuration with its classes, and by source the domain's options that its labelled rows decide.
+    """Return the configuration with its classes and, by source, the options of the domain that labelled rows decide.
 
-    Of a run directory that has been opened before they are those that it began with.
+    A run directory that was opened before keeps those that it began with.
 
     Raises:
         ConfigError: the rows do not decide; the message names the key.
@@ -107,7 +107,7 @@ def _iter_labelled(
 def with_split_classes(config: RunConfig) -> RunConfig:
     """Return the configuration with all classes: where ``domain.classes`` is left out, those of the labelled split.
 
-    Of a run directory that has been opened before they are those that it began with.
+    A run directory that was opened before keeps those that it began with.
 
     Raises:
         ConfigError: the labelled split's rows have no such classes, fewer than two labels, or too many.

@@ -43,7 +43,7 @@ def describe_amount(name: str, value: float | None) -> str:
 
 
 def compute_amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
-    """Return hours of what actors take."""
+    """Return the hours of GPUs, CPUs and nodes that a number of actor hours takes."""
     each = workforce["each"]
     found = {"gpu_hours": scale_estimate(actor_hours, each["GPU"])} if each.get("GPU") else {}
     return {

@@ -38,7 +38,7 @@ class NearCopies:
     """Selected rows, the questions that they ask but for near-copies, and the same of as many labelled rows."""
 
     num_rows: int
-    """Rows that were compared: of a large selection a draw."""
+    """The number of rows compared; of a large selection, those of a sample."""
     num_questions: int
     num_compared: int
     """Labelled rows, and as many selected ones."""
@@ -61,7 +61,7 @@ class Texts:
     labels: Sequence[str | None]
 
     def taken(self, places_M: Int64s) -> "Texts":
-        """Return the rows at these places."""
+        """Return the texts and labels at the positions ``places_M``."""
         return Texts(texts=[self.texts[m] for m in places_M], labels=[self.labels[m] for m in places_M])
 
 

@@ -36,7 +36,7 @@ class ReviewedPurity:
     """Selected rows on which they were unsure or disagreed; no number counts them."""
     people: int
     purity: Estimate
-    """95 % interval, of a finite population drawn by strata."""
+    """The share of right labels with its 95 % interval, for a finite population sampled by strata."""
     decisive: Estimate
     """The same with the interval by which the verdict is decided."""
     trust: float

@@ -38,7 +38,7 @@ class PassRecord:
 
     name: str
     model: str
-    """The one that was asked; "scripted" for a teacher without weights."""
+    """The model that was asked; "scripted" for a teacher without weights."""
     backend: str
     rows: int
     seconds: float

@@ -125,7 +125,7 @@ def describe_trust(kind: str | None, choice: Mapping[str, object] | None) -> str
 
 
 def describe_winner(name: str, where: str, num_rows: int, found: Json) -> str:
-    """Return in a sentence whether a trust function or the best free signal ranks better, as the trust table says."""
+    """Return a sentence that says whether a trust function or the best free signal ranks better, by the trust table."""
     signal, auc, purity = describe_name(found["signal"]), found["auc"], found["purity"]
     rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
     by = f"purity of the first {found['num_top']:,} {_format_points(purity)}"

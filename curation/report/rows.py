@@ -91,7 +91,7 @@ class Judged:
 
     @property
     def one_a_cluster(self) -> "Judged":
-        """Rows that count as independent draws, where rows have clusters; else all."""
+        """One row of each cluster, which count as independent draws; all rows if there are no clusters."""
         if self.cluster_N is None:
             return self
         assert self.question_N is not None, "grades have both"

@@ -48,7 +48,7 @@ def find_chance_level(evidence: Evidence) -> Finding | None:
 
 
 def free_signal(evidence: Evidence) -> Finding | None:
-    """Find whether a free signal ranks better; intervals hold for all together (``rivals.find_rivals``)."""
+    """Return a finding if a free signal ranks better than trust, by the simultaneous intervals of ``find_rivals``."""
     found = find_better_signal(evidence)
     if found is None:
         return None
@@ -107,7 +107,7 @@ def find_no_use(evidence: Evidence) -> Finding | None:
 
 
 def find_few_rows(evidence: Evidence) -> Finding | None:
-    """Find whether too few rows are outside the fit, unless people checked the selection."""
+    """Return a finding if too few rows are outside the fit, unless people checked the selection."""
     if _is_checked(evidence):
         return None
     known = [quality for quality in (evidence.validation, evidence.pool) if quality is not None]
@@ -128,7 +128,7 @@ def find_few_rows(evidence: Evidence) -> Finding | None:
 
 
 def find_worse_than_constant(evidence: Evidence) -> Finding | None:
-    """Find whether the Brier score of trust is above that of the best constant."""
+    """Return a finding if the Brier score of trust is above that of the best constant."""
     for where, quality in list_measured_sets(evidence):
         if quality.brier_excess.low > 0:
             return CARE, (

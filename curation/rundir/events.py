@@ -80,7 +80,7 @@ class File:
                 logger.warning("%s: events are not written (%s)", self._path, error)
 
     def last(self, num_bytes: int) -> list[str]:
-        """Return the whole lines of the end of that length."""
+        """Return the complete lines among the last ``num_bytes`` bytes."""
         try:
             with open_file(self._path, os.O_RDONLY | os.O_NOFOLLOW) as file:
                 start = max(0, file.seek(0, os.SEEK_END) - num_bytes)

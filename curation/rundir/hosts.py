@@ -20,7 +20,7 @@ class Host:
     """The host that a stage needs. Stages that ask for the same host share one start."""
 
     name: str
-    """Stages may use a host of the same name at the same time if it is ``shared``."""
+    """A fingerprint of what the host loads. Stages use hosts of equal names at the same time if ``shared``."""
     kind: str
     """An idle host serves any stage of the same kind; equal names have equal kinds."""
     shared: bool

@@ -38,7 +38,7 @@ _ROW = np.dtype([("key", np.uint64), ("tie", np.uint64), ("label", np.uint64), (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capped:
-    """The rows that the walk takes of some rows, best first."""
+    """The rows selected from a set of rows under a cap, best first."""
 
     rows_n: npt.NDArray[np.void]
     num_scored: int

@@ -42,7 +42,7 @@ CHECK_ROWS = 1000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldOut:
-    """Labelled rows, drawn as the pool's are, on which neither function was fitted; M of them in any order."""
+    """M labelled rows in any order, drawn like those of the pool, on which neither function was fitted."""
 
     first_M: Float64s
     """The raw score that is known after the prompt; NaN for a row that has none and always passes."""

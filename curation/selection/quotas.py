@@ -57,7 +57,7 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
 
 
 class ByStratum(ABC):
-    """Quotas by difficulty bin, in proportion to weights that no bin's size is exceeded by."""
+    """Quotas by difficulty bin, in proportion to weights and never above the size of the bin."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """Return each bin's top rows, by :class:`TopN` within the bin, ranked together.

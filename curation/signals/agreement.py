@@ -28,10 +28,10 @@ class EnsembleAgreement(SignalMethod):
 
 
 class SelfConsistency(SignalMethod):
-    """Share of ``num_samples`` sampled labels that are the weak label.
+    """Share of ``num_samples`` sampled labels that equal the weak label.
 
-    Where options are scored nothing is sampled: the share that samples would tend to, the chosen option's probability
-    among the options at this temperature, is read from one pass; by calibrated scores where the choice is calibrated.
+    Where options are scored, nothing is sampled: one pass gives the limit of that share, which is the probability of
+    the chosen option among the options at this temperature. A calibrated choice uses calibrated scores.
     """
 
     name = "self_consistency"

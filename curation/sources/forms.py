@@ -16,7 +16,7 @@ from curation.json_types import Json
 from curation.registry import FORMS, load_code
 
 ROWS = "rows"
-"""The form of rows that are their columns as they stand."""
+"""The form of rows whose columns are read as they are."""
 _CHOICES = re.compile(r"""\s*\{\s*["']choices["']""")
 
 

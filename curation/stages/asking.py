@@ -57,7 +57,7 @@ class TeacherUse(Inputs):
 
     @property
     def host(self) -> Host:
-        """The actors of this model, or those of another one with equal resources and calls at once."""
+        """The actors of this model, shared with models of equal resources and calls at once."""
         model = str(self.model) if isinstance(self.model, Out) else to_plain_json(self.model, {})
         name = fingerprint([model, str(self.backend), to_plain_json(self.engine, {})])
         kind = name
@@ -115,7 +115,7 @@ class TeacherUse(Inputs):
 
     @property
     def name(self) -> str:
-        """The adapter, the model, a server's name for it, or the backend where it needs none."""
+        """The name of the adapter, the model or the server's model; of the backend if it needs no model."""
         if self.model is None:
             return str(self.backend) if self.ask.endpoint is None else self.ask.endpoint.model
         return self.model.adapter or self.model.base

@@ -26,7 +26,7 @@ _TOKENS = {ORDER_PROMPT_TOKENS: "num_prompt_tokens", ORDER_OUTPUT_TOKENS: "num_o
 
 
 def get_other_order(domain: Domain) -> OtherOrder | None:
-    """Return the function from a label and an example to both in the other order; ``None``: one order is asked."""
+    """Return the function that puts a label and its example into the other order, or None if one order is asked."""
     found: OtherOrder | None = getattr(domain, "other_order", None)
     return found if getattr(domain, "both_orders", False) else None
 

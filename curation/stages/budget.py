@@ -46,7 +46,7 @@ class ComputedBudget:
     """The number of rows, and how it was determined."""
 
     n: int
-    """0 only if no risk-controlled threshold could be certified."""
+    """The number of rows to select; 0 only if no risk-controlled threshold could be certified."""
     rule: str
     reference: str
     """The arm whose scores the rule reads, if it reads any."""
@@ -81,11 +81,12 @@ def resolve(
     classes: Sequence[str] | None = None,
     seed: int,
 ) -> ComputedBudget:
-    """Return the budget over the pool's scored ``labels``; ``measured`` is a ``fit_purity``'s split (``purity_split``).
+    """Compute the number of rows to select from the pool's scored ``labels``.
 
-    Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
-    them; all count the rows of a question in ``repeats`` once. Rows whose label is not among ``seen`` rank last. A
-    ``share`` is a share of all labelled rows, with those that a first cut dropped.
+    ``measured`` is the split of ``BudgetConfig.purity_split``. Rows of ``too_long`` are never selected, so rules that
+    count rows (right weak labels, rows above a threshold) skip them; all count the rows of a question in ``repeats``
+    once. Rows whose label is not among ``seen`` rank last. A ``share`` is a share of all labelled rows, with those that
+    a first cut dropped.
 
     Raises:
         BudgetError: the budget is 0.

@@ -49,7 +49,8 @@ class ChoiceInputs(Inputs):
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows whose question another one asks, too (schema ``schemas.REPEATS``); None: there are none."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
-    """The source split with its gold labels, by which a label of the pool is unseen; None: none is."""
+    """The source split with its gold labels: a label of the pool that it lacks is unseen. None: no label counts as
+    unseen."""
     measured: ScoredSplit
     """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: ScoredSplit | None
@@ -59,7 +60,7 @@ class ChoiceInputs(Inputs):
     declared: Mapping[str, Any] = field(default_factory=dict)
     """:func:`collect_declared`, so that another line of a registry is another selection."""
     classes: Classes | None = None
-    """The classes among which places are divided; None: they are not."""
+    """The classes among which places are divided; None: places are not divided."""
     left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[assignment]
     """Rows that features leave out of arms which rank as the reference arm (``schemas.LEFT_OUT``), by feature."""
     seed: int

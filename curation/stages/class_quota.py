@@ -53,7 +53,7 @@ class Classes(Inputs):
 
 
 def describe_quota(selection: SelectionConfig, domain: Domain) -> str | None:
-    """Return places by class of a run in words, for ``curate validate``; None where there are no classes."""
+    """Return a description of a run's places by class for ``curate validate``, or None if it has no classes."""
     classes = _get_classes(domain)
     if classes is None or len(classes) < 2:
         return None

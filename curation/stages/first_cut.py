@@ -151,7 +151,9 @@ def write_cut_target(
         raw.append(_mask_unselectable(batch, function.raw_score(batch)))
     ids_N, raw_N = np.concatenate(ids), np.concatenate(raw)
     if not len(ids_N):
-        raise UserError(f"{labels.uri}: no answered row to fit a first cut on")
+        raise UserError(
+            f"{labels.uri}: no answered row to fit a first cut on; `curate inspect` shows why its rows failed"
+        )
     order = np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
     chosen_N = np.zeros(len(ids_N), dtype=np.bool_)
     chosen_N[order[: round(keep * len(ids_N))]] = True

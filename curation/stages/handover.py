@@ -49,12 +49,12 @@ class HoldOut(Stage):
         """Rows of each split that was compared."""
 
     trained: InEach[TableRef]
-    """Selections, by whom they trained."""
+    """Selections by the student that was trained on them."""
     splits: InEach[TableRef]
     share: Json
     """The :class:`curation.stages.label.RowShare` of the pool that the generation labels, as JSON."""
     teacher: str = setting()
-    """Who is to answer, in words."""
+    """A description of the model that answers."""
 
     def run(self, task: Task) -> Done:
         """Compare row ids."""

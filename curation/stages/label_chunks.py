@@ -44,7 +44,7 @@ class LabelsJob(TeacherJob):
 
     labels_uri: str
     reduction: Reduction | None = None
-    """Takes the place of the hidden states where not all of them are stored."""
+    """The reduction to store in place of the hidden states; ``None``: all of them are stored."""
 
     def full_schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels with all states."""

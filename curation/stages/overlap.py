@@ -38,7 +38,7 @@ _HELD_OUT = ("test", "probe-")
 
 
 def rank(split: str) -> int:
-    """Return the rank of a split in the order of keeping; a question stays in the split with the smallest rank."""
+    """Return the priority of a split; a question in several splits stays in the one with the smallest number."""
     return next(place for place, name in enumerate(_ORDER) if split.startswith(name))
 
 

@@ -60,15 +60,15 @@ class PoolScores:
     left_out: tuple[TableRef, ...] = ()
     """Nor are the rows of these tables."""
     only: BitMap64 | None = None
-    """No other row is ever selected; None: all may be."""
+    """The rows that may be selected; None: all."""
     unread_last: bool = False
-    """Rows of which a signal could not be read rank last; else they are never selected."""
+    """Whether rows whose signal could not be read rank last; otherwise they are never selected."""
     seen: tuple[str, ...] | None = None
     """Rows with another label rank last, with a trust of 0; None: none does."""
 
     @cached_property
     def num_rows(self) -> int:
-        """All of them, also those that are never selected."""
+        """The number of labelled rows, also of those that are never selected."""
         return sum(io.count(ref, filter=io.make_answered_filter(ref)) for ref in (self.labels, *self.further))
 
     @cached_property

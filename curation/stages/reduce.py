@@ -33,7 +33,7 @@ class Projected:
     projection: ProjectionRef
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """Return ``schemas.make_projected_schema``."""
+        """Return the schema of labels with the projection in place of the states."""
         from curation.trust.pca import load_projection
 
         return schemas.make_projected_schema(labels, load_projection(self.projection).size)

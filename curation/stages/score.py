@@ -83,7 +83,7 @@ def score_fields(names: Iterable[str]) -> list[pa.Field]:
 def compute_score_columns(
     labels: pa.RecordBatch, fitted: Mapping[str, TrustRef], *, of_source: bool = False
 ) -> dict[str, pa.Array]:
-    """Return the columns of :func:`score_fields`, by name, in its order; ``of_source`` as for :func:`score`."""
+    """Return the scores of labels by column, ordered as :func:`score_fields`; ``of_source`` as in :func:`score`."""
     columns = {}
     for name, ref in fitted.items():
         function = _load_function(ref)

@@ -107,14 +107,14 @@ def make_missed_error(arm: str, key: str, why: str) -> RunFailedError:
 
 @dataclass(frozen=True, kw_only=True)
 class SignalJob(TeacherJob):
-    """Ask a signal of rows that have a weak label.
+    """The job that computes a signal of rows that have a weak label.
 
     ``decoding`` is that of the labelling pass (of the judge: its own).
     """
 
     ask: Ask
     labels: TableRef
-    """The labels of the examples, those labelled without error at most."""
+    """The labels of the examples; rows with a labelling error are skipped."""
     reward: RewardConfig | None = None
     """A reward model with a head of its own, which is no teacher."""
     gold: TableRef | None = None

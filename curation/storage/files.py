@@ -13,10 +13,10 @@ from typing import BinaryIO, cast
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Return a file, open without a buffer.
+    """Open a regular file without a buffer.
 
     Raises:
-        OSError: it cannot be opened, or is something else.
+        OSError: the file cannot be opened, or is no regular file.
     """
     number = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # opening a pipe would wait for its other end
     mode = os.fstat(number).st_mode
@@ -56,9 +56,10 @@ os.umask(_UMASK)
 
 
 def open_to_readers(path: Path) -> None:
-    """Give a file, or the files in a folder, the mode of a new one, if only their owner may read them.
+    """Give a file, or the files in a folder, the default mode if only their owner may read them.
 
-    safetensors writes such files, and run directories are shared. What another driver removes meanwhile is left.
+    safetensors writes such files, and run directories are shared. Files that another driver removes meanwhile are
+    skipped.
     """
     for found in [path] if path.is_file() else list(path.rglob("*")):
         with suppress(FileNotFoundError):

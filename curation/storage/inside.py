@@ -55,7 +55,7 @@ def to_record(value: object, home: Place) -> Any:
 
 
 def from_record(value: object, home: Place) -> Any:
-    """Return the inverse of :func:`to_record`, for where the directory is now."""
+    """Return a recorded value with the paths of the directory's present place: the inverse of :func:`to_record`."""
     root = str(home.absolute())
 
     def change(text: str) -> str:

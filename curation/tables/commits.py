@@ -37,7 +37,8 @@ logger = get_logger(__name__)
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
-"""The pause before the second attempt of a commit; it doubles each time (51 s in all): a store may be down a while."""
+"""Seconds before the second attempt of a commit. They double each time, to 51 s in all, because a store may be
+unavailable for some time."""
 WRITTEN = pa.schema(
     [
         ("uri", pa.string()),

@@ -134,11 +134,11 @@ class MergedFragments(NamedTuple):
 
 
 class Merger:
-    """Merges small fragments of a table in Ray tasks while a committer, the only one to commit, adds to it.
+    """The merging of small fragments of a table in Ray tasks, beside the one committer that adds to it and commits.
 
     It merges fragments of about the same size as soon as there are ``FANOUT`` of them, or together they are as large as
-    a fragment is to be. So a row is written anew some three times at most, and a version names no more than some
-    hundred small fragments. The table's first fragment stays: each commit names it.
+    a fragment is to be. So a row is rewritten about three times at most, and a version has at most some hundred small
+    fragments. The first fragment of the table is kept, because each commit names it.
     """
 
     def __init__(self, uri: str, fragment_mb: int) -> None:

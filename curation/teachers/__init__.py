@@ -150,7 +150,7 @@ def can_gate(backend: str) -> bool:
 
 
 def get_engine_key(config: AskConfig) -> Json:
-    """Return the configuration that forces a restart; the same key and model reuse the teacher."""
+    """Return the settings that a loaded teacher depends on; equal settings and models reuse the teacher."""
     return {"backend": config.backend, **_load_class(config).engine_key(config)}
 
 

@@ -29,7 +29,7 @@ class OfTokens(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self | None:
-        """Return the summary of all tokens' numbers; ``None`` if there are none."""
+        """Return a summary of the numbers of all tokens, or ``None`` if there are no tokens."""
         return cls(sum(values) / len(values), min(values), values[0], values[-1]) if values else None
 
 

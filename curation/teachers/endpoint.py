@@ -321,7 +321,7 @@ class _ServersTokens:
 def _parse_tokens(found: JsonView, used: Usage) -> list[int]:
     tokens = found.get("tokens")
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise UnreadableError("no tokens")
+        raise UnreadableError("no list of token ids")
     return tokens
 
 

@@ -85,13 +85,13 @@ class Billed(NamedTuple, Generic[Made]):
 
 
 class EvenPace:
-    """Spreads amounts evenly, so many a minute."""
+    """A limit of so many units a minute, spread evenly."""
 
     def __init__(self, per_minute: float) -> None:
         self._seconds, self._free = 60.0 / per_minute, 0.0
 
     def take(self, amount: float, now: float) -> float:
-        """Take an amount; seconds to wait before it is used."""
+        """Take an amount and return the seconds to wait before using it."""
         begin = max(now, self._free)
         self._free = begin + amount * self._seconds
         return begin - now

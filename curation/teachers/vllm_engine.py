@@ -217,7 +217,7 @@ class Engine:
                 inbox.append((output.request_id, tag, output))
 
     def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
-        """Return the tap's data of finished requests, by name and number of answer tokens; it forgets them."""
+        """Return, and remove from the tap, the data of finished requests, given by name and number of answer tokens."""
         asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
         collected: Collected = self._call_workers("tap_collect", asked)[0]
         return collected

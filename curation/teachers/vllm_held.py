@@ -18,7 +18,7 @@ OPTIONS = "options"
 
 
 class HeldWalks:
-    """The walks of a worker's requests that are held to options."""
+    """The paths through the options' tries of the requests whose answers must be an option, on one worker."""
 
     def __init__(self) -> None:
         self._walks: dict[str, tuple[Walk, frozenset[int]]] = {}

@@ -43,10 +43,10 @@ def say(text: str) -> None:
 
 
 def is_too_quiet(begun: float, patience: float = 1.2) -> bool:
-    """Return whether nothing was said for longer than work that began at that time (monotonic) is to be silent.
+    """Return whether work that began at ``begun`` (monotonic seconds) has printed nothing for too long.
 
-    ``patience``, in intervals between two lines of a stage, leaves room for who has more to say: progress comes first.
-    Where nothing at all was said since then, it is a little less than one: nobody is about to.
+    ``patience`` is the silence allowed, in intervals between two lines of a stage; above one, lines on progress come
+    first. It is below one if nothing was printed since the work began, because then no such line is due.
     """
     now = time.monotonic()
     patience = patience if _said > begun else 0.7

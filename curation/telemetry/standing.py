@@ -143,7 +143,7 @@ class Standing:
 
 
 def format_speed(rows_per_second: float) -> str:
-    """Return a speed in words: below 10 rows/s with two digits, since a slow model is not one of 0 rows/s."""
+    """Return a speed as text, below 10 rows/s with two digits, so that a slow model does not show 0 rows/s."""
     return f"{rows_per_second:,.0f}" if rows_per_second >= 9.95 else f"{rows_per_second:.2g}"
 
 

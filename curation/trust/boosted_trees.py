@@ -117,7 +117,7 @@ class BoostedTrees(StateTrust):
         return self._weights
 
     def description(self) -> Json:
-        """Add the numbers of a row to the description."""
+        """Return the description with ``size``, the number of inputs of a row."""
         return {**super().description(), "size": self._size}
 
     @classmethod

@@ -35,7 +35,7 @@ def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], des
 
 
 def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitted:
-    """Call ``make`` with the weights and the description that ``ref`` pins.
+    """Load the trust function that ``ref`` pins: return ``make(weights, description)``.
 
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
@@ -50,7 +50,7 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitte
         return make(weights, read_json(directory / DESCRIPTION))
     except (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
             SafetensorError) as error:  # fmt: skip
-        raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
+        raise ModelError(f"{ref.uri}: was not saved by this version ({error})") from error
 
 
 def read_description(ref: TrustRef | ProjectionRef) -> Json:
@@ -62,9 +62,9 @@ def read_description(ref: TrustRef | ProjectionRef) -> Json:
     try:
         found = read_json(to_place(ref.uri) / DESCRIPTION)
     except ValueError as error:
-        raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
+        raise ModelError(f"{ref.uri}: was not saved by this version ({error})") from error
     if not isinstance(found, dict):
-        raise ModelError(f"{ref.uri}: not what this version saved ({DESCRIPTION} is no JSON object)")
+        raise ModelError(f"{ref.uri}: was not saved by this version ({DESCRIPTION} is no JSON object)")
     return found
 
 

@@ -44,7 +44,7 @@ class StateTrust(ABC):
     """
 
     kind: ClassVar[str]
-    """The kind's name on record."""
+    """The name under which the kind is saved."""
     _folded: Any = None
     """The folded weights that :meth:`raw_of` makes when it is first called."""
     default_pca: ClassVar[int | None] = None

@@ -21,7 +21,7 @@ class VllmQuestion:
     model: ModelRef | None
     gpus: bool
     probe: bool
-    """True: start it, in a separate process. False: only check whether it is installed."""
+    """Whether to start vLLM, in a separate process, or only to check that it is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)

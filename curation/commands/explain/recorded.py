@@ -58,7 +58,7 @@ class RecordedRun:
         return {name: TableRef.from_json(value) for tables in found for name, value in tables.items()}
 
     def one(self, ref: TableRef, row_id: int, columns: list[str] | None = None) -> Json | None:
-        """Return the row of a table; ``None`` where it has none of that id."""
+        """Return the row with an id from a table, or ``None`` if there is none."""
         (at,) = io.find_offsets(ref, np.array([row_id], dtype=np.int64))
         if at < 0:
             return None

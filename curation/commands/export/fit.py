@@ -88,7 +88,7 @@ class Fit:
 
     @property
     def seed(self) -> int:
-        """The seed of the fit, by which the source was parted."""
+        """The seed of the fit, which also divided the source into fit and validation rows."""
         return int(self.record.inputs["seed"])
 
     @cached_property

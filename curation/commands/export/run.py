@@ -62,5 +62,8 @@ def get_fitting_stage(config: RunConfig, trust: str) -> str:
 
 
 def get_fitting_class(config: RunConfig, trust: str) -> type[Stage]:
-    """Return the class of that stage; the manifest may keep one of the other class, from before the setting changed."""
+    """Return the class of the stage that fits a trust function.
+
+    The manifest may also hold one of another class, which ran before the setting changed.
+    """
     return Search if trust == REFERENCE_ARM and config.trust.search else FitTrust

@@ -69,7 +69,7 @@ class Student:
         return Position(generation=self.generation, branch=self.name or self.branch, of=self.arm)
 
     def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """Return the record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
+        """Return the record of the first of the stage classes that is done for a split; ``None`` if none is."""
         at = Position(generation=self.generation, branch=self.branch, split=split, of=of)
         return self.manifest.find(at, *classes)
 
@@ -88,7 +88,7 @@ class Student:
 
     @cached_property
     def model(self) -> ModelRef:
-        """The student's weights."""
+        """The reference to the student's weights."""
         return ModelRef.from_json(self.record.outputs["model"])
 
     @cached_property

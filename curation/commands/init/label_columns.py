@@ -44,7 +44,7 @@ class LabelColumn:
 
 
 def label_column(table: TableFiles, column: str) -> LabelColumn | None:
-    """Return the labels of a column whose cells hold several; ``None`` where they evidently do not."""
+    """Return the labels of a column whose cells hold several labels each, or ``None`` if they do not."""
     sample = table.values(column)
     if not sample:
         return None

@@ -8,7 +8,7 @@ ORDERED, OPEN = ("chosen", "rejected"), ("first", "second")
 
 
 def has_preferences(table: TableFiles) -> bool:
-    """Return whether a file has a column with the better answer and one with the worse."""
+    """Return whether a file has both columns of preferences: the better answer and the worse one."""
     return {*ORDERED} <= {*table.columns}
 
 

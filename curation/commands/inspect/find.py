@@ -42,10 +42,10 @@ class FoundTable:
 
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
-    """Return the URI of a table and its version on record (None: the newest).
+    """Return the URI of a table and its recorded version; ``None`` as the version is the newest.
 
     Raises:
-        TableError: nothing has that name, or it is not a Lance table.
+        TableError: no table has that name, or what has it is not a Lance table.
     """
     if name is None:
         _require_table(path)

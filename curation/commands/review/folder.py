@@ -40,7 +40,7 @@ ROWS = pa.schema(
 
 @dataclass(frozen=True)
 class Review:
-    """A review that was drawn."""
+    """A review whose rows have been drawn."""
 
     folder: Path
 

@@ -43,7 +43,7 @@ class Origin:
     run: str
     """The run directory, or the output of a filter."""
     generation: int | None
-    """None of a filter."""
+    """The generation of the run; ``None`` for a filter."""
     arm: str
     """The arm, or the trust function of a filter's package."""
     function: str

@@ -198,7 +198,7 @@ class CommandCheck:
                 _say_unlimited()
             elif not all(facts.get(name, True) for name in UNLIMITED):
                 raise ConfigError(
-                    f"check.command: this machine grants no sandbox, without which {_describe_unlimited(facts)}; it "
+                    f"check.command: this machine allows no sandbox, without which {_describe_unlimited(facts)}; it "
                     "needs Linux, user namespaces (or root) and overlay mounts; give sandbox: none beside command for "
                     "a program that you trust"
                 )
@@ -280,7 +280,7 @@ def require_sandbox() -> None:
 
 
 class Removed:
-    """The check of a trust package whose run graded by a command: it can grade nothing."""
+    """The stand-in for a command check in a trust package, which holds no program: it refuses to grade."""
 
     needs_rows: ClassVar[bool] = True
 

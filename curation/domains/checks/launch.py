@@ -53,7 +53,7 @@ def write(path: str, text: str) -> None:
 
 
 def hurry() -> int:
-    """Come before the command's processes, so that they are counted however many they are; returns the old niceness."""
+    """Raise this process's priority above the command's processes, to keep counting them; return the old niceness."""
     before = os.nice(0)
     with suppress(OSError):
         os.nice(-20)  # root may, for whom the kernel's limit does not hold
@@ -61,7 +61,7 @@ def hurry() -> int:
 
 
 def isolate() -> dict[str, bool]:
-    """Leave network and process table; returns which were left."""
+    """Leave the network and the process table; return which of them were left."""
     uid, gid = os.geteuid(), os.getegid()
     if call("unshare", NEWUSER | ALL):
         inside = uid or NOBODY  # not root there: a root of its own namespace has capabilities

@@ -38,10 +38,10 @@ def dtypes(config: RunConfig, section: AnalyzeConfig) -> Iterator[TypedModels]:
 
 
 def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
-    """Yield in words what of the analysis is left out although the configuration does not say so.
+    """Yield a sentence for each part of the analysis that is left out although the configuration asks for it.
 
     Raises:
-        ConfigError: the run lacks what a stage reads, the engine is not there, or nothing is left to be measured.
+        ConfigError: the run lacks what a stage reads, the engine is not installed, or no part is left.
     """
     engine, gradients = section.engine, section.gradients
     has_moves = get_position_function(get_domain(config.domain_of("pool"))) is not None

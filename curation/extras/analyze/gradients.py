@@ -38,7 +38,7 @@ CHUNK_ROWS = 512
 READ_ROWS = 256
 """Rows that are held in float64 at a time."""
 FEWEST = 20
-"""Rows of an arm with fewer gradients are not compared with others."""
+"""The minimum number of gradients with which an arm is compared with others."""
 
 
 def make_schema(size: int) -> pa.Schema:

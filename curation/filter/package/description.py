@@ -158,9 +158,9 @@ class Description(Section):
     questions: tuple[Question, ...] = ()
     """A few rows of the run; empty where no row of this domain can be written as JSON."""
     trust: str
-    """A name of ``curation.arms.TRUST``."""
+    """The trust function that was asked for, a name of ``curation.arms.TRUST``."""
     kind: str
-    """The kind that was fitted; another than ``trust`` where the run's search or a small source decided for it."""
+    """The kind that was fitted. It differs from ``trust`` if a search or a small source led to another one."""
     inputs: tuple[str, ...]
     """The states and scalar columns that it reads, in order."""
     fit: dict[str, Any]
@@ -182,7 +182,7 @@ class Description(Section):
 
     @property
     def served(self) -> ServedConfig | None:
-        """The model that a server answers for; ``None`` where none does."""
+        """The section of the server that answers; ``None`` if a model here answers."""
         return (self.bought or self.ask).endpoint
 
     @model_validator(mode="after")

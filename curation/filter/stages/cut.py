@@ -154,10 +154,10 @@ class MakeCut(Stage, Packaged):
 
 
 def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
-    """Refuse, before anything is labelled, a rule by which no cut can be made over ``num_rows`` rows.
+    """Refuse, before labelling, a rule that cannot make a cut over ``num_rows`` rows.
 
     Raises:
-        BudgetError: they are fewer than are to be kept, or the share of them is less than one row.
+        BudgetError: the pool has fewer rows than are to be kept, or the share is less than one row.
         UserError: calibration rows are not there, or cannot be read.
     """
     if keep.certified is not None:

@@ -52,7 +52,7 @@ class KeptShift:
 
     @property
     def trust_alarm(self) -> bool:
-        """Whether the trust of what passes is clearly another."""
+        """Whether rows that pass the cut have clearly another trust than calibration rows that pass it."""
         return self.p_value is not None and self.p_value < ALARM_P and (self.distance or 0.0) >= CLEAR_DISTANCE
 
     @property
@@ -174,10 +174,10 @@ class Rows(NamedTuple):
 def compare(
     source: Rows, pool: Rows, calibration_K: Float32s | None, least: np.float32, rounds: tuple[str, ...], *, seed: int
 ) -> KeptShift:
-    """Compare rows of a pool with labelled rows, and those with a score of at least ``least`` with theirs.
+    """Compare rows of a pool with labelled rows: all of them, and those with a score of at least ``least``.
 
-    ``calibration_K``: the scores of calibration rows, None: there are none. With several ``rounds`` all rows are
-    compared as well, for a single round has that test already.
+    ``calibration_K``: the scores of calibration rows, or ``None``. All rows are compared only if there are several
+    ``rounds``, because a single round has had that test already.
     """
     assert pool.score_N is not None, "labels have scores"
     everything = passes = None

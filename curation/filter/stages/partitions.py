@@ -41,7 +41,7 @@ def check_number(folders: Sequence[str]) -> None:
     """Refuse to make more than ``MAX_FOLDERS`` folders.
 
     Raises:
-        ConfigError: the rows that pass have more values.
+        ConfigError: the rows that pass have more than that many values.
     """
     if len(folders) > MAX_FOLDERS:
         raise ConfigError(

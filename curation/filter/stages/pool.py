@@ -34,7 +34,7 @@ class PoolRows:
     """The files of a pool and what is read of them."""
 
     files: tuple[SourceFile, ...]
-    """In the order of their numbers."""
+    """The files, ordered by their numbers."""
     domain: DomainConfig
     columns: tuple[str, ...]
     """Columns of the files to keep beside the domain's own."""
@@ -115,11 +115,11 @@ class ReadPool(Stage):
 
 
 def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
-    """Write the rows that the table does not have yet; the table, and its error rows by kind.
+    """Write the rows that the table lacks; return the table, and the number of its error rows by kind.
 
     Raises:
         SourceError: a column is missing, a file cannot be read, or no row is usable.
-        CommitError: the store refused, or rows in and rows out differ.
+        CommitError: the store refused the commit, or the numbers of rows read and written differ.
         RunFailedError: Ray gave up.
     """
     rows.check()

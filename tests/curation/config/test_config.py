@@ -201,7 +201,7 @@ def test_all_problems_are_told_at_once():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"splits.source.rows": 5}, "splits.source: takes rows or fraction, not both"),
+        ({"splits.source.rows": 5}, "splits.source: takes rows or fraction, not both; leave one out"),
         ({"teacher.model.path": "org/base"}, "teacher.model: takes exactly one of path and init"),
         ({"generations.0.student": {}}, "generations.0.student: takes exactly one of path and init"),
         ({"selection.budget.oracle": True}, "selection.budget: takes exactly one of n, share, oracle, fit_purity,"),

@@ -246,11 +246,11 @@ def without_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_namespaces_a_command_is_refused(checker: Checker, without_namespaces: None, tmp_path: Path) -> None:
     source = f"open({str(tmp_path / 'ran')!r}, 'w')\nprint('true')"
-    with pytest.raises(ConfigError, match=r"grants no sandbox, without which it can use the network.* sandbox: none"):
+    with pytest.raises(ConfigError, match=r"allows no sandbox, without which it can use the network.* sandbox: none"):
         asked(checker(source), ["1"])
     assert not (tmp_path / "ran").exists()
     command.require_sandbox.cache_clear()
-    with pytest.raises(ConfigError, match="grants no sandbox"):  # and a run is, before it begins
+    with pytest.raises(ConfigError, match="allows no sandbox"):  # and a run is, before it begins
         command.require_sandbox()
 
 

@@ -152,7 +152,7 @@ def test_models_and_needs_of_further_students_are_checked_with_the_others() -> N
         ({"base": {"model": TINY}}, "'base' is the name of a model or a line that every run may have"),
         ({"my/one": {"model": TINY}}, "'my/one' cannot be part of a stage's name; take up to 40 letters, digits"),
         ({"_one": {"model": TINY}}, "'_one' cannot be part of a stage's name"),
-        ({"One": {"model": TINY}, "one": {"model": TINY}}, "'One' and 'one' are one name where capitals do not count"),
+        ({"One": {"model": TINY}, "one": {"model": TINY}}, "'One' and 'one' differ in capitals only"),
         ({"one": {}}, "generations.0.students.one: has no model (found: nothing); name its base, e.g. {model: {path"),
         ({"one": STUDENT}, "has no model (found: path); name its base"),
         ({"one": {"model": TINY, "recipe": {"method": "grpo"}}}, "recipe.method: 'grpo' learns from other selections"),

@@ -125,11 +125,11 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
     assert loaded.fit == probe.fit
     np.testing.assert_array_equal(loaded.raw_score(labels), probe.raw_score(labels))
     assert fit(rows).save(tmp_path / "again").digest == ref.digest
-    with pytest.raises(ModelError, match="not what this version saved"):
+    with pytest.raises(ModelError, match="was not saved by this version"):
         load_fitted(_without_states(tmp_path / "probe"))
     with pytest.raises(ModelError, match=r"pinned was .*; fit it again"):
         load_fitted(ref)
-    with pytest.raises(ModelError, match="not what this version saved"):
+    with pytest.raises(ModelError, match="was not saved by this version"):
         load_fitted(_of_another_kind(fit(rows).save(tmp_path / "third"), tmp_path / "third"))
     with pytest.raises(ModelError, match=r"has no weights\.safetensors"):
         load_fitted(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))

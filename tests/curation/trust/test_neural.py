@@ -204,7 +204,7 @@ def test_what_is_no_trust_function_is_refused(tmp_path: Path) -> None:
         load_fitted(ref)
     from curation.trust.saved import pin
 
-    with pytest.raises(ModelError, match="not what this version saved"):
+    with pytest.raises(ModelError, match="was not saved by this version"):
         load_fitted(pin(tmp_path / "trust", TrustRef))
 
 

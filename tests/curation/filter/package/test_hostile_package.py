@@ -181,7 +181,7 @@ def test_a_trust_function_is_made_by_a_class_that_loads_one(
     shutil.copytree(to_place(good.trust.uri), tmp_path / "trust")
     path = tmp_path / "trust/description.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "made_by": made_by}))
-    with pytest.raises(ModelError, match="not what this version saved"):
+    with pytest.raises(ModelError, match="was not saved by this version"):
         load_fitted(saved.pin(tmp_path / "trust", TrustRef))
 
 
