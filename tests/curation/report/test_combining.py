@@ -25,6 +25,8 @@ from curation.rundir.manifest import Manifest
 from curation.stages.numbers import read_numbers
 from curation.storage import lease
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 TEACHER = ROOT / "examples/bases/teacher"
 BASE, TRUTH = "base", "ground_truth"

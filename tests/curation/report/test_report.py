@@ -32,6 +32,8 @@ from curation.report.rows import UNPARSED, judge, rank_for_arm
 from curation.selection.risk import calibrate
 from curation.tables import io, schemas
 
+pytestmark = pytest.mark.long
+
 SEED = 3
 NUM_POOL, NUM_SOURCE, NUM_TEST, N = 400, 300, 250, 120
 GOLD, OTHER = "e2e4", "d2d4"

@@ -43,6 +43,8 @@ from curation.report.samples import collect_samples
 from curation.report.verdict import CARE, RULES, STOP, USE, find_gravest, reach_verdict
 from curation.stages.shift import describe_foreign
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
