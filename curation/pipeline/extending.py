@@ -1,6 +1,5 @@
 """The points of a run at which features (``curation.features``) add stages."""
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +63,8 @@ def describe_candidates(generation: GenerationSpec, record: JsonView) -> Outs:
 def describe_after_selection(generation: GenerationSpec, record: JsonView, *before: Outs) -> Outs:
     """Return what features add after the selection of a generation, with what they added to its pool ``before``."""
     added = (*before, _describe_part("selected", generation.config, generation.tables, record, generation))
-    return {name: {key: out for outs in added for key, out in outs.get(name, {}).items()} for name in ChainMap(*added)}
+    names = dict.fromkeys(name for outs in added for name in outs)
+    return {name: {key: out for outs in added for key, out in outs.get(name, {}).items()} for name in names}
 
 
 def describe_analysis(config: RunConfig, tables: Mapping[str, Table], generations: Sequence[JsonView]) -> list[Outs]:
