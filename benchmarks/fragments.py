@@ -140,8 +140,9 @@ def tiny(directory: Path, num_fragments: int) -> dict[str, float]:
     sealed = timed("record the digests", lambda: seal(directory, "tiny", {"table": ref.to_json()}))
     assert timed("status: existence and sizes", lambda: find_lost(directory, {"tiny": sealed})) == {}
     found = Verified(target=uri)
-    files = {name: ("tiny", content) for name, content in (load(directory, sealed) or {}).items()}
-    timed("verify", lambda: Checker(directory, found, str, lambda _: None).check(files, num_fragments))
+    checker = Checker(home=directory, found=found, redo=str)
+    checker.name(load(directory, sealed) or {}, num_fragments, "tiny")
+    timed("verify", lambda: checker.read(lambda _: None))
     assert not found.damage and found.files > num_fragments
     compacted = timed("compact", lambda: compact(ref, 256))
     assert io.count(compacted) == num_fragments + 1 and len(io.open_table(compacted).get_fragments()) == 1

@@ -23,7 +23,6 @@ from lance.fragment import write_fragments
 from curation.commands.verify.check import verify
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load
-from curation.storage.digest import BLOCK_BYTES
 from curation.tables import commits, io, schemas
 
 CHUNK_ROWS = 16_384
@@ -78,7 +77,7 @@ def read_alone(paths: list[Path]) -> float:
     """Seconds."""
 
     def read(path: Path) -> None:
-        block = bytearray(BLOCK_BYTES)
+        block = bytearray(1 << 20)
         with path.open("rb", buffering=0) as file:
             while file.readinto(block):
                 pass

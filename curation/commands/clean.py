@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import lance
 
@@ -23,7 +23,7 @@ from curation.rundir.manifest import Manifest, record_in
 from curation.rundir.sealed import list_of
 from curation.storage import lease
 from curation.storage.inside import resolve_inside
-from curation.storage.paths import Place, Remote, remove, require_reachable, to_place, walk
+from curation.storage.paths import Place, list_files, remove, require_reachable, to_place, walk
 from curation.tables.versions import parse_version
 
 
@@ -35,13 +35,6 @@ class RemovedFiles:
     versions: int
     files: int
     bytes: int
-
-
-class _ListedFile(NamedTuple):
-    name: str
-    """The path relative to the folder."""
-    bytes: int
-    modified: float
 
 
 def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[RemovedFiles]:
@@ -65,11 +58,11 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
         pinned = manifest.pinned
         superseded = list(_iter_superseded(manifest, before))
         for folder in superseded:
-            files = _list_files(folder)
+            files = list_files(folder)
             if not dry:
                 remove(folder)
                 list_of(folder).unlink(missing_ok=True)
-            yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
+            yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.size for file in files))
         for table in _iter_tables(directory):
             if not any(table.startswith(f"{folder}/") for folder in superseded):
                 removed = clean_table(table, pinned[str(to_place(table).resolve())], before, dry=dry)
@@ -95,18 +88,18 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
         for file in fragment.metadata.files
     }
     unnamed, manifests = [], []
-    for file in _list_files(to_place(uri)):
-        if file.name.startswith("data/") and file.name not in named and file.modified < before:
+    for file in list_files(to_place(uri)):
+        if file.path.startswith("data/") and file.path not in named and file.modified < before:
             unnamed.append(file)
-        elif parse_version(file.name) in old:
+        elif parse_version(file.path) in old:
             manifests.append(file)
     if not dry:
         if old:
             dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
         for file in unnamed:  # Lance keeps files that no version ever named for a week
-            (to_place(uri) / file.name).unlink(missing_ok=True)
+            (to_place(uri) / file.path).unlink(missing_ok=True)
     gone = [*unnamed, *manifests]
-    return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
+    return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.size for file in gone))
 
 
 def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:
@@ -129,7 +122,7 @@ def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:
             continue
         done = datetime.fromisoformat(record.started).timestamp() + record.seconds
         is_named = f'/{name}"' in named or f"/{name}/" in named
-        if not is_named and all(file.modified < min(done, before) for file in _list_files(folder)):
+        if not is_named and all(file.modified < min(done, before) for file in list_files(folder)):
             yield folder
 
 
@@ -141,11 +134,3 @@ def _iter_tables(directory: Place) -> Iterator[str]:
             folders.clear()
             if any(path.name.endswith(".manifest") for path in (to_place(root) / "_versions").iterdir()):
                 yield root
-
-
-def _list_files(folder: Place) -> list[_ListedFile]:
-    """Return all files in a folder, however deep."""
-    if isinstance(folder, Remote):
-        return [_ListedFile(entry.path, entry.size, entry.modified) for entry in folder.entries()]
-    found = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
-    return [_ListedFile(str(path.relative_to(folder)), status.st_size, status.st_mtime) for path, status in found]

@@ -61,7 +61,7 @@ class ChoiceInputs(Inputs):
     """:func:`collect_declared`, so that another line of a registry is another selection."""
     classes: Classes | None = None
     """The classes among which places are divided; None: places are not divided."""
-    left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[assignment]
+    left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
     """Rows that features leave out of arms which rank as the reference arm (``schemas.LEFT_OUT``), by feature."""
     seed: int
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from curation.refs import fingerprint
 from curation.storage.files import open_to_readers
-from curation.storage.paths import Place, Remote, to_place
+from curation.storage.paths import Place, Remote, list_files, to_place
 
 PART = ".part"
 """Ending of a folder that is not whole yet."""
@@ -48,11 +48,11 @@ def staged(target: Place) -> Iterator[Path]:
         if local.is_file():
             target.put(local)
             return
-        files = {str(path.relative_to(local)): path for path in sorted(local.rglob("*")) if path.is_file()}
-        for name, path in files.items():
-            (target / name).put(path)
+        names = [file.path for file in list_files(local)]
+        for name in names:
+            (target / name).put(local / name)
         for entry in target.entries():
-            if entry.path not in files:
+            if entry.path not in names:
                 (target / entry.path).unlink()
 
 

@@ -1,14 +1,14 @@
 """Digests of what a folder holds."""
 
 import hashlib
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
 from curation.refs import fingerprint
-from curation.storage.paths import PART_BYTES, Place, Remote
+from curation.storage.paths import PART_BYTES, Place, Remote, StoredObject, list_files, read_range
 
 SMALL_BYTES = 64 << 20
 """Files above this size are not read as a whole."""
@@ -18,8 +18,6 @@ SAMPLES, SAMPLE_BYTES = 64, 1 << 18
 WEIGHTS, WORDS = (".safetensors", ".bin"), (".json", ".jinja", ".model", ".txt")
 NO_WEIGHTS = ("training.json",)
 
-
-BLOCK_BYTES = 1 << 20
 QUICK, SHA256, TAG = "xxh3:", "sha256:", "tag:"
 
 
@@ -39,41 +37,42 @@ def compute_quick_content(path: Path) -> Content:
     Raises:
         OSError: the file cannot be read.
     """
-    digest = xxhash.xxh3_128()
-    num_bytes = _feed(digest.update, path)
-    return Content(num_bytes, QUICK + digest.hexdigest())
-
-
-def _feed(update: Callable[[memoryview], None], path: Path) -> int:
-    """Hand a file's bytes to ``update`` in blocks; return how many there are."""
-    view, num_bytes = memoryview(bytearray(BLOCK_BYTES)), 0
     with path.open("rb", buffering=0) as file:
-        while read := file.readinto(view):
-            update(view[:read])
-            num_bytes += read
-    return num_bytes
+        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        return Content(file.tell(), QUICK + digest)
 
 
-def has_content(path: Place, then: Content, tag: str) -> bool:
-    """Return whether a file has the content that was taken of it, here or before it was copied from a disk or a store.
+def take_content(path: Place, now: StoredObject) -> Content:
+    """Return the content of a file: read, or the store's tag."""
+    return Content(now.size, TAG + now.tag) if isinstance(path, Remote) else compute_quick_content(path)
 
-    ``tag``: the digest that the store gives now; "" on a disk, where a tag that is no MD5 digest tells nothing.
 
-    Raises:
-        OSError: the file cannot be read.
+def find_problem(path: Place, now: StoredObject | None, then: Content) -> str | None:
+    """Return how a file differs from what it was, here or before it was copied; None where it does not.
+
+    ``now``: what :func:`curation.storage.paths.find_files` gives. On a disk, a store's tag that is no MD5 digest tells
+    nothing.
     """
+    if now is None:
+        return "is missing"
+    if now.size != then.size:
+        return f"has {now.size:,} bytes, and had {then.size:,} when it was written"
     kind, _, kept = then.digest.replace('"', "").partition(":")
-    if kind == "tag" and not (len(kept) == 32 and set(kept) <= set("0123456789abcdef")):
-        return tag in ("", then.digest)
+    if kind == "tag" and not re.fullmatch("[0-9a-f]{32}", kept):
+        return None if now.tag == "" or TAG + now.tag == then.digest else "its content changed"
     digest = (
         xxhash.xxh3_128() if kind == "xxh3" else hashlib.new("md5" if kind == "tag" else kind, usedforsecurity=False)
     )
-    if isinstance(path, Remote):
-        for start in range(0, then.size, PART_BYTES):
-            digest.update(path.read_range(start, min(start + PART_BYTES, then.size)))
-    else:
-        _feed(digest.update, path)
-    return digest.hexdigest() == kept
+    try:
+        if isinstance(path, Remote):
+            for start in range(0, then.size, PART_BYTES):
+                digest.update(path.read_range(start, min(start + PART_BYTES, then.size)))
+        else:
+            with path.open("rb", buffering=0) as file:
+                hashlib.file_digest(file, lambda: digest)
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return None if digest.hexdigest() == kept else "its content changed"
 
 
 def compute_content(text: bytes) -> Content:
@@ -93,40 +92,25 @@ def compute_directory_digest(path: Place) -> str:
     A file above 64 MiB counts by its size and by 64 stretches of 256 KiB, evenly spaced from its first byte to its
     last: every fine-tuning changes all weights, so this tells models apart without reading tens of gigabytes.
     """
-    return fingerprint([(name, _digest_file(path / name, size)) for name, size in _list_sizes(path).items()])
+    return fingerprint([(file.path, _digest_file(path / file.path, file.size)) for file in list_files(path)])
 
 
 def compute_model_digest(path: Place) -> str:
     """Return the same of the files at the top of a model's folder that hold weights, tokenizer and configuration."""
-    sizes = {
-        name: size for name, size in _list_sizes(path).items() if name.endswith((*WEIGHTS, *WORDS)) and "/" not in name
-    }
-    return fingerprint(
-        [(name, _digest_file(path / name, sizes[name])) for name in sorted(sizes) if name not in NO_WEIGHTS]
-    )
-
-
-def _list_sizes(path: Place) -> dict[str, int]:
-    """Return the size of each file in a folder, however deep, by its path relative to the folder, in order."""
-    if isinstance(path, Remote):
-        return {entry.path: entry.size for entry in path.entries()}
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return {str(file.relative_to(path)): file.stat().st_size for file in files}
+    files = [
+        file
+        for file in list_files(path)
+        if file.path.endswith((*WEIGHTS, *WORDS)) and "/" not in file.path and file.path not in NO_WEIGHTS
+    ]
+    return fingerprint([(file.path, _digest_file(path / file.path, file.size)) for file in files])
 
 
 def _digest_file(path: Place, size: int) -> str:
     if size <= SMALL_BYTES:
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    starts = compute_even_starts(size, SAMPLES, SAMPLE_BYTES)
     digest = hashlib.sha256(str(size).encode())
-    if isinstance(path, Remote):
-        for start in starts:
-            digest.update(path.read_range(start, start + SAMPLE_BYTES))
-        return digest.hexdigest()
-    with path.open("rb") as file:
-        for start in starts:
-            file.seek(start)
-            digest.update(file.read(SAMPLE_BYTES))
+    for start in compute_even_starts(size, SAMPLES, SAMPLE_BYTES):
+        digest.update(read_range(path, start, start + SAMPLE_BYTES))
     return digest.hexdigest()
 
 

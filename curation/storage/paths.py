@@ -9,10 +9,12 @@ keys of an AWS profile into the environment first.
 
 import copy
 import os
+import posixpath
 import re
 import shutil
+import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -34,7 +36,7 @@ from obstore.store import ObjectStore, from_url
 from curation.errors import RunDirError
 from curation.redaction import redact_text
 from curation.storage import aws_profile
-from curation.storage.files import sync_folder
+from curation.storage.files import open_file, sync_folder
 from curation.storage.names import check_name, require_folder
 
 SCHEMES = ("s3", "gs")
@@ -328,6 +330,37 @@ def write_atomically(path: Place, content: str | bytes) -> None:
 def walk(directory: Place) -> Iterator[tuple[str, list[str], list[str]]]:
     """Return ``os.walk`` for local and remote places."""
     return directory.walk() if isinstance(directory, Remote) else os.walk(directory)
+
+
+def read_range(path: Place, start: int, stop: int) -> bytes:
+    """Return the bytes ``start`` to ``stop`` of a file."""
+    if isinstance(path, Remote):
+        return path.read_range(start, stop)
+    with open_file(path) as file:
+        file.seek(start)
+        return file.read(stop - start)
+
+
+def list_files(folder: Place) -> list[StoredObject]:
+    """Return the files in a folder, however deep, sorted by path; a local file has no tag."""
+    if isinstance(folder, Remote):
+        return folder.entries()
+    return sorted(find_files(folder, [str(path.relative_to(folder)) for path in folder.rglob("*")]).values())
+
+
+def find_files(folder: Place, names: Collection[str]) -> dict[str, StoredObject]:
+    """Return which of these are files, by name; an object store is asked once, for the folder that holds all."""
+    found: dict[str, StoredObject] = {}
+    if isinstance(folder, Remote):
+        base = posixpath.commonpath([posixpath.dirname(name) for name in names]) if names else ""
+        there = {posixpath.join(base, entry.path): entry for entry in (folder / base).entries()} if names else {}
+        return {name: there[name] for name in names if name in there}
+    for name in names:
+        with suppress(OSError, ValueError):  # another process may remove it meanwhile
+            info = (folder / name).stat()
+            if stat.S_ISREG(info.st_mode):
+                found[name] = StoredObject(name, info.st_size, "", info.st_mtime)
+    return found
 
 
 def remove(directory: Place) -> None:

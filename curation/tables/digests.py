@@ -11,9 +11,11 @@ from collections.abc import Container, Iterable
 from lance.fragment import FragmentMetadata
 
 from curation.json_types import Json
+from curation.refs import TableRef
 from curation.storage import durable
-from curation.storage.digest import QUICK, compute_quick_content
+from curation.storage.digest import QUICK, Content, compute_quick_content
 from curation.storage.paths import Remote, to_place
+from curation.tables.versions import list_version_files, make_manifest_names
 
 DATA = "data"
 _NAME = re.compile(r"(?:.*/)?([0-9a-f]{32})-[^/]+\.lance")
@@ -23,6 +25,24 @@ def digest_in(name: str) -> str | None:
     """Return the digest that the name of a data file says, as in :class:`curation.storage.digest.Content`."""
     found = _NAME.fullmatch(name)
     return None if found is None else QUICK + found[1]
+
+
+def list_contents(ref: TableRef) -> dict[str, Content | None]:
+    """Return the files that a version of a table consists of, by path in it; none where there is no such version.
+
+    None stands for content that no name says.
+
+    Raises:
+        TableError: the version cannot be read.
+    """
+    home = to_place(ref.uri)
+    manifest = next((name for name in make_manifest_names(ref.version) if (home / name).is_file()), None)
+    if manifest is None:
+        return {}
+    return {manifest: None} | {
+        name: None if size is None or (digest := digest_in(name)) is None else Content(size, digest)
+        for name, size in list_version_files(ref).items()
+    }
 
 
 def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) -> None:

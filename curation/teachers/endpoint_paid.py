@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from curation.config.endpoint import TokenPrice
 from curation.json_types import Json, JsonView
-from curation.storage.files import append_lines, open_file, sync_file
-from curation.storage.paths import Place, Remote, to_place
+from curation.storage.files import append_lines, sync_file
+from curation.storage.paths import Place, Remote, read_range, to_place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
 Odd = Mapping[str, str]
@@ -115,7 +115,7 @@ class Paid:
         found = self._kept.get(key)
         if isinstance(found, _At):
             assert self._folder is not None, "only files have places"
-            line = _read_bytes(self._folder / found.file, found.start, found.stop)
+            line = read_range(self._folder / found.file, found.start, found.stop)
             return ServedAnswer.from_json(json.loads(line)["answer"])
         return found
 
@@ -163,7 +163,7 @@ class Paid:
         assert self._folder is not None, "something is kept"
         for name, size in _iter_records(self._folder):
             if not name.startswith(self._name) and size > (start := self._read.get(name, 0)):
-                content = _read_bytes(self._folder / name, start, size)
+                content = read_range(self._folder / name, start, size)
                 self._read[name] = start + self._take(name, content, start)
 
     def flush(self) -> None:
@@ -246,11 +246,3 @@ def _iter_records(folder: Place) -> Iterator[tuple[str, int]]:
     else:
         found = [(item.name, item.stat().st_size) for item in os.scandir(folder)] if folder.is_dir() else []
     yield from sorted((name, size) for name, size in found if name.endswith(SUFFIX))
-
-
-def _read_bytes(path: Place, start: int, stop: int) -> bytes:
-    if isinstance(path, Remote):
-        return path.read_range(start, stop)
-    with open_file(path) as file:
-        file.seek(start)
-        return file.read(stop - start)

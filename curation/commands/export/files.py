@@ -24,7 +24,7 @@ from curation.storage.cache import fetch_folder
 from curation.storage.digest import compute_sha256
 from curation.storage.files import exchange, open_to_readers, sync_folder
 from curation.storage.inside import require_enclosed
-from curation.storage.paths import Place, Remote, remove, require_reachable, to_place
+from curation.storage.paths import Place, Remote, list_files, remove, require_reachable, to_place
 
 CARD, LINEAGE = "README.md", "lineage.json"
 LEFT_OUT = (CARD, "training.json")
@@ -131,7 +131,7 @@ def _move(folder: Path, target: Path) -> None:
 
 
 def _upload(folder: ExportFolder, target: Remote, *, replaced: bool) -> None:
-    names = sorted(_list_names(folder.path), key=lambda name: name == folder.marker)
+    names = sorted((file.path for file in list_files(folder.path)), key=lambda name: name == folder.marker)
     (target / folder.marker).unlink(missing_ok=True)  # from here on the earlier export is incomplete
     try:
         for name in names:
@@ -178,8 +178,9 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
 
 def describe_files(folder: Path) -> Json:
     """Return ``bytes`` and ``sha256`` of every file in a folder, by its path in it."""
-    paths = {name: folder / name for name in _list_names(folder)}
-    return {name: {"bytes": path.stat().st_size, "sha256": compute_sha256(path)} for name, path in paths.items()}
+    return {
+        file.path: {"bytes": file.size, "sha256": compute_sha256(folder / file.path)} for file in list_files(folder)
+    }
 
 
 def replace_base(model: ModelRef, output: Place) -> ModelRef:
@@ -191,7 +192,3 @@ def is_on_hub(model: ModelRef) -> bool:
     """Return whether the base is a hub id, not a path or a URL."""
     path = to_place(model.base)
     return isinstance(path, Path) and not path.is_absolute() and not path.exists() and len(path.parts) <= 2
-
-
-def _list_names(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

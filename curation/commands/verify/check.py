@@ -1,28 +1,25 @@
 """Compares the files of a run directory, a filter's output or a trust package with what was written."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from curation.config.filter import WORK
 from curation.errors import PackageError, RunDirError, TableError
 from curation.filter.output import MANIFEST, load_content
-from curation.filter.package import check_content, load
+from curation.filter.package import PACKAGE, check_content, load
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
-from curation.rundir.sealed import Listing
 from curation.rundir.sealed import load as load_seal
-from curation.storage.cache import fetch_folder
-from curation.storage.digest import SHA256, Content
-from curation.storage.paths import Place, Remote, require_reachable, to_place
+from curation.storage.digest import SHA256, Content, find_problem
+from curation.storage.json_files import read_json
+from curation.storage.paths import Place, Remote, find_files, require_reachable, to_place
 from curation.tables import io
-from curation.tables.digests import digest_in
-from curation.tables.versions import VERSIONS, find_torn, list_version_files
+from curation.tables.digests import list_contents
+from curation.tables.versions import VERSIONS, find_torn
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
@@ -59,36 +56,44 @@ class Verified:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Checker:
-    """Reads what is in a directory, and notes in ``found`` what is damaged; ``redo`` says how to make a stage again."""
+    """Lists the files that something names, with what they were when written; then reads all of them."""
 
     home: Place
     found: Verified
     redo: Callable[[str | None], str]
-    update: Update
+    """Says how to make a stage again, or what belongs to none."""
+    files: dict[str, tuple[str | None, Content]] = field(default_factory=dict)
+    """Stage and content by path; the first that names a file counts."""
 
-    def add(self, stage: str | None, path: str, problem: str) -> None:
+    def add(self, stage: str | None, path: str, problem: str, redo: str | None = None) -> None:
         """Note a damage."""
-        self.found.damage.append(Damage(stage=stage, path=path, problem=problem, redo=self.redo(stage)))
+        self.found.damage.append(Damage(stage=stage, path=path, problem=problem, redo=redo or self.redo(stage)))
 
-    def check(self, files: Mapping[str, tuple[str | None, Content]], num_rows: int) -> None:
-        """Read files, which are given with their stages and hold so many rows."""
-        listing, num_bytes = Listing(self.home), sum(content.size for _, content in files.values())
-        num_read = 0
-        workers = READ_AT_ONCE if isinstance(self.home, Remote) else os.cpu_count() or 1
-        largest_first = sorted(files, key=lambda path: -files[path][1].size)
-        with ThreadPoolExecutor(workers) as pool:
-            waiting = {pool.submit(listing.problem, path, files[path][1]): path for path in largest_first}
+    def name(self, files: Mapping[str, Content | None], rows: int, stage: str | None = None, below: str = "") -> None:
+        """Name files in a folder, which hold so many rows; those without content are not read."""
+        new = {f"{below}{path}": (stage, content) for path, content in files.items() if content is not None}
+        self.files = new | self.files
+        self.found.rows += rows
+
+    def read(self, update: Update) -> None:
+        """Read the files, and note those that are not as they were written."""
+        found, there = self.found, find_files(self.home, self.files)
+        total = sum(content.size for _, content in self.files.values())
+        largest_first = sorted(self.files.items(), key=lambda item: -item[1][1].size)
+        with ThreadPoolExecutor(READ_AT_ONCE if isinstance(self.home, Remote) else os.cpu_count() or 1) as pool:
+            waiting = {
+                pool.submit(find_problem, self.home / path, there.get(path), content): (path, stage, content.size)
+                for path, (stage, content) in largest_first
+            }
             for done in as_completed(waiting):
-                stage, content = files[waiting[done]]
+                path, stage, size = waiting[done]
                 if (problem := done.result()) is not None:
-                    self.add(stage, waiting[done], problem)
-                self.found.files += 1
-                num_read += content.size
-                self.update(Standing(rows=num_rows * num_read // max(1, num_bytes), total=num_rows))
-        self.found.bytes += num_bytes
-        self.found.rows += num_rows
+                    self.add(stage, path, problem)
+                found.files += 1
+                found.bytes += size
+                update(Standing(rows=found.rows * found.bytes // max(1, total), total=found.rows))
 
 
 def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Verified:
@@ -104,88 +109,83 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
     found = Verified(target=str(home))
     if (home / MANIFEST).is_file():
         again = "give `curate filter` another output, which labels again, or restore the file"
-        _check_filter(Checker(home, found, lambda _: again, update))
-        _check_run(Checker(home / WORK, found, lambda _: again, update))
-    elif (home / "package.json").is_file():
+        checker = Checker(home=home, found=found, redo=lambda _: again)
+        _list_filter(checker)
+        _list_run(checker, f"{WORK}/")
+    elif (home / PACKAGE).is_file():
         again = "copy it again, or `curate export-trust RUN_DIR`"
-        _check_package(Checker(home, found, lambda _: again, update), allow_code)
+        checker = Checker(home=home, found=found, redo=lambda _: again)
+        _list_package(checker, allow_code)
     elif (home / "manifest.json").is_file():
-        _check_run(Checker(home, found, lambda stage: f"curate run {home} --redo {stage}", update))
+        checker = Checker(home=home, found=found, redo=lambda stage: f"curate run {home} --redo {stage}")
+        _list_run(checker)
     else:
         raise RunDirError(
             f"{target}: is not a run directory (no manifest.json), the output of `curate filter` (no {MANIFEST}) or a "
-            "trust package (no package.json); give one of them"
+            f"trust package (no {PACKAGE}); give one of them"
         )
+    checker.read(update)
     found.seconds = time.monotonic() - begun
     return found
 
 
-def _check_run(checker: Checker) -> None:
-    """Read everything that the records of a run directory name."""
-    home, found = checker.home, checker.found
+def _list_run(checker: Checker, below: str = "") -> None:
+    """Name everything that the records of a run directory name; it is ``below`` what is verified."""
+    home, found = checker.home / below.rstrip("/"), checker.found
     try:
         stages = Manifest.load(home).stages
     except RunDirError as error:
         text = str(error).removeprefix(f"{home / 'manifest.json'}: ")
-        found.damage.append(Damage(stage=None, path="manifest.json", problem=text, redo="restore it from a copy"))
+        checker.add(None, f"{below}manifest.json", text, "restore it from a copy")
         return
     found.files += 1
     found.unsealed += [name for name, record in stages.items() if "sums" not in record.sealed and not record.released]
-    files: dict[str, tuple[str | None, Content]] = {}
     for name, record in stages.items():
-        sealed = load_seal(home, record.sealed)
-        if sealed is None:
-            checker.add(name, record.sealed["sums"], "the list of the stage's files is missing, or its content changed")
+        files = load_seal(home, record.sealed)
+        if files is None:
+            problem = "the list of the stage's files is missing, or its content changed"
+            checker.add(name, below + record.sealed["sums"], problem)
         found.files += "sums" in record.sealed
-        files = {path: (name, content) for path, content in (sealed or {}).items()} | files
-    checker.check(files, sum(record.rows for record in stages.values()))
-    if isinstance(home, Remote):
-        return
-    for versions in sorted(home.rglob(VERSIONS)):
-        for path in (os.path.relpath(path, home) for path in find_torn(versions.parent)):
-            if path not in files:  # of a table that is being filled
+        checker.name(files or {}, record.rows, name, below)
+    for versions in () if isinstance(home, Remote) else sorted(home.rglob(VERSIONS)):
+        for path in (below + str(path.relative_to(str(home))) for path in find_torn(versions.parent)):
+            if path not in checker.files:  # of a table that is being filled
                 problem = "is a version that was cut off while it was written"
-                redo = "`curate run` goes on from the version before it"
-                found.damage.append(Damage(stage=None, path=path, problem=problem, redo=redo))
+                checker.add(None, path, problem, "`curate run` goes on from the version before it")
 
 
-def _check_filter(checker: Checker) -> None:
-    """Read the files that the manifest of a filter's output names."""
+def _list_filter(checker: Checker) -> None:
+    """Name the files that the manifest of a filter's output names."""
     home = checker.home
     try:
         content = load_content(home)
     except (RunDirError, UnicodeDecodeError) as error:
         checker.add(None, MANIFEST, str(error))
         return
-    if content is None:
-        return
-    files: dict[str, tuple[str | None, Content]] = {}
-    for file in content["files"]:
+    for file in [] if content is None else content["files"]:
         path, num_rows = file["path"], int(file["rows"])
         if not path.endswith(".lance"):
-            files[path] = None, Content(file["bytes"], SHA256 + file["sha256"])
+            checker.name({path: Content(file["bytes"], SHA256 + file["sha256"])}, num_rows)
             continue
         ref = TableRef(uri=str(home / path), version=int(file["version"]))
         try:
-            named, now = list_version_files(ref), io.count(ref)
+            contents, now = list_contents(ref), io.count(ref)
         except TableError as error:
             checker.add(None, path, str(error))
             continue
         if now != num_rows:
             checker.add(None, path, f"has {now:,} rows, and {MANIFEST} names {num_rows:,}")
-        for name, size in named.items():
-            if size is not None and (digest := digest_in(name)) is not None:
-                files[f"{path}/{name}"] = None, Content(size, digest)
-    checker.check(files, sum(file["rows"] for file in content["files"]))
+        checker.name(contents, num_rows, below=f"{path}/")
 
 
-def _check_package(checker: Checker, allow_code: Collection[str]) -> None:
-    """Read a trust package as `curate filter` does, and compare its files with their digests."""
-    home, found = checker.home, checker.found
+def _list_package(checker: Checker, allow_code: Collection[str]) -> None:
+    """Read a trust package as `curate filter` does, and name its files."""
     try:
-        package = load(home, allow_code=allow_code)
+        package = load(checker.home, allow_code=allow_code)
         check_content(package)
-        files = json.loads((Path(fetch_folder(package.uri)) / "package.json").read_text())["files"].values()
-        found.files, found.bytes = len(files) + 1, sum(file["bytes"] for file in files)
     except PackageError as error:
-        checker.add(None, "package.json", str(error).removeprefix(f"{home}: "))
+        checker.add(None, PACKAGE, str(error).removeprefix(f"{checker.home}: "))
+        return
+    files = read_json(checker.home / PACKAGE)["files"]
+    checker.found.files += 1
+    checker.name({path: Content(file["bytes"], SHA256 + file["sha256"]) for path, file in files.items()}, 0)

@@ -38,7 +38,7 @@ from curation.selection.cascade import HeldOut
 from curation.storage.cache import fetch_folder, staged
 from curation.storage.digest import compute_sha256
 from curation.storage.json_files import read_json
-from curation.storage.paths import Place, Remote, to_place
+from curation.storage.paths import Place, Remote, list_files, to_place
 from curation.trust import saved
 
 FORMAT = 2
@@ -242,7 +242,7 @@ def write(
         pq.write_table(pa.table(columns, schema=schema), folder / CALIBRATION)
     if reference:
         save_file({name: np.ascontiguousarray(states_ND) for name, states_ND in reference.items()}, folder / SHIFT)
-    files = {name: _read_facts(folder / name) for name in sorted(_list_names(folder))}
+    files = {file.path: _read_facts(folder / file.path) for file in list_files(folder)}
     content = _Content(format=FORMAT, digest=_digest(description, files), files=files, description=description)
     text = json.dumps(content.model_dump(mode="json"), indent=1, allow_nan=False)
     (folder / PACKAGE).write_text(text + "\n")
@@ -322,13 +322,16 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
 def _refuse_others(folder: Place) -> None:
     """Refuse files that no package has, before any is read or downloaded."""
     known = {PACKAGE, CALIBRATION, SHIFT, *OF_CASCADE, *NEEDED, *UNREAD}
-    names = [entry.path for entry in folder.entries()] if isinstance(folder, Remote) else _list_names(folder)
-    if others := sorted(set(names) - known):
+    local = [] if isinstance(folder, Remote) else list(folder.rglob("*"))
+    names = {file.path for file in list_files(folder)} | {
+        str(path.relative_to(str(folder))) for path in local if not path.is_dir()
+    }
+    if others := sorted(names - known):
         raise PackageError(
             f"{folder}: holds {', '.join(others[:5])}, which no trust package has (only {', '.join(sorted(known))}); "
             "nothing was read; if the package is trusted, remove it and load again"
         )
-    for path in () if isinstance(folder, Remote) else folder.rglob("*"):
+    for path in local:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise PackageError(
                 f"{folder}: {path.relative_to(str(folder))} is a link or a device, and what a package holds are files; "
@@ -365,7 +368,7 @@ def _check_files(folder: Path, content: _Content, uri: str) -> None:
     needed = {*NEEDED, *(OF_CASCADE if content.description.cascade is not None else ())}
     if missing := sorted(needed - files.keys()):
         raise PackageError(f"{uri}: {PACKAGE} names no {', '.join(missing)}; copy or export the package again")
-    there = set(_list_names(folder)) - {PACKAGE, *UNREAD}
+    there = {file.path for file in list_files(folder)} - {PACKAGE, *UNREAD}
     if unnamed := sorted(there - files.keys()):
         raise PackageError(f"{uri}: {', '.join(unnamed)} is not named in {PACKAGE}; copy or export the package again")
     for name, recorded in files.items():
@@ -385,7 +388,3 @@ def _digest(description: Description, files: Mapping[str, _File]) -> str:
 
 def _read_facts(path: Path) -> _File:
     return _File(bytes=path.stat().st_size, sha256=compute_sha256(path))
-
-
-def _list_names(folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()]

@@ -23,7 +23,7 @@ from curation.rundir import events
 from curation.rundir.manifest import Manifest
 from curation.storage import cache, conditional, lease, paths
 from curation.storage.digest import compute_directory_digest
-from curation.storage.paths import Remote, remove, require_reachable, to_place
+from curation.storage.paths import Remote, list_files, remove, require_reachable, to_place
 from curation.tables import commits, io, schemas
 
 HOLD = """
@@ -200,6 +200,17 @@ def test_events_are_parts_that_a_second_driver_goes_on_with(server, monkeypatch)
     assert num_parts < 10  # not an object an event
     last = Manifest.load(directory).events.last(10)
     assert json.loads(last[-1])["event"] == "finished" and len(last) < len(told)
+
+
+def test_a_folder_has_one_digest_on_a_disk_and_in_a_store(server, tmp_path):
+    """A part of a path ends before "/", and a sorted list of texts has "-" before it."""
+    for name in ("deep/weights", "deep-er", "d"):
+        for place in (tmp_path / "model", at(server, "digests/model")):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(name.encode()) if place.parent == tmp_path else (place / name).put(name.encode())
+    local, stored = tmp_path / "model", at(server, "digests/model")
+    assert [file.path for file in list_files(local)] == [file.path for file in list_files(stored)]
+    assert compute_directory_digest(local) == compute_directory_digest(stored)
 
 
 def test_a_folder_is_put_whole_and_got_once_a_content(server, tmp_path, monkeypatch):
