@@ -212,6 +212,9 @@ CANNOT: dict[str, Cannot] = {
         _LONG,
     ),
     "curate ablate FILE": _ABLATION,
+    "python docs/feature_cost.py --at 45c3eaf3 HEAD": Cannot(
+        "needs the whole history", "test_feature_cost.py::test_every_feature_is_found_in_the_code"
+    ),
     "python -m examples.evidence --write-docs": Cannot("takes hours", "test_evidence.py::" + _CELLS),
     **dict.fromkeys(
         ("make run", "make test", "make test-all", "make test-slow", "make test-vllm", "make test-tracking"), _CI
