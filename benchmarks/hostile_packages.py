@@ -185,7 +185,9 @@ PACKAGES = (
     ),
     Package(name="a header of 10^12 numbers", make=header(shape=[10**12]), says="was not saved by this version"),
     Package(name="a header of 2^64 numbers", make=header(shape=[2**32, 2**32]), says="was not saved by this version"),
-    Package(name="a header beyond the file", make=header(data_offsets=[0, 2**40]), says="was not saved by this version"),
+    Package(
+        name="a header beyond the file", make=header(data_offsets=[0, 2**40]), says="was not saved by this version"
+    ),
     Package(name="a network of 10^12 inputs", make=network(input_size=10**12), says="its architecture asks for"),
     Package(name="a network of 10^6 by 10^6", make=network(width=10**6), says="its architecture asks for"),
     Package(name="a network of 10^9 blocks", make=network(depth=10**9), says="names 1,000,000,000 blocks"),

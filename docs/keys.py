@@ -89,7 +89,7 @@ PARTS = {
     ),
     "features": Part(
         "Keys of features",
-        "What is done with a finished run: [why an arm's rows teach](../analysis.md), trackers of experiments.",
+        "The [check of the best rows](../data-forms.md), [why an arm's rows teach](../analysis.md), trackers.",
         tuple(features()),
     ),
     "filter": Part("Keys of a filter", "[Exports and filtering](../exports.md) has an example."),

@@ -26,6 +26,12 @@ def pytest_addoption(parser):
     parser.addoption("--shard", metavar="K/N", help="of the files marked whole_run or long every N-th, from K on")
 
 
+def pytest_itemcollected(item):
+    """What waits for Ray is of the second tier."""
+    if "local_ray" in item.fixturenames:
+        item.add_marker("long")
+
+
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(config, items):
     """Whole runs first, then training: these files take longest, and two processes then end together."""

@@ -19,6 +19,8 @@ from curation.errors import PackageError
 from curation.filter.package.code import refuse_code
 from curation.registry import find_installed, load_code
 
+pytestmark = pytest.mark.long
+
 FILES = {
     "own_part.py": "import own_helper\nLATER = 'own_later:VALUE'\nVALUE = own_helper.VALUE + 1\n",
     "own_helper.py": "import json\nfrom own_folder import deep\nVALUE = deep.VALUE + 1\n",

@@ -4,7 +4,11 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from curation.tasks import keep_off_head
+
+pytestmark = pytest.mark.long
 
 
 def node(name: str, cpus: float, *, head: bool = False, alive: bool = True):

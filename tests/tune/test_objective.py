@@ -23,6 +23,8 @@ from curation.trust.parts import FIT, UNUSED, VALIDATION, assign_parts
 from tune.objective import Objective, TrialRows, read_source, run_trial
 from tune.space import Point, Space
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS, SIZE, FOLDS = 900, 6, 4
 BASE = TrustConfig(kind="neural", width=16, depth=1, max_steps=40, learning_rate=3e-3, batch_size=64)
 AUC = Objective(metric="auc", folds=FOLDS)

@@ -323,9 +323,8 @@ def _refuse_others(folder: Place) -> None:
     """Refuse files that no package has, before any is read or downloaded."""
     known = {PACKAGE, CALIBRATION, SHIFT, *OF_CASCADE, *NEEDED, *UNREAD}
     local = [] if isinstance(folder, Remote) else list(folder.rglob("*"))
-    names = {file.path for file in list_files(folder)} | {
-        str(path.relative_to(str(folder))) for path in local if not path.is_dir()
-    }
+    listed = folder.entries() if isinstance(folder, Remote) else ()
+    names = {file.path for file in listed} | {str(path.relative_to(str(folder))) for path in local if not path.is_dir()}
     if others := sorted(names - known):
         raise PackageError(
             f"{folder}: holds {', '.join(others[:5])}, which no trust package has (only {', '.join(sorted(known))}); "

@@ -20,6 +20,8 @@ from curation.config import ActorsConfig, AskConfig, RayConfig, RunConfig, Teach
 from curation.config.base import make_ray_resources
 from curation.errors import ClusterError, ConfigError
 
+pytestmark = pytest.mark.long
+
 TOKEN = "0123456789abcdef" * 4
 NODE_CPUS = 3
 HOLD = """

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import json, os, stat, sys
 from pathlib import Path

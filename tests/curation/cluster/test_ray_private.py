@@ -17,6 +17,8 @@ import train
 from curation.cluster import ray_private
 from curation.commands.doctor.machine import check_ray_disk
 
+pytestmark = pytest.mark.long
+
 PRIVATE = ("ray.autoscaler", "ray.core", "ray.experimental", "ray.train.v2")
 """Packages of Ray that its documentation does not name; besides, every name with a leading underscore."""
 

@@ -37,6 +37,8 @@ from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from curation.telemetry.standing import Standing
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS = 240
 
 

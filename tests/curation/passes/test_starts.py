@@ -19,6 +19,8 @@ from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS = 20
 
 

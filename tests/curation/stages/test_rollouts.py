@@ -21,6 +21,8 @@ from curation.stages.select import Selection, select
 from curation.tables import io, schemas
 from curation.teachers.scripted import ScriptedTeacher
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS, N = 300, 40
 DOMAIN = DomainConfig.model_validate({"name": "mcqa", "generative": True})
 THOUGHTS = tuple(f" Some thought of {letter}. The answer is ({letter})." for letter in "ABCD")

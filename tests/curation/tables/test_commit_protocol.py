@@ -32,6 +32,8 @@ from curation.errors import CommitError
 from curation.passes.cutting import Chunk, OpenRows
 from curation.tables import commits, compaction, io, row_ids, schemas, stream, versions
 
+pytestmark = pytest.mark.long
+
 IDS_N = np.concatenate([np.arange(17), (1 << 40) + np.arange(14), (5 << 40) + np.arange(0, 18, 2)])
 LABELS = pa.schema([schemas.ROW_ID, ("label", pa.string()), ("state_output_last", pa.list_(pa.float16(), 4))])
 SIGNALS = pa.schema([schemas.ROW_ID, ("value", pa.float32())])

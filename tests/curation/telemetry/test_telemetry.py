@@ -14,6 +14,8 @@ from curation.domains import get_domain
 from curation.tables import schemas
 from curation.telemetry import metrics
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS, CHUNK_ROWS, FAILING = 400, 25, 3
 
 SCRIPT = """
