@@ -217,6 +217,7 @@ def test_commands_in_sentences_name_verbs_and_options_that_exist():
     assert wrong == []
 
 
+@pytest.mark.long
 def test_commands_that_messages_name_exist():
     advice = {found for text in texts_of_code() for found in re.findall(r"`(curate [a-z][^`]*)`", text)}
     assert len(advice) > 20

@@ -11,7 +11,7 @@ from sums_run import NUM_SOURCE, SumsRun
 
 from curation.storage.lease import find_holder
 
-pytestmark = [pytest.mark.whole_run, pytest.mark.quick]
+pytestmark = pytest.mark.whole_run
 
 NUM_POOL, NUM_ACTORS, CHUNK_ROWS = 3000, 2, 50
 UNTIL = ("--until", "label-pool")
@@ -65,6 +65,7 @@ def test_driver_killed_twenty_times(local_ray: Any, tmp_path: Path):
     kill_and_resume(tmp_path, 20)
 
 
+@pytest.mark.quick
 def test_sigterm_commits_what_is_done_and_gives_the_directory_back(tmp_path: Path):
     run = make_run(tmp_path, commit_seconds=3600)
     process = run.start(*UNTIL)

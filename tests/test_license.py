@@ -8,6 +8,8 @@ import zipfile
 from email import message_from_string
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 APACHE = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 """SHA-256 of https://www.apache.org/licenses/LICENSE-2.0.txt."""
@@ -31,6 +33,7 @@ def test_the_notice_names_every_data_file_and_model_of_the_examples():
     assert "CC0" in notice and "database.lichess.org" in notice and "KubeRay" in notice
 
 
+@pytest.mark.long
 def test_the_wheel_carries_license_and_notice(tmp_path: Path):
     wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):

@@ -15,7 +15,7 @@ from benchmarks.recorded import planned
 from curation.cli import main
 from tests import golden
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run, pytest.mark.quick]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run]
 NUM_LABELLED, NUM_POOL, N = 160, 240, 60
 
 
@@ -61,6 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.quick
 def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(folder: Path) -> None:
     path = config(folder)
     assert f"split pool: {NUM_POOL} rows" in curate("validate", path)

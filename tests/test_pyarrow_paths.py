@@ -18,6 +18,7 @@ def server(request):
         yield server
 
 
+@pytest.mark.long
 def test_sources_are_found(server):
     folder = Remote(server.url("data"))
     for name in ("a.jsonl", "b.jsonl", "deep/c.jsonl", "d.txt"):
@@ -30,6 +31,7 @@ def test_sources_are_found(server):
         assert file.read_at(2, 3) == b"45" and file.read() == b"12345"
 
 
+@pytest.mark.long
 def test_checkpoints_are_put_got_and_removed(server, tmp_path):
     storage = Remote(server.url("fit"))
     weights = os.urandom(20 << 20)

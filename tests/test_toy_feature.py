@@ -79,6 +79,7 @@ def test_a_feature_of_an_installed_package_is_a_part_of_a_run_and_its_report(ins
     assert now["gen-0/label-pool"] == stages["gen-0/label-pool"] != now["gen-0/brevity-pool"]
 
 
+@pytest.mark.long
 def test_its_section_is_checked_and_documented(installed: Path, config: Path, tmp_path: Path) -> None:
     lacking = call(installed, CURATE, "validate", config, "--set", "splits.audit=false")
     assert lacking.returncode == 2 and "brevity needs the pool's gold labels: set splits.audit: true" in lacking.stderr

@@ -111,6 +111,7 @@ def test_every_verb_of_a_review_explains_itself_and_has_few_options(verb: str):
     assert curate("review", "-h").stdout.count(f"\n  {verb} ") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("named", [None, "reading 2 files"])
 @pytest.mark.parametrize(
     ("verb", "otherwise"), [("run", "preparing the run"), ("validate", "checking the configuration")]
@@ -150,6 +151,7 @@ def test_the_command_line_imports_nothing_heavy():
     assert not {name.partition(".")[0] for name in done.stdout.split()} & set(HEAVY)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [
@@ -491,6 +493,7 @@ def watching(config: Path, seconds: str, **options: Any) -> subprocess.Popen:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.long
 def test_watching_waits_for_a_driver_that_is_yet_to_begin(config: Path):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     watcher = watching(config, "0.1", stdout=subprocess.PIPE)
@@ -506,6 +509,7 @@ def test_watching_waits_for_a_driver_that_is_yet_to_begin(config: Path):
     assert "runs/tiny: not running" in output.strip().split("\n\n")[-1]
 
 
+@pytest.mark.long
 def test_watching_goes_on_until_the_run_ends(config: Path, monkeypatch: pytest.MonkeyPatch):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     with lease.hold(manifest.directory):
@@ -525,6 +529,7 @@ def test_watching_goes_on_until_the_run_ends(config: Path, monkeypatch: pytest.M
     assert curate("status", config, "--watch").exit_code == 0  # nothing runs, and it waits no longer
 
 
+@pytest.mark.long
 def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     with lease.hold(manifest.directory):

@@ -62,6 +62,7 @@ def test_errors_of_users_code_are_one_line_with_a_kind_that_can_be_counted():
     assert len(attempt(fails, "bad: " + "x" * 10**6)[1]) == 1_000
 
 
+@pytest.mark.long
 def test_no_module_prints_or_logs_past_the_escaping():
     root = Path(curation.__file__).parents[1]
     for path in [path for name in ("curation", "train", "tune") for path in (root / name).rglob("*.py")]:

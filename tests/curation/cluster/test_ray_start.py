@@ -85,6 +85,7 @@ print(subprocess.run(["ps", "-o", "stat=,args=", "-p", pids], capture_output=Tru
 """
 
 
+@pytest.mark.long
 def test_a_start_that_fails_leaves_no_process(tmp_path: Path) -> None:
     """As each try did, for as long as the driver lived."""
     done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=120)

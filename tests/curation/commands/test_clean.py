@@ -131,6 +131,7 @@ def test_versions_younger_than_the_policy_and_tagged_ones_stay(tmp_path):
     assert [io.count(TableRef(uri=uri, version=version)) for version in (2, 3, 5, 6)] == [10, 20, 40, 50]
 
 
+@pytest.mark.long
 def test_results_of_other_settings_go_but_not_those_under_way_or_named(run):
     label(run, {"seed": 0})
     second = label(run, {"seed": 1})
@@ -180,6 +181,7 @@ def test_a_run_of_an_earlier_format_is_left_alone(run):
     assert {name: data for name, data in content(run).items() if not name.startswith("lease")} == before
 
 
+@pytest.mark.long
 def test_a_run_in_an_object_store_is_cleaned_alike():
     with object_store() as server:
         run = to_place(server.url("clean"))

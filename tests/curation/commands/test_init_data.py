@@ -317,6 +317,7 @@ def test_what_no_domain_can_grade_is_refused_with_the_option() -> None:
     assert done.exit_code == 2 and "--answer: says something of files; give them by --data" in done.stderr
 
 
+@pytest.mark.long
 def test_on_a_terminal_it_asks() -> None:
     rows = [{"text": f"a letter, number {n}", "one": CLASSES[n % 3], "two": n % 2} for n in range(40)]
     ours, theirs = pty.openpty()

@@ -54,6 +54,7 @@ def whole(text: str) -> dict[str, str]:
     return dict.fromkeys(("a", "b", files.LINEAGE), text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [whole("old"), {}], ids=["replaces one", "is the first"])
 @pytest.mark.parametrize("swaps", [True, False], ids=["at once", "by two names"])
 def test_a_killed_export_is_the_old_one_or_the_new_one_and_the_next_call_mends_it(

@@ -60,6 +60,7 @@ def test_a_run_that_nothing_happened_to_is_as_it_was_written(made: Path):
     assert result.exit_code == 0 and result.output.strip().endswith("rows/s: all as they were written")
 
 
+@pytest.mark.long
 def test_every_single_flipped_byte_is_found(made: Path):
     rng, kinds = random.Random(0), files(made)
     assert set(kinds) == {"data", "deletions", "versions", "digests", "weights", "exports", "manifest"}

@@ -238,6 +238,7 @@ def test_the_rows_of_another_domain_count() -> None:
     assert len(found) == 2 and all("domain math" in line for line in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_examples_are_warned_of_nothing_and_decode_as_they_did(path: Path) -> None:
     result = CliRunner().invoke(main, ["validate", str(path)])

@@ -152,6 +152,7 @@ def test_no_pipe_of_the_machine_is_reached(home: Path, user: int) -> None:
             os.close(pipe)
 
 
+@pytest.mark.long
 def test_devices_are_the_harmless_ones(home: Path, user: int) -> None:
     if os.getuid() == 0:
         try:
@@ -183,6 +184,7 @@ def test_devices_are_the_harmless_ones(home: Path, user: int) -> None:
     assert attack(home, user, source) is True
 
 
+@pytest.mark.long
 def test_it_is_not_root_and_gets_no_rights_back(home: Path, user: int) -> None:
     source = """
         import ctypes
@@ -207,6 +209,7 @@ def test_it_is_not_root_and_gets_no_rights_back(home: Path, user: int) -> None:
     assert attack(home, user, source) is True
 
 
+@pytest.mark.long
 def test_what_it_writes_in_all_is_limited(home: Path, user: int) -> None:
     source = f"""
         written, files = 0, 0

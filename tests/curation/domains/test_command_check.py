@@ -69,6 +69,7 @@ def test_equal_rows_are_checked_once(checker: Checker) -> None:
     assert check(["x"] * 5, ["1"] * 5, [{"n": 0}] * 5) == [True] * 5
 
 
+@pytest.mark.long
 def test_only_rows_at_fault_are_error_rows(checker: Checker) -> None:
     source = """
         for row in rows:
@@ -93,6 +94,7 @@ def test_only_rows_at_fault_are_error_rows(checker: Checker) -> None:
     assert not [name for name, expected in words.items() if expected not in str(found[name])]
 
 
+@pytest.mark.long
 def test_a_command_that_always_fails_ends_the_stage(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"check.command: .*fails on each of 20 rows.*exit code 3 \(broken\)"):
         asked(checker("sys.stderr.write('broken'); sys.exit(3)"), list(map(str, range(50))))
@@ -105,6 +107,7 @@ def test_a_command_that_always_fails_ends_the_stage(checker: Checker, monkeypatc
         asked(CommandCheck(command=["no-such-program"]), ["1"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -254,6 +257,7 @@ def test_without_namespaces_a_command_is_refused(checker: Checker, without_names
         command.require_sandbox()
 
 
+@pytest.mark.long
 def test_without_a_sandbox_the_other_limits_hold(checker: Checker, tmp_path: Path) -> None:
     for source, words in (
         ("while True: pass", "longer than 5 s"),

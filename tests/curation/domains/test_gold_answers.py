@@ -5,6 +5,7 @@ import math
 from fractions import Fraction
 
 import chess
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def right(domain, raw: dict) -> str:
     return gold
 
 
+@pytest.mark.long
 @MANY
 @given(
     choices=st.lists(WORDS, min_size=2, max_size=8),
@@ -71,6 +73,7 @@ def test_math_numbers_as_they_are_written(value: Fraction, data: st.DataObject):
     assert not domain.is_correct(one_more, domain.gold(raw))
 
 
+@pytest.mark.long
 @MANY
 @given(answer=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30))
 def test_math_texts_equal_themselves_or_are_said_to_be_no_answer(answer: str):

@@ -43,6 +43,7 @@ def rows(name: str) -> list[dict]:
     return pq.read_table(DATA / f"{name}.parquet").to_pylist()
 
 
+@pytest.mark.long
 @needs_data
 @pytest.mark.parametrize("name", FILES)
 def test_math_files_are_read_and_rendered_and_their_gold_answers_grade_right(name):
@@ -63,6 +64,7 @@ def test_math_files_are_read_and_rendered_and_their_gold_answers_grade_right(nam
     assert DOMAIN.equivalence.num_exploded == 0
 
 
+@pytest.mark.long
 @needs_data
 @pytest.mark.parametrize("name", FILES)
 def test_math_files_grade_another_rows_different_answer_wrong(name):

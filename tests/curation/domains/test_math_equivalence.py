@@ -112,6 +112,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
 def test_math_hostile_answers_are_wrong_in_time_and_the_next_comparison_works(answer):
     hostile = Equivalence(timeout=SECONDS)
@@ -121,6 +122,7 @@ def test_math_hostile_answers_are_wrong_in_time_and_the_next_comparison_works(an
     assert a_normal_comparison_works()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "exploded"), [("9^{9^{9^{9^{9}}}}", 1), ("x" * 1_000_000, 1), ("{" * 200, 1), ("5", 0), (r"\sqrt{6}", 0)]
 )
@@ -147,6 +149,7 @@ def test_math_works_beside_the_main_thread():
     assert made == [True] * 13
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
 def test_math_process_is_replaced_when_it_was_killed(way):
     assert a_normal_comparison_works()
@@ -157,6 +160,7 @@ def test_math_process_is_replaced_when_it_was_killed(way):
     assert comparing._helper._process.pid != process.pid
 
 
+@pytest.mark.long
 def test_math_process_that_dies_while_it_compares_is_replaced():
     one = Equivalence(timeout=5)
     assert a_normal_comparison_works()
@@ -172,12 +176,14 @@ def test_math_process_is_stopped_when_its_time_is_over():
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_math_process_has_a_memory_limit():
     assert a_normal_comparison_works()
     limits = Path(f"/proc/{comparing._helper._process.pid}/limits").read_text()
     assert re.search(rf"Max address space +{comparing.MEMORY_BYTES} ", limits)
 
 
+@pytest.mark.long
 def test_math_forked_processes_have_a_comparing_process_of_their_own():
     assert a_normal_comparison_works()
     pid = os.fork()
@@ -187,6 +193,7 @@ def test_math_forked_processes_have_a_comparing_process_of_their_own():
     assert a_normal_comparison_works()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", ["2x", "9^{9^{9^{9^{9}}}}"], ids=["idle", "busy"])
 def test_math_process_ends_with_its_parent(answer):
     program = f"""

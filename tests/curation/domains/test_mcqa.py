@@ -80,6 +80,7 @@ def example(*choices: str, question: str = "Which is a fruit?") -> dict:
     return {"question": question, "choices": list(choices)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_shared_dataset_is_read_rendered_and_graded(dataset: str):
     """Exceptions to "gold grades right": rows with duplicate options, which become error rows; none else."""

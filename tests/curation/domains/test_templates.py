@@ -62,6 +62,7 @@ def test_what_is_refused_when_a_template_is_made(source: str, words: str) -> Non
 HUGE = "x" * 600_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "row", "kind"),
     [

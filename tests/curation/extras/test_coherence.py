@@ -111,6 +111,7 @@ def disagreeing(num: int, strong: float) -> int:
     return missed
 
 
+@pytest.mark.long
 def test_intervals_of_differences_cover() -> None:
     assert disagreeing(30, 3.0) <= 6  # 5 % are 1.5; more than 6 has a probability of .0006
 

@@ -44,6 +44,7 @@ def test_a_move_is_worth_what_its_mover_has_after_the_best_reply(material: str) 
             engine.value(MATES, "a1a2")
 
 
+@pytest.mark.long
 def test_a_search_that_hangs_or_ends_the_engine_costs_its_row_alone(material: str) -> None:
     with UciEngine(EngineConfig(path=material, options={"Hang": "d8", "Die": "d4"}, timeout_seconds=2.0)) as engine:
         began = time.monotonic()

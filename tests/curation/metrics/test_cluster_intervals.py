@@ -207,6 +207,7 @@ def test_bins_of_difficulty_and_classes_count_clusters() -> None:
     assert purity == metrics.compute_proportion(int(CORRECT_N[:200].sum()), 200, inflation=times)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [kind for kind in INTERVALS if kind.endswith("with splits.group")])
 def test_intervals_of_users_hold_the_truth(kind: str) -> None:
     assert 0.92 <= coverage(kind, 300 if kind.startswith("recovery") else 1_000, 1).holds <= 0.97

@@ -43,6 +43,7 @@ def test_without_rows_nothing_is_told():
     assert found.to_json()["share"]["value"] is None
 
 
+@pytest.mark.long
 def test_honest_pools_raise_no_alarm_and_their_test_keeps_its_level():
     found = [compare_samples(states(400, 2 * i), states(600, 2 * i + 1), seed=i) for i in range(150)]
     assert sum(shift.alarm for shift in found) <= 1

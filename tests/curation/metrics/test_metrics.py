@@ -186,6 +186,7 @@ def test_brier_interval_equals_a_naive_bootstrap_of_rows():
     assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
+@pytest.mark.long
 def test_intervals_cover_the_truth():
     population = _draw(400_000, seed=100)
     truths = {"auc": metrics.compute_auc_value(population[0], population[2])}
@@ -283,6 +284,7 @@ def test_bins_equal_those_of_scikit_learn(equal, strategy):
     assert [r.mean_trust for r in diagram] == pytest.approx(mean)
 
 
+@pytest.mark.long
 def test_calibration_intervals_cover_the_truth():
     """Of perfect trust, of trust a little off and of trust far off; the bias of the estimate must not hide it."""
 

@@ -157,6 +157,7 @@ def test_no_test_rows_show_nothing():
     assert math.isnan(one.detectable)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "discordant"), [(40, 0.5), (100, 0.3), (200, 0.0), (2000, 0.05), (5000, 0.3)])
 def test_detectable_difference_is_shown_with_80_percent_power(n, discordant):
     difference = metrics.find_detectable_difference(n, discordant)

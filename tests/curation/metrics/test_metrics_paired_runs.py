@@ -174,6 +174,7 @@ def test_shifts_of_whole_runs_widen_the_interval_and_nothing_else_does():
     assert strays / 200 < 0.13  # five runs tell little about how they vary; without this it is 40 %
 
 
+@pytest.mark.long
 def test_recovery_over_runs_covers_the_truth():
     rng = np.random.default_rng(5)
     covered, repeats = 0, 150
@@ -273,6 +274,7 @@ def test_the_papers_accuracies_by_benchmark_give_the_recoveries_of_its_table_2()
     assert sum(off > 5 for off in of_recoveries) == 17  # the mean of the benchmarks' recoveries is another quantity
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("several", [False, True])
 def test_recovery_of_averages_covers_that_of_the_populations(several):
     """Two benchmarks, one with a small gap; the second has two runs, each of rows of its own."""

@@ -32,6 +32,7 @@ def test_the_value_is_scikit_learns_and_the_variance_that_of_all_pairs(ties):
     assert (found.high - found.low) / 2 == pytest.approx(1.959964 * np.sqrt(variance), rel=1e-6)
 
 
+@pytest.mark.long
 def test_the_interval_is_about_as_wide_as_that_of_resampled_rows():
     rng = np.random.default_rng(1)
     first_N, second_N, correct_N = scores(rng, 500, ties=False)

@@ -17,6 +17,7 @@ def _states(n, dims, seed, mean=0.0, scale=1.0):
     return (scale * np.random.default_rng(seed).normal(size=(n, dims)) @ mix.T + mean).astype(np.float16)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "dims"), [(20, 6), (30, 200)])
 def test_one_distribution_differs_in_5_percent(rows, dims):
     trials = 200
@@ -124,6 +125,7 @@ def test_rank_test_is_that_of_the_auc():
     assert shift.p_value == pytest.approx(normal, rel=1e-6)
 
 
+@pytest.mark.long
 def test_five_thousand_rows_of_1024_take_seconds():
     rng = np.random.default_rng(0)
     source, pool = rng.normal(size=(2, 5000, 1024)).astype(np.float16)

@@ -23,6 +23,7 @@ def texts(num: int, rng: np.random.Generator, share=SHARE) -> list[str]:
     return [" ".join(rng.choice(WORDS, 12, p=share)) for _ in range(num)]
 
 
+@pytest.mark.long
 def test_texts_of_one_kind_differ_in_5_percent():
     rng, trials = np.random.default_rng(0), 100
     found = [compare_texts(texts(40, rng), texts(60, rng), seed=trial) for trial in range(trials)]
@@ -38,6 +39,7 @@ def test_texts_about_something_else_are_found():
     assert "questions (their words) differ" in found.warning()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["other words", "a few of the words"])
 def test_a_tenth_of_foreign_texts_is_counted_and_honest_pools_raise_no_alarm(kind):
     rng = np.random.default_rng(5)
@@ -63,6 +65,7 @@ def test_a_text_counts_once_and_few_are_not_compared():
     assert few.strength == "untested" and few.p_value == 1 and not few.differs
 
 
+@pytest.mark.long
 def test_hashed_words_of_a_package_serve_as_the_texts_do():
     rng = np.random.default_rng(4)
     source, honest, other = texts(300, rng), texts(500, rng), texts(500, rng, 0.7 * SHARE + 0.3 * SHARE[::-1])
@@ -76,6 +79,7 @@ def test_hashed_words_of_a_package_serve_as_the_texts_do():
     )
 
 
+@pytest.mark.long
 def test_a_sample_of_words_is_bounded_and_serves_or_is_none():
     long = [" ".join(f"w{text}x{word}" for word in range(4_000)) for text in range(40)]
     words_NW = sample_words(long, seed=0)

@@ -209,6 +209,7 @@ finally:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chat_template", [False, True])
 def test_a_look_imports_neither_torch_nor_classes_of_models(
     tmp_path: Path, tiny_model: ModelRef, chat_template: bool

@@ -111,6 +111,7 @@ def _calls(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_models_are_loaded_in_one_place() -> None:
     files = [
         path

@@ -76,6 +76,7 @@ def test_actors_of_a_node_merge_once(adapted, monkeypatch):
     assert len(loaded) == 1
 
 
+@pytest.mark.long
 def test_another_type_or_content_is_another_model(adapted, monkeypatch):
     loaded, paths = spy(monkeypatch), []
     for seed, dtype in ((1, "float32"), (1, "bfloat16"), (2, "float32"), (1, "float32")):
@@ -121,6 +122,7 @@ with merged.merged(resolve(sys.argv[1], adapter=sys.argv[2]), dtype="float32"):
 """
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_is_made_anew(adapted):
     model = adapted(1)
     ran = subprocess.run([sys.executable, "-c", KILLED, model.base, model.adapter], capture_output=True, timeout=200)

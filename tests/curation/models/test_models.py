@@ -123,6 +123,7 @@ def test_a_padding_token_that_the_model_has_no_embedding_for_is_refused(llama: M
         )
 
 
+@pytest.mark.long
 def test_a_model_whose_generation_settings_contradict_themselves_is_saved(llama: ModelRef, tmp_path: Path) -> None:
     """Published ones name a temperature and do not sample, which transformers loads and refuses to save."""
     shutil.copytree(llama.base, tmp_path / "odd")

@@ -83,6 +83,7 @@ def curate(verb: str, config: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, re.sub(AT_WORK, "", done.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["teacher", "student"])
 @pytest.mark.parametrize("verb", ["validate", "plan", "run"])
 def test_a_models_own_code_is_refused_and_never_run(verb: str, role: str, puzzles, tiny_model, tmp_path: Path) -> None:

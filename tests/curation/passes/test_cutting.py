@@ -54,6 +54,7 @@ def test_what_is_left_of_an_earlier_drivers_chunk_is_set_apart(examples):
     assert not len(partly.set_apart(Chunk.of(np.array([6])))) and partly.left == len(IDS_N) - 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds_per_row", [0.001, 0.2, 3.0, 100.0])
 def test_a_chunk_takes_the_time_that_it_should(seconds_per_row):
     """From small ones to the time that is asked for, then short ones near the end; a slow row is a chunk of its own."""

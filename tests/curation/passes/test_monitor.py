@@ -15,6 +15,7 @@ def make_tally(told: list[Standing]) -> Tally:
     return Tally("t.lance", done=100, total=300, telemetry=Telemetry(), update=told.append)
 
 
+@pytest.mark.long
 def test_rows_chunks_errors_and_lag(monkeypatch):
     told: list[Standing] = []
     now = replace(NOBODY, chunks_left=4)

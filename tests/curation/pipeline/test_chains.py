@@ -125,6 +125,7 @@ GO_ON = {"go_on": True, "signs": {}, "reasons": []}
 STOP = {"go_on": None, "absent": {"go_on": "the chain stops after generation 0: no signal"}, "reasons": ["no signal"]}
 
 
+@pytest.mark.long
 def test_another_generation_does_nothing_again(tmp_path):
     finish(config(2, tmp_path, **FEW), go_on=GO_ON, held_out={"num_trained": 1})
     records = Manifest.load(tmp_path / "run").stages
@@ -138,6 +139,7 @@ def test_another_generation_does_nothing_again(tmp_path):
     assert {name: after[name] for name in records} == records
 
 
+@pytest.mark.long
 def test_a_chain_that_stops_says_why_and_goes_on_without_the_rule(tmp_path):
     few = FEW | {"chain": CONFIG["chain"] | {"shallow": []}}
     stopped = config(2, tmp_path, **few)

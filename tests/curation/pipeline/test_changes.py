@@ -187,6 +187,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_does_again_what_reads_it_and_nothing_else(tmp_path, finished, change):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
@@ -199,6 +200,7 @@ def test_a_change_does_again_what_reads_it_and_nothing_else(tmp_path, finished, 
     assert states["changed"] <= done <= states["changed"] | states["waits"]
 
 
+@pytest.mark.long
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=5, unique=True))
 def test_several_changes_do_again_what_each_does(tmp_path_factory, finished, changes):

@@ -141,6 +141,7 @@ def test_a_test_split_is_added_to_finished_students(tmp_path: Path):
     assert run(load(tmp_path, STUDENTS, TEST)) == {"prepare-1"} | answers_of(["teacher", "base", "naive", "trust"])
 
 
+@pytest.mark.long
 def test_a_test_split_is_added_to_a_chain(tmp_path: Path):
     """The next generation's check that nothing was trained on looks at the new split, and what was made stays."""
     chain = {**STUDENTS, "generations": STUDENTS["generations"] * 2, "chain.arms": ["trust"]}

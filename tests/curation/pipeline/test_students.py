@@ -87,6 +87,7 @@ def test_a_further_student_adds_its_own_stages_and_changes_no_key() -> None:
         assert {**tests[0], "model": 0} == {**tests[1], "model": 0}
 
 
+@pytest.mark.long
 def test_a_recipe_has_the_keys_of_the_section_student_that_it_leaves_out() -> None:
     recipe = {"learning_rate": 5e-3}
     of = config({"fast": {"model": STUDENT, "recipe": recipe}}, chat_preset="gemma3")

@@ -70,6 +70,7 @@ def text_of(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<svg.*?</svg>", "", section, flags=re.DOTALL)).split())
 
 
+@pytest.mark.long
 def test_the_section_has_figures_tables_and_their_numbers(report: dict) -> None:
     page, found = render(report), report["generations"][0]["features"]["analyze"]
     assert report["features"]["analyze"] == found and json.dumps(found)
@@ -91,6 +92,7 @@ def test_the_section_has_figures_tables_and_their_numbers(report: dict) -> None:
     assert "by Tiny <b>, 1,234 nodes" in lines and "gradients of 40 rows of each arm" in lines
 
 
+@pytest.mark.long
 def test_without_an_analysis_there_is_no_section_and_one_half_stands_alone(report: dict) -> None:
     without = with_analysis(report, None)
     assert "Why it works" not in render(without) and describe_features(without) == []
@@ -100,6 +102,7 @@ def test_without_an_analysis_there_is_no_section_and_one_half_stands_alone(repor
     assert "Weak moves that differ" in other and "Coherent gradients" not in other  # and no figure of no rows
 
 
+@pytest.mark.long
 def test_figures_are_deterministic_and_of_what_there_is() -> None:
     found = {"advantages": advantages(), "coherence": coherent()}
     assert (drawn := figures(found, "g0")) == figures(found, "g0")

@@ -67,6 +67,7 @@ def noise(rows: list[dict], threshold: float, every: int) -> tuple[int, int]:
     return sum(row["label"] != GOLD for row in kept), len(kept)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rule", "every"), [("fixed_sequence", 0), ("fixed_sequence", 7), ("hoeffding", 7)])
 def test_risk_curves_equal_direct_counts_and_bounds(run: RunRecord, rule: str, every: int) -> None:
     risky = with_risk(run, {**RISK, "rule": rule}, every)
@@ -93,6 +94,7 @@ def test_risk_curves_equal_direct_counts_and_bounds(run: RunRecord, rule: str, e
     assert chosen["deployment"] == exact(*noise(pool, chosen["threshold"], every))
 
 
+@pytest.mark.long
 def test_risk_curves_show_why_nothing_is_certified(run: RunRecord) -> None:
     report = collect(with_risk(run, HOPELESS))
     curves = report["risk_curves"]
@@ -102,6 +104,7 @@ def test_risk_curves_show_why_nothing_is_certified(run: RunRecord) -> None:
     assert "None was certified: nothing is selected." in text and f"starts at {100 * curves['start']:.1f}" in text
 
 
+@pytest.mark.long
 def test_risk_curves_without_an_audit_set_or_without_risk_control(run: RunRecord, report: dict) -> None:
     risky = with_risk(run, {**RISK, "kind": "top_k"})
     kept = {name: ref for name, ref in risky.generations[0].grades.items() if name != "pool"}
@@ -125,6 +128,7 @@ def test_the_reference_of_the_budget_needs_no_arm(run: RunRecord) -> None:
     assert point["calibration"] == exact(sum(row["label"] != GOLD for row in agree), len(agree))
 
 
+@pytest.mark.long
 def test_purity_by_difficulty_equals_direct_counts(run: RunRecord, report: dict) -> None:
     found = report["purity_by_difficulty"]
     assert found["edges"] == list(range(500, 2501, 500)) and found["num_unknown"] == 0
@@ -149,6 +153,7 @@ def test_purity_by_difficulty_equals_direct_counts(run: RunRecord, report: dict)
     assert collect(changed(run, audit=False, selections={}))["purity_by_difficulty"] is None
 
 
+@pytest.mark.long
 def test_accuracy_by_difficulty_equals_direct_counts(run: RunRecord, report: dict) -> None:
     found = report["accuracy_by_difficulty"]
     ratings = {row["row_id"]: row["rating"] for row in rows_of(run.prepared["test"])}
@@ -170,6 +175,7 @@ def test_accuracy_by_difficulty_equals_direct_counts(run: RunRecord, report: dic
     assert collect(changed(run, tests={}))["accuracy_by_difficulty"] is None
 
 
+@pytest.mark.long
 def test_test_rows_of_a_domain_without_difficulty_are_not_drawn(run: RunRecord, tmp_path: Path) -> None:
     plain = pa.table({"row_id": np.arange(NUM_TEST) + 5000, "gold": [GOLD] * NUM_TEST, "error": [None] * NUM_TEST})
     other = replace(run, prepared={**run.prepared, "test": save(tmp_path, "other", plain)})
@@ -226,6 +232,7 @@ def test_few_rows_have_few_bins_and_levels_keep_theirs(num_rows: int, edges: lis
     assert len(compute_bin_edges(np.arange(1.0, 6.0), num_rows)) == 6
 
 
+@pytest.mark.long
 def test_a_figure_says_its_values_under_a_pointer(report: dict) -> None:
     """Each point and each bar has a title of its own, escaped, in a page that stays well-formed without scripts."""
     (generation,) = report["generations"]
@@ -246,6 +253,7 @@ def test_a_figure_says_its_values_under_a_pointer(report: dict) -> None:
     assert 'id="pointed:' not in render(report)
 
 
+@pytest.mark.long
 def test_the_judges_share_of_what_it_was_asked(run: RunRecord, report: dict) -> None:
     assert report["judging"] is None and "The judge" not in render(report)
     asked = collect(variant(run, asked={"pool": 230, "test-trust": 90}))
@@ -259,6 +267,7 @@ def test_the_judges_share_of_what_it_was_asked(run: RunRecord, report: dict) -> 
     assert "The judge" in text and "test of trust" in text and "230" in text
 
 
+@pytest.mark.long
 def test_the_variance_that_a_projection_keeps_is_told(run: RunRecord, report: dict) -> None:
     assert report["projection"] is None and "principal components" not in render(report)
     told = {"size": 64, "variance_kept": 0.987, "num_rows": 12_345}
@@ -267,6 +276,7 @@ def test_the_variance_that_a_projection_keeps_is_told(run: RunRecord, report: di
     assert "64 principal components" in (text := render(found)) and "98.7\u00a0%" in text and "12,345" in text
 
 
+@pytest.mark.long
 def test_the_new_figures_are_the_same_for_the_same_numbers(run: RunRecord) -> None:
     report = json.loads(json.dumps(collect(with_risk(run, RISK))))
     curves, bins = report["risk_curves"], report["accuracy_by_difficulty"]
@@ -291,6 +301,7 @@ def test_trainings_are_drawn_step_by_step_and_in_blocks():
     assert 'id="x-axes_3"' not in drawn, "two measures vary: loss and reward"
 
 
+@pytest.mark.long
 def test_a_bound_far_above_the_axis_has_no_text(run: RunRecord) -> None:
     """Few calibration rows give bounds that lie off the page, where no mark is drawn that could carry a text."""
     curves = json.loads(json.dumps(collect(with_risk(run, RISK))))["risk_curves"]

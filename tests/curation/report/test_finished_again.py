@@ -54,12 +54,14 @@ def curate(directory: Path, *options: str) -> str:
     return result.output
 
 
+@pytest.mark.long
 def test_the_order_in_which_stages_ended_makes_no_other_report(run: Path, monkeypatch: pytest.MonkeyPatch):
     do = Run.do
     monkeypatch.setattr(Run, "do", lambda self, stages: dict(reversed(do(self, stages).items())))
     assert "nothing that it shows has changed" in curate(run)
 
 
+@pytest.mark.long
 def test_a_finished_run_again_imports_nothing_heavy_and_leaves_its_report(run: Path):
     before = {name: (run / name).stat().st_mtime_ns for name in ("report.html", "report.json", "manifest.json")}
     done = subprocess.run([sys.executable, "-c", AGAIN, str(run)], capture_output=True, text=True, check=True)
@@ -68,6 +70,7 @@ def test_a_finished_run_again_imports_nothing_heavy_and_leaves_its_report(run: P
     assert {name: (run / name).stat().st_mtime_ns for name in before} == before
 
 
+@pytest.mark.long
 def test_what_people_said_makes_another_report_once(run: Path, tmp_path: Path):
     def review(verb: str, *options: str) -> None:
         result = CliRunner().invoke(main, ["review", verb, str(run), *options], catch_exceptions=False)
@@ -92,6 +95,7 @@ def test_what_people_said_makes_another_report_once(run: Path, tmp_path: Path):
     assert "review.json cannot be read" in curate(run) and "nothing that it shows has changed" in curate(run)
 
 
+@pytest.mark.long
 def test_a_report_is_written_again_where_it_is_gone_damaged_or_made_of_something_else(run: Path):
     page, numbers = run / "report.html", run / "report.json"
     page.unlink()
@@ -106,6 +110,7 @@ def test_a_report_is_written_again_where_it_is_gone_damaged_or_made_of_something
     assert again.exit_code == 0 and "gpu_hour" in numbers.read_text() and "has changed" not in again.output
 
 
+@pytest.mark.long
 def test_damaged_numbers_are_named_and_computed_again(run: Path):
     path = Path(Manifest.load(run).stages["gen-0/numbers"].outputs["metrics"])
     before = json.loads(path.read_text())["numbers"]

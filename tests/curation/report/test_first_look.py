@@ -47,6 +47,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return render(report)
 
 
+@pytest.mark.long
 def test_what_only_an_author_of_the_method_reads_is_folded(page: str) -> None:
     found = _Page(page)
     for words in ("Murphy", "Brier", "exp(entropy)", "paired bootstrap", "Equal mass".lower(), "Start-up included"):

@@ -109,6 +109,7 @@ def test_signals_that_say_nothing_are_left_out_and_functions_of_arms_stay(run: R
     assert "last_logprob" not in without_constant(found, []).scores
 
 
+@pytest.mark.long
 def test_differences_are_scikit_learns_and_those_of_the_first_rows() -> None:
     judged = rows(trust=1.0, margin=1.3)
     found = compare_with_signal(graded(judged), "pool", "trust", "margin", 300, 0)
@@ -194,6 +195,7 @@ def test_a_sentence_says_who_won() -> None:
     assert "ranks better than the best" in describe_winner("trust", "pool", 900, FOUND | {"auc": None})
 
 
+@pytest.mark.long
 def test_the_report_sets_trust_against_signals_that_are_no_arms(run: RunRecord, report: dict[str, Any]) -> None:
     seen = report["trust"]["pool"]["parsed"]["functions"]
     assert {name: found["is_arm"] for name, found in seen.items()} == {
@@ -230,6 +232,7 @@ def test_without_gold_of_the_pool_the_labelled_rows_are_compared(run: RunRecord)
     assert {rival["where"] for rival in blind["evidence"]["rivals"]} == {"validation"}
 
 
+@pytest.mark.long
 def test_a_source_without_held_out_rows_leaves_the_choice_to_the_pool(tmp_path: Path) -> None:
     made = make_run(tmp_path, held_out=0.0)
     found = collect(changed(made, tests={}, training={}))
@@ -240,6 +243,7 @@ def test_a_source_without_held_out_rows_leaves_the_choice_to_the_pool(tmp_path: 
     assert blind["verdict"]["level"] == "do not use" and "Minus the best" not in render(blind)
 
 
+@pytest.mark.long
 def test_candidates_of_the_choice_stand_on_the_page(run: RunRecord) -> None:
     choice = {
         "taken": "margin",

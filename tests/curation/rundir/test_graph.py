@@ -169,6 +169,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[list[int], bool]], list[int], in
     return shape, draw(st.lists(st.integers(0, 3), min_size=num, max_size=num)), draw(st.integers(0, num - 1))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(graphs())
 def test_what_is_redone_is_exactly_what_reads_something_that_changed(tmp_path_factory, drawn):

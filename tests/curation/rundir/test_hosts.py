@@ -128,6 +128,7 @@ def test_on_one_machine_an_idle_host_stays_beside_a_stage_that_needs_its_room(tm
     assert works.log == ["start", "first", "start", "trained", "close", "again", "close"]
 
 
+@pytest.mark.long
 def test_where_no_later_stage_asks_or_for_too_long_it_is_given_back(tmp_path):
     works = Works()
     first = works.stage("first", model("teacher"))

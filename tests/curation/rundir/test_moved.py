@@ -135,6 +135,7 @@ def test_a_fit_has_the_same_digest_in_every_copy(tmp_path: Path) -> None:
     assert saved.pin(tmp_path / "copy", TrustRef).digest != ref.digest
 
 
+@pytest.mark.long
 def test_the_lease_of_the_original_does_not_lock_its_copy_for_good(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_lease_of_the_original_does_not_lock_its_copy_for_good(
     assert damage(copy) == []
 
 
+@pytest.mark.long
 def test_a_run_goes_on_in_an_object_store_and_back(made: Path, tmp_path: Path) -> None:
     events = started(made)
     with object_store() as server:

@@ -74,6 +74,7 @@ def test_of_the_stages_that_can_start_the_longest_starts_first(tmp_path):
     assert [name for event, name in events(tmp_path) if event == "started"] == ["long", "middle", "short"]
 
 
+@pytest.mark.long
 def test_a_slow_stage_ends_with_its_speed(tmp_path, capsys):
     run(tmp_path, [Crowd(2.1).stage("slow")])
     speed = float(capsys.readouterr().err.rpartition(" rows/s")[0].rpartition(" ")[2])
@@ -195,6 +196,7 @@ def test_what_arrives_in_a_thread_comes_in_order_with_its_error():
     assert wait_for_call(lambda: 3) == 3
 
 
+@pytest.mark.long
 def test_a_stage_without_progress_is_named_after_a_silence(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("curation.telemetry.console.LINE_SECONDS", 0.5)
     monkeypatch.setattr("curation.rundir.run.ROOM_SECONDS", 0.1)

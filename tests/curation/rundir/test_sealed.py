@@ -216,6 +216,7 @@ def test_added_columns_have_digests(tmp_path: Path, local_ray):
     assert io.read(mended).equals(io.read(after)) and newest.with_name(f"{newest.name}.torn").exists()
 
 
+@pytest.mark.long
 def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
     with object_store() as store:
         home = to_place(store.url("sealed/run"))

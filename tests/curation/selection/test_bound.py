@@ -56,6 +56,7 @@ def test_a_window_that_ends_below_zero_holds_no_zero(monkeypatch):
             assert selected(ids_N, scores_N, n, 0)[0] == sorted_ids(ids_N, scores_N, n, 0)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(
     scores=st.lists(st.one_of(st.sampled_from(SPECIAL), st.floats(width=32)), min_size=1, max_size=60),

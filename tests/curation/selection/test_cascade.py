@@ -161,6 +161,7 @@ def test_wrong_settings_are_refused():
         HeldOut(**held)
 
 
+@pytest.mark.long
 def test_the_tokens_saved_on_a_pool_are_in_their_interval_as_often_as_stated():
     rng, num_runs, hits, first, full = (
         np.random.default_rng(5),

@@ -39,6 +39,7 @@ def restated(weights, sizes, n):
     return quotas
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(rows=STRATA, part=st.floats(0, 1))
 def test_allocation_is_the_rule_stated_place_by_place(rows, part):

@@ -116,6 +116,7 @@ def test_inclusion_probabilities_are_how_often_rows_are_drawn():
     assert abs(weight_N[region_N] / runs - 1).max() < 5 * np.sqrt(10 / runs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ties", [False, True])
 def test_purity_has_no_bias_and_its_interval_covers(ties: bool):
     rows, right_N = scored(300, ties=ties)

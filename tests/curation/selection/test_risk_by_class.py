@@ -70,6 +70,7 @@ def violations(num_runs, delta):
     return num
 
 
+@pytest.mark.long
 def test_the_promise_holds_in_all_classes_at_once():
     num_runs = 300
     most = stats.binom.ppf(0.999, num_runs, DELTA)

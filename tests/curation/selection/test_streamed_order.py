@@ -36,6 +36,7 @@ def pools() -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", pools())
 def test_streamed_order_equals_sorted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order, "CELLS_A_PASS", 7)  # several passes

@@ -92,6 +92,7 @@ MANY = [
 ]
 
 
+@pytest.mark.long
 @settings(SOME, max_examples=15)
 @given(row=st.dictionaries(st.sampled_from(NAMES), VALUE, min_size=1), place=st.integers(0, len(MANY)))
 def test_a_row_of_json_lines_alone_and_among_many_is_the_same(tmp_path: Path, row: dict[str, Any], place: int) -> None:

@@ -21,6 +21,7 @@ def test_the_inverse_of_a_permutation(size: int):
     assert np.array_equal(forth(forth.inverse(positions_N)), positions_N)
 
 
+@pytest.mark.long
 def test_a_draw_is_of_its_splits_without_repeats_and_uniform():
     counts = {"a": 30, "b": 50, "c": 20}
     dealt = Assignment(counts=counts, permutation=Permutation(size=120, seed=1))

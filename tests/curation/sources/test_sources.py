@@ -272,6 +272,7 @@ def test_a_key_that_first_stands_in_a_late_row_is_a_column(tmp_path: Path) -> No
         rows_of(found(tmp_path / "x.jsonl")[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -556,6 +557,7 @@ def test_a_file_that_was_replaced_after_it_was_found_is_refused(tmp_path: Path, 
         list(read_rows(file, 0, 10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 @pytest.mark.parametrize("repeats", [1, 2_000])
 def test_a_file_of_the_same_size_and_time_with_other_bytes_is_refused(tmp_path: Path, form: str, repeats: int):

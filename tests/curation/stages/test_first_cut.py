@@ -262,6 +262,7 @@ def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, row
     assert TrustConfig(states=("prompt_last",)).inputs == ("prompt_last",)
 
 
+@pytest.mark.long
 def test_a_driver_that_only_labels_does_not_import_torch():
     check = "import sys, curation.stages.label_chunks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -54,6 +54,7 @@ def test_a_small_source_is_counted_whole_as_it_will_be_dealt(tmp_path: Path) -> 
         assert found.errors == Counter(duplicate_options=int(bad_N[split_N == place].sum()))
 
 
+@pytest.mark.long
 def test_a_share_above_the_limit_is_refused_and_one_below_is_told(tmp_path: Path) -> None:
     (line,) = [line for line in looked(config(tmp_path, 20_000, bad=0.03)) if "splits.pool" in line]
     assert "of 20,000" not in line and "cannot be used (duplicate_options " in line and " % to " not in line

@@ -71,6 +71,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> ReadJob:
     )
 
 
+@pytest.mark.long
 def test_scores_and_projections_are_those_of_stored_states(job: ReadJob, tmp_path: Path) -> None:
     models = Models()
     stored = written(job, models, tmp_path / "stored")

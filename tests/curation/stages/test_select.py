@@ -422,6 +422,7 @@ def test_gold_of_the_trusted_rows_is_the_trusted_selection_with_other_answers(ma
     assert ids_of(some["trust_gold"]) == passed[:N]
 
 
+@pytest.mark.long
 def test_all_arms_under_one_budget_that_reads_gold_are_oracles(made: Made, tmp_path: Path):
     chosen = run(made, tmp_path, selection=budget(made, EVERY, oracle=True, cap=20))
     assert list(chosen) == list(EVERY) and all(item.oracle and item.num_rows == 20 for item in chosen.values())
@@ -516,6 +517,7 @@ def long_rows(made: Made, folder: Path, row_ids: list[int]) -> TableRef:
     return save(folder, "too-long", columns, schemas.TOO_LONG)
 
 
+@pytest.mark.long
 def test_rows_that_are_too_long_are_left_out_by_all_arms_alike(
     made: Made, selected: dict[str, Selection], tmp_path: Path
 ):

@@ -153,6 +153,7 @@ def test_a_write_on_what_was_long_replaced_is_none(tmp_path: Path):
     assert register.read().text == str(2 * conditional.KEPT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", ["nothing", "expired", "given back", "killed"])
 def test_of_many_drivers_exactly_one_wins(tmp_path: Path, before: str):
     if before == "expired":
@@ -261,6 +262,7 @@ def test_a_clock_that_is_set_back_does_not_keep_a_lease_that_was_not_renewed(tmp
     held.release()
 
 
+@pytest.mark.long
 def test_renewal_keeps_it_beyond_its_time_to_live(tmp_path: Path):
     with lease.hold(tmp_path, seconds=0.6) as held:
         first = record(tmp_path)
@@ -368,6 +370,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
             yield f"{names.get(head, f'{module_of(path)}.{head}')}{rest and f'.{rest}'}", node
 
 
+@pytest.mark.long
 def test_the_guard_is_handed_on_to_whatever_commits():
     taking = takers()
     commit = {

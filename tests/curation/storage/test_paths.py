@@ -290,6 +290,7 @@ def write_a_table_and_an_object(target: Remote) -> None:
     io.write(pa.table({"row_id": [1, 2, 3]}), str(target / "t.lance"))
 
 
+@pytest.mark.long
 def test_a_store_that_hangs_is_asked_again(server, monkeypatch):
     """A request that nobody answers is given up, here after a second, and made again."""
     for cloud in ("AWS", "GOOGLE"):

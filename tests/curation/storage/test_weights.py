@@ -47,6 +47,7 @@ def library(folder: Path) -> bool:
         return False
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_file_passes_where_the_library_takes_it(folder: Path, tmp_path_factory, data: st.DataObject) -> None:

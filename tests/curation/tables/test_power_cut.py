@@ -169,6 +169,7 @@ def ids_in(uri: str) -> list[int]:
     return sorted(lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_pylist())
 
 
+@pytest.mark.long
 def test_what_was_committed_before_a_power_cut_is_there_and_nothing_is_doubled(tmp_path: Path):
     home, num_torn = tmp_path / "home", 0
     for number, disk in enumerate(cut_disks(traced(home, "on"), 50)):
@@ -191,6 +192,7 @@ def test_what_was_committed_before_a_power_cut_is_there_and_nothing_is_doubled(t
     assert num_torn, "some versions were torn, or this test shows little"
 
 
+@pytest.mark.long
 def test_the_trace_would_show_files_that_nobody_waited_for(tmp_path: Path):
     home = tmp_path / "home"
     lost = 0

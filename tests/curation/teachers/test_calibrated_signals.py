@@ -67,6 +67,7 @@ def test_another_teacher_agrees_where_its_calibrated_label_is_the_same(model, la
     assert set(measured("ensemble_agreement", model, labelled, tmp_path).values()) == {1.0}
 
 
+@pytest.mark.long
 def test_self_consistency_is_the_share_by_the_scores_that_chose(model, labelled, tmp_path):
     options = get_domain(DOMAIN).options({})
     blank = [plain(model, f"Text: {text}\nLabel:", options) for text in ("N/A", "[MASK]", "")]

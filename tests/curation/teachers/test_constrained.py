@@ -168,6 +168,7 @@ def test_paths_give_what_branches_give(base, examples, monkeypatch):
         np.testing.assert_allclose(row["option_logprobs"], branched[row_id]["option_logprobs"], atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_rows", [30, pytest.param(500, marks=pytest.mark.slow)])
 def test_scored_and_stepwise_answers_of_the_quickstarts_teacher(base, examples, num_rows):
     rows = check_scored(base, examples[:num_rows])
@@ -180,6 +181,7 @@ def test_scored_and_stepwise_answers_of_the_quickstarts_teacher(base, examples, 
     assert any(greedy[row_id]["completion"] != row["completion"] for row_id, row in rows.items())
 
 
+@pytest.mark.long
 def test_states_equal_those_of_the_same_answer_decoded_freely(base, examples):
     """Of rows whose free answer is the likeliest move: the same log-probabilities and states."""
     teacher, free = teacher_of(base), DecodingConfig(max_tokens=4)
@@ -193,6 +195,7 @@ def test_states_equal_those_of_the_same_answer_decoded_freely(base, examples):
         assert held[row_id]["mean_logprob"] == pytest.approx(drawn[row_id]["mean_logprob"], abs=1e-5)
 
 
+@pytest.mark.long
 def test_stepwise_samples_follow_the_distribution_over_the_trie(base, examples):
     """Each token has its probability among those that lead to an option; chi-square over the options."""
     (request,), plain = asked(examples[:1], STEPWISE), Plain(base)

@@ -46,6 +46,7 @@ def test_missing_log_probabilities_are_nulls() -> None:
     assert all(row["completion"] and row["num_output_tokens"] == 2 for row in rows.values())
 
 
+@pytest.mark.long
 def test_faults_cost_no_row_and_no_answer_twice(tmp_path: Path) -> None:
     """Refusals for a while, lost connections, slow answers: each row is answered, and each whole answer paid once."""
 
@@ -73,6 +74,7 @@ def test_faults_cost_no_row_and_no_answer_twice(tmp_path: Path) -> None:
         assert labelled(teacher, requests(40)) == rows and not other.asked  # another process, another address
 
 
+@pytest.mark.long
 def test_retry_after_is_waited_for() -> None:
     began = time.monotonic()
     refused = ("status", (429, {"retry-after": "1.5"}))
@@ -84,6 +86,7 @@ def test_retry_after_is_waited_for() -> None:
     assert time.monotonic() - began > 1.5 and all(row["error"] is None for row in rows.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
@@ -127,6 +130,7 @@ def test_a_server_that_answers_nothing_ends_the_run(
         labelled(teacher, requests(num))
 
 
+@pytest.mark.long
 def test_money_is_never_passed_and_what_came_is_not_bought_again(tmp_path: Path) -> None:
     price = {"input": 1_000_000, "output": 0}  # a unit a prompt token; a prompt has 3, and counts as up to 260 before
     settings = {"price": price, "paid": str(tmp_path)}
@@ -142,6 +146,7 @@ def test_money_is_never_passed_and_what_came_is_not_bought_again(tmp_path: Path)
         assert len(rows) == 200 and max(server.paid.values()) == 1 and len(server.paid) == 200
 
 
+@pytest.mark.long
 def test_questions_under_way_when_a_process_dies_count_as_paid(tmp_path: Path) -> None:
     config = {"price": {"input": 1_000_000, "output": 0}, "limit": 400.0, "paid": str(tmp_path)}
     with serving(seconds=30) as server, teaching(server, **config) as teacher:
@@ -157,6 +162,7 @@ def test_questions_under_way_when_a_process_dies_count_as_paid(tmp_path: Path) -
     assert sum(prompt for prompt, _ in server.tokens) <= 400 - most.prompt
 
 
+@pytest.mark.long
 def test_requests_and_tokens_a_minute() -> None:
     with serving() as server, teaching(server, requests_per_minute=600) as teacher:
         began = time.monotonic()
@@ -265,6 +271,7 @@ def test_an_option_without_tokens_is_an_error_row(monkeypatch: pytest.MonkeyPatc
         assert all("bad_options: option 2 of 2" in row["error"] for row in rows.values()) and not server.asked
 
 
+@pytest.mark.long
 def test_equal_questions_are_bought_once_and_given_up_ones_are_kept(tmp_path: Path) -> None:
     with serving(seconds=0.3) as server, teaching(server, paid=str(tmp_path)) as teacher:
         twins = [Request(row_id=k, prompt="the same") for k in range(12)]

@@ -44,6 +44,7 @@ def test_a_server_that_answers_nothing_readable_and_is_healed_heals_the_rows(tmp
             assert all(row["error"] is None for row in labelled(teacher, requests(20)).values())
 
 
+@pytest.mark.long
 def test_a_deadline_holds_for_the_whole_answer(tmp_path: Path) -> None:
     drips = ("drip", 0.1)  # some 60 s
     with (
@@ -128,6 +129,7 @@ def test_proxies_of_the_environment_are_used_or_refused(monkeypatch: pytest.Monk
             assert labelled(teacher, requests(1))[0]["error"] is None and server.headers[0]["host"] == "model.example"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("usage", "odd"),
     [
@@ -165,6 +167,7 @@ def test_other_models_and_other_tokens_are_counted(tmp_path: Path) -> None:
     assert "\\ud800other" in found.examples["other_model"]
 
 
+@pytest.mark.long
 def test_a_server_that_asks_to_wait_for_nothing_is_asked_ever_less_often() -> None:
     begun = list[float]()
 

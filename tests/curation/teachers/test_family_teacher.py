@@ -52,6 +52,7 @@ def prompt_of(tokenizer, prompt, *, chat):
     return tokenizer(prompt)["input_ids"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chat", [False, True])
 @torch.inference_mode()
 def test_labels_and_states_equal_transformers_own(family, family_model, requests, chat):
@@ -99,6 +100,7 @@ def test_labels_and_states_equal_transformers_own(family, family_model, requests
     print(f"\n{family.name}, chat template {'on' if chat else 'off'}: answers ended by {', '.join(names)}")
 
 
+@pytest.mark.long
 def test_a_padded_batch_gives_what_rows_give_alone(family, family_model, requests):
     """Also where the padding token is the end token, and where attention slides."""
     together, alone = (label(family_model, requests, batch_tokens=size) for size in (4000, 1))
@@ -127,6 +129,7 @@ def test_options_cost_what_the_model_says(family, family_model, requests):
             assert found == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stop", "text"), [("😀", " né 5。 "), ("。", " né 5"), (" 5", " né"), ("é 5", " n"), ("More", " né 5。 😀 ")]
 )

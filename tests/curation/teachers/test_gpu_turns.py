@@ -21,6 +21,7 @@ with start_turn(sys.argv[2].split(","), Path(sys.argv[1])):
 """
 
 
+@pytest.mark.long
 def test_a_start_waits_for_the_gpus_it_shares_and_not_for_a_dead_one(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path), "1,0"])
     try:

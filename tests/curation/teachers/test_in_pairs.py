@@ -49,6 +49,7 @@ def plain(model, prompt: str, answer: str) -> tuple[list[float], np.ndarray]:
     return [float(logprobs[at - 1, whole[at]]) for at in places], out.hidden_states[-1][0].numpy()[list(places)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_tokens", [400, 8192])
 def test_each_label_is_asked_by_itself_as_a_plain_computation_does(model, batch_tokens):
     teacher = make(model, batch_tokens=batch_tokens, token_logprobs=3)
@@ -82,6 +83,7 @@ def test_each_label_is_asked_by_itself_as_a_plain_computation_does(model, batch_
     }
 
 
+@pytest.mark.long
 def test_calibration_takes_out_what_is_said_of_each_label_without_a_text(model):
     domain = get_domain(DomainConfig(name="classification", classes=CLASSES, multi=True, calibrate="content_free"))
     requests = [label_request(domain, place, {"text": text}) for place, text in enumerate(TEXTS)]

@@ -77,6 +77,7 @@ def check(row, model, prompt, answer):
         np.testing.assert_allclose(row[f"state_{name}"], expected[position], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_layers_of_answers_equal_plain_transformers(deep):
     """Answers that end by the end token, by a stop string and by length."""
     requests = [

@@ -151,6 +151,7 @@ def test_mcqa_the_first_of_equal_options_is_chosen(qwen):
     assert row["completion"] == "é"
 
 
+@pytest.mark.long
 def test_mcqa_results_do_not_depend_on_the_batch(qwen, monkeypatch):
     """All at once, one row at a time, options one at a time, and an option's tokens one at a time."""
     many = tuple(f" {k} or {k * k}" for k in range(60))

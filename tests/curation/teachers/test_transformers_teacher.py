@@ -50,6 +50,7 @@ def reference(model, tokenizer, prompt, max_tokens):
     return text, answer, stopped, hidden, len(ids), chosen
 
 
+@pytest.mark.long
 def test_completions_states_and_logprobs_equal_transformers(tiny_model, requests):
     rows = rows_of(make(tiny_model).label(requests, DecodingConfig(max_tokens=5), seed=0))
     assert set(rows) == {request.row_id for request in requests}

@@ -41,6 +41,7 @@ def labels_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("class_weight", "settings"),
     [

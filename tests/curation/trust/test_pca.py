@@ -64,6 +64,7 @@ def test_too_many_components_are_refused(num_rows, size):
         fit([batch_of(np.random.default_rng(0), num_rows)] if num_rows else [], size)
 
 
+@pytest.mark.long
 def test_a_projection_that_changed_is_refused(tmp_path):
     ref = fit([batch_of(np.random.default_rng(0), 50)], 2).save(tmp_path / "pca")
     (tmp_path / "pca" / "description.json").write_text("{}")

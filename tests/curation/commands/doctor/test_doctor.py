@@ -97,6 +97,7 @@ def test_what_cannot_be_looked_at_is_said(local_ray, config: Path):
     assert result.exit_code == 2 and "--set: needs a CONFIG" in result.stderr
 
 
+@pytest.mark.long
 def test_an_address_where_no_ray_answers_fails(config: Path):
     command = [str(Path(sys.executable).with_name("curate")), "doctor", str(config), "--address", "127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

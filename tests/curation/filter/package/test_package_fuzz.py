@@ -13,6 +13,7 @@ from tiny_package import tiny_package
 TESTS = Path(package_fuzz.__file__).parent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_a_changed_package_touches_nothing_outside_and_ends_in_a_message(tmp_path: Path, count: int) -> None:
     package = tiny_package(tmp_path / "tiny")

@@ -118,6 +118,7 @@ def test_trust_that_differs_by_what_folds_differ_by_is_no_alarm(moved, alarm, va
     assert found.alarm == alarm, (found.distance, found.p_value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("share", "names", "bounds"), [
     (0.0, ("filter", "daily", "verdict"), (0, 1)),
     (0.02, ("verdict", "foreseen"), (12, 15)),  # in half of the runs by all rows
