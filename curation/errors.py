@@ -10,9 +10,14 @@ import re
 class CurationError(Exception):
     """The base of all exceptions that this project raises on purpose."""
 
+    exit_code = 1
+    """What the command line ends with."""
+
 
 class UserError(CurationError, ValueError):
-    """A mistake in the user's input; the command line prints it in one line and exits with code 2."""
+    """A mistake in the user's input; the command line prints it in one line."""
+
+    exit_code = 2
 
 
 class ConfigError(UserError):
@@ -94,6 +99,8 @@ class RunFailedError(CurationError):
 
 class ShiftError(CurationError):
     """A pool differs clearly from the rows that trust was fitted on, and nothing may be written then (exit code 3)."""
+
+    exit_code = 3
 
 
 class TrainingError(RunFailedError):

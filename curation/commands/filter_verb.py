@@ -9,11 +9,8 @@ import click
 from curation.activity import doing
 from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
 from curation.commands.plan_verb import add_plan_options, show_plan
-from curation.errors import ConfigError
+from curation.errors import ConfigError, ShiftError
 from curation.escaping import echo
-
-SHIFTED = 3
-"""The exit code for a pool that differs clearly from the rows that trust was fitted on."""
 
 _RULE_OPTIONS = (
     click.option("-o", "--output", metavar="OUT", help="Folder or URL to write."),
@@ -89,4 +86,4 @@ def filter_pool(
         echo(line)
     if filtered.alarm is not None:
         echo(f"curate: shift: {filtered.alarm}", err=True)
-        sys.exit(SHIFTED)
+        sys.exit(ShiftError.exit_code)

@@ -1,8 +1,6 @@
 """The options of ``curate run``, ``tune``, ``ablate`` and ``analyze``, which import what is heavy when they run."""
 
-import json
 import sys
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +17,7 @@ from curation.commands.options import (
     format_command,
     with_own_modules,
 )
-from curation.commands.tables import describe_features, describe_verdict, format_arms
+from curation.commands.tables import describe_verdict, format_arms
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.heavy import Lazy
@@ -128,29 +126,3 @@ def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None
     command = format_command("ablate", ablation, overrides)
     content = running.run_ablation(loaded, to_place(output), command=command, wait=wait)
     echo(report.format_ablation(content))
-
-
-@click.command()
-@RUN
-@SET
-@ADDRESS
-@WAIT
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON, a generation an item.")
-def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, as_json: bool) -> None:
-    """Measure why the rows of a finished run teach, and write its report again. CONFIG may also be the run directory.
-
-    A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
-    arm's rows are. The section analyze of CONFIG sets both. After a kill, the same command goes on.
-    """
-    config, overrides = find_run_config(config, add_address(address, overrides))
-    settings = load.load_config(config, overrides)
-    with redirect_stdout(sys.stderr):  # where Ray's warnings go, too
-        content = running.run_analysis(
-            settings, config_path=config, command=format_command("run", config, overrides), wait=wait
-        )
-    if as_json:
-        echo(json.dumps([generation["features"] for generation in content["generations"]], indent=1))
-    else:
-        for line in describe_features(content):
-            echo(line)
-    echo(f"report: {settings.directory / 'report.html'}", err=as_json)

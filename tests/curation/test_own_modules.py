@@ -185,9 +185,11 @@ def test_a_command_finds_the_domain_beside_its_configuration(folder: Path, monke
 def test_every_command_that_takes_a_configuration_looks_beside_it(folder: Path, name: str) -> None:
     from curation.commands.options import with_own_modules
 
-    (argument,) = [item for item in main.commands[name].params if isinstance(item, click.Argument)]
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    (argument,) = [item for item in command.params if isinstance(item, click.Argument)]
     value: object = (str(folder / "run.yaml"),) if argument.nargs == -1 else str(folder / "run.yaml")
-    assert argument.process_value(click.Context(main.commands[name]), value) == value
+    assert argument.process_value(click.Context(command), value) == value
     assert argument.callback is with_own_modules and own_modules._finder is not None
     assert own_modules._finder.folder == str(folder)
 

@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from curation.cli import main
-from curation.commands.inspect import TableQuery, examine, find, format_facts, list_tables
+from curation.commands.inspect.facts import TableQuery, examine
+from curation.commands.inspect.find import find, list_tables
+from curation.commands.inspect.text import format_facts
 from curation.errors import TableError
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from curation.commands.review.judged import VerdictCounts, estimate_share_right
 from curation.errors import ReviewError, UserError
+from curation.extras.review.judged import VerdictCounts, estimate_share_right
 from curation.selection.review import FEWEST, REACH, UNIFORM_SHARE, Drawn, ScoredRows, draw
 from curation.selection.risk import calibrate
 

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.commands.review.folder import Review
-from curation.commands.review.judged import ReviewedRows, describe_strata, estimate_share_right, judge
-from curation.commands.review.source import find_review_rows
 from curation.errors import ReviewError
+from curation.extras.review.folder import Review
+from curation.extras.review.judged import ReviewedRows, describe_strata, estimate_share_right, judge
+from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.selection.risk import calibrate

@@ -6,10 +6,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from curation.commands.init.table import TableFiles, is_id
-from curation.commands.init.task import DetectedTask
 from curation.config.inputs import COMMA
 from curation.config.selection import COLUMNS
+from curation.extras.init.table import TableFiles, is_id
+from curation.extras.init.task import DetectedTask
 from curation.json_types import Json
 from curation.label_columns import make_given_column
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curation.commands.init.table import TableFiles
 from curation.domains.turns import read_cell_text
 from curation.errors import RowError
+from curation.extras.init.table import TableFiles
 
 NUMBER_SHARE = 0.8
 """The least share of answers that are numbers for which answers are compared as numbers."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from curation.commands.review.folder import Review
-from curation.commands.review.log import VERDICTS, VerdictLine
 from curation.errors import ReviewError
+from curation.extras.review.folder import Review
+from curation.extras.review.log import VERDICTS, VerdictLine
 
 NUM_TOLD = 5
 """The number of bad rows that an error names."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from review_run import HOSTILE, ReviewedRun, make_run
 
-from curation.commands.review.dealing import CLAIM_SECONDS, Dealing
-from curation.commands.review.folder import Review, make_review
-from curation.commands.review.source import find
 from curation.errors import ReviewError
+from curation.extras.review.dealing import CLAIM_SECONDS, Dealing
+from curation.extras.review.folder import Review, make_review
+from curation.extras.review.source import find
 
 flask = pytest.importorskip("flask")
 
-from curation.commands.review.server import HEADERS, make_app, serve  # noqa: E402
+from curation.extras.review.server import HEADERS, make_app, serve  # noqa: E402
 
 TOKEN = "a-token"
 

@@ -17,9 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.commands.init import Wishes, detect_task, look
 from curation.config.load import load_config
 from curation.errors import ConfigError, SourceError
+from curation.extras.init.table import look
+from curation.extras.init.task import Wishes, detect_task
 
 Row = dict[str, Any]
 MODEL = Path(__file__).parents[3] / "examples" / "bases" / "sums_teacher"

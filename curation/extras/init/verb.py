@@ -55,8 +55,10 @@ def init(
         return
     path = Path(output or "curation.yaml")
     _require_new(path)
-    from curation.commands.init import Wishes, check_readable, detect_task, draft_config, look
     from curation.config.load import load_config
+    from curation.extras.init.draft import draft_config
+    from curation.extras.init.table import look
+    from curation.extras.init.task import Wishes, check_readable, detect_task
 
     tables = []
     for name in paths:

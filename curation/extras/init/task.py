@@ -8,11 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from curation.commands.init.free_text import free_text, has_objects
-from curation.commands.init.given_columns import find_given_columns
-from curation.commands.init.label_columns import LabelColumn, is_list_column, label_column
-from curation.commands.init.pairs import find_pair_columns, has_preferences
-from curation.commands.init.table import TableFiles, is_id
 from curation.config import DomainConfig
 from curation.config.given import GivenConfig
 from curation.config.inputs import LimitedSplits
@@ -21,6 +16,11 @@ from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
 from curation.errors import ConfigError
 from curation.escaping import quote_text
+from curation.extras.init.free_text import free_text, has_objects
+from curation.extras.init.given_columns import find_given_columns
+from curation.extras.init.label_columns import LabelColumn, is_list_column, label_column
+from curation.extras.init.pairs import find_pair_columns, has_preferences
+from curation.extras.init.table import TableFiles, is_id
 from curation.sources.forms import Prodigy
 
 Ask = Callable[[str, Sequence[str]], str]

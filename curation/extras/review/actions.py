@@ -3,10 +3,10 @@
 import getpass
 from pathlib import Path
 
-from curation.commands.review.folder import list_reviews, make_review, open_review
-from curation.commands.review.source import find
-from curation.commands.review.words import describe_standing
 from curation.errors import ReviewError
+from curation.extras.review.folder import list_reviews, make_review, open_review
+from curation.extras.review.source import find
+from curation.extras.review.words import describe_standing
 from curation.storage.paths import Place
 
 DEFAULT_NUM = 200

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from review_run import HOSTILE, ReviewedRun, make_run, selected
 
 from curation.cli import main
-from curation.commands.review import source
-from curation.commands.review.folder import ROWS, open_review
+from curation.extras.review import source
+from curation.extras.review.folder import ROWS, open_review
 from curation.hashing import derive, hash64
 from curation.metrics import compute_finite_share
 from curation.refs import TableRef

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curation.commands.review.log import VerdictLog
-from curation.commands.review.source import Origin, find_review_rows, read_row_texts
 from curation.errors import ReviewError
+from curation.extras.review.log import VerdictLog
+from curation.extras.review.source import Origin, find_review_rows, read_row_texts
 from curation.json_types import Json, JsonView
 from curation.selection.review import Stratum, draw
 from curation.storage.inside import from_record, run_around, to_record

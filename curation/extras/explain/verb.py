@@ -31,7 +31,8 @@ def explain(
     Of a row: the file that it comes from, its prompt, each teacher's answer, trust and rank, and what every arm did
     with it. Row ids are in every table and export of a run.
     """
-    from curation.commands.explain import describe_row, describe_student, explain_row, explain_student
+    from curation.extras.explain.facts import explain_row, explain_student
+    from curation.extras.explain.text import describe_row, describe_student
 
     if (row_id is None) == (student is None):
         raise ConfigError("explain: give a ROW_ID, or --student with an arm or a stage; not both")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from curation.commands.review.folder import Review
-from curation.commands.review.intake import Given
-from curation.commands.review.log import VERDICTS
 from curation.errors import ReviewError
+from curation.extras.review.folder import Review
+from curation.extras.review.intake import Given
+from curation.extras.review.log import VERDICTS
 from curation.json_types import Json, JsonView
 from curation.storage.paths import write_atomically
 

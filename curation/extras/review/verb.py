@@ -12,10 +12,10 @@ from curation.heavy import Lazy
 from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
-    from curation.commands.review import actions, words
-    from curation.commands.review.folder import Review
+    from curation.extras.review import actions, words
+    from curation.extras.review.folder import Review
 else:
-    actions, words = Lazy("curation.commands.review.actions"), Lazy("curation.commands.review.words")
+    actions, words = Lazy("curation.extras.review.actions"), Lazy("curation.extras.review.words")
 
 F = Callable[..., Any]
 
@@ -53,7 +53,7 @@ def _add_review_options(function: F) -> F:
 
 
 def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
-    from curation.commands.review.folder import open_review
+    from curation.extras.review.folder import open_review
 
     return open_review(actions.find_review_home(to_place(run_dir), folder), name)
 
@@ -75,7 +75,7 @@ def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> No
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
 def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
     """Serve the page on which people judge, on this machine alone, until Ctrl-C."""
-    from curation.commands.review import server
+    from curation.extras.review import server
 
     drawn = _open(run_dir, folder, name)
     server.serve(drawn, port, person or actions.get_user_name(), echo)
@@ -88,7 +88,7 @@ def serve(run_dir: str, folder: str | None, name: str | None, port: int, person:
 @FILE
 def export_rows(run_dir: str, folder: str | None, name: str | None, program: str, path: str) -> None:
     """Write the rows without a verdict to FILE, as JSON that the program imports."""
-    from curation.commands.review.exchange import export
+    from curation.extras.review.exchange import export
 
     echo(export(_open(run_dir, folder, name), program, Path(path)))
 
@@ -105,8 +105,8 @@ def import_verdicts(
 
     A verdict is right, wrong or unsure. The same file again changes nothing.
     """
-    from curation.commands.review.exchange import EXCHANGES
-    from curation.commands.review.intake import read_csv, take
+    from curation.extras.review.exchange import EXCHANGES
+    from curation.extras.review.intake import read_csv, take
 
     drawn, read = _open(run_dir, folder, name), read_csv if program == "csv" else EXCHANGES[program].read
     taken = take(drawn, Path(path), read, via=program, person=person or actions.get_user_name())
@@ -124,7 +124,7 @@ def result(
     run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool
 ) -> None:
     """Print what the verdicts give, and write it to review.json."""
-    from curation.commands.review.result import conclude
+    from curation.extras.review.result import conclude
 
     drawn = _open(run_dir, folder, name)
     found = conclude(drawn, alpha=alpha, delta=delta)

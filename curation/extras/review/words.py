@@ -1,7 +1,7 @@
 """The result of a review in words, and how far a review is."""
 
-from curation.commands.review.folder import Review
-from curation.commands.review.judged import judge
+from curation.extras.review.folder import Review
+from curation.extras.review.judged import judge
 from curation.json_types import Json
 
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from curation.commands.review.folder import Review
-from curation.commands.review.log import BACK, Standing, VerdictLine, find_standing
+from curation.extras.review.folder import Review
+from curation.extras.review.log import BACK, Standing, VerdictLine, find_standing
 from curation.json_types import Json
 
 CLAIM_SECONDS = 900.0

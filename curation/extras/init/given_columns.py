@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from curation.commands.init.table import TableFiles, is_id
 from curation.config.given import GivenConfig
 from curation.domains.given import GRADES
+from curation.extras.init.table import TableFiles, is_id
 
 CONFIDENCES = ("confidence", "conf", "score", "probability", "prob", "certainty", "logprob")
 """Last words of the names of columns that say how sure a label is."""

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curation.commands.init.table import MOST_VALUES, TableFiles
 from curation.domains import attempt, to_one_line
 from curation.domains.label_sets import SetFormat, parse_list, split_names
+from curation.extras.init.table import MOST_VALUES, TableFiles
 from curation.sources import read_rows, to_raw_rows
 
 SEPARATORS = (";", "|", ",")

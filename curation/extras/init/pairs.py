@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from curation.commands.init.table import TableFiles, is_id
+from curation.extras.init.table import TableFiles, is_id
 
 ORDERED, OPEN = ("chosen", "rejected"), ("first", "second")
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.arrays import Bools
-from curation.commands.review.folder import Review
-from curation.commands.review.log import Standing, VerdictLine
+from curation.extras.review.folder import Review
+from curation.extras.review.log import Standing, VerdictLine
 from curation.json_types import Json
 from curation.metrics import compute_finite_share, compute_weighted_mean
 from curation.selection.review import Stratum

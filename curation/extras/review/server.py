@@ -13,11 +13,11 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from curation.commands.review.dealing import Dealing
-from curation.commands.review.folder import Review
-from curation.commands.review.log import VERDICTS
 from curation.errors import ReviewError
 from curation.escaping import get_logger
+from curation.extras.review.dealing import Dealing
+from curation.extras.review.folder import Review
+from curation.extras.review.log import VERDICTS
 from curation.json_types import Json
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
     def file(name: str = "") -> "Response":
         if name not in FILES:
             flask.abort(404)
-        path = files("curation.commands.review") / "page" / FILES[name]
+        path = files("curation.extras.review") / "page" / FILES[name]
         kind = TYPES[FILES[name].rpartition(".")[2]]
         return flask.Response(path.read_bytes(), content_type=f"{kind}; charset=utf-8")
 
