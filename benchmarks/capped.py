@@ -133,7 +133,7 @@ class Labelled:
     among_wrong: float
 
     def _above(self, threshold: float) -> tuple[float, float]:
-        """The shares of the pool that are right, and wrong, and score at least that."""
+        """Return the shares of the pool that are right, and wrong, and score at least that."""
         of = self.scores
         right = of.share_right * ndtr((of.shift - threshold) / of.spread)
         return float(right), float((1 - of.share_right) * ndtr(-threshold))

@@ -66,7 +66,7 @@ class Task(NamedTuple):
 
 
 def chess(rows: int) -> list[str]:
-    """The quickstart's source with more rows, answered freely."""
+    """Return the quickstart's source with more rows, answered freely."""
     free = "teacher.decoding={max_tokens: 4}"
     return [free, f"splits.source={{from: puzzles, rows: {rows}}}", "splits.test={from: puzzles, rows: 500}"]
 
@@ -113,15 +113,15 @@ class Deal(NamedTuple):
     edges: tuple[float, float]
 
     def is_fit(self, ids_N: Int64s) -> Bools:
-        """Rows to fit on."""
+        """Return which rows the functions are fitted on."""
         return self._unit(ids_N) < self.edges[0]
 
     def is_held_out(self, ids_N: Int64s) -> Bools:
-        """Rows that set the first cut."""
+        """Return which rows set the first cut."""
         return (self._unit(ids_N) >= self.edges[0]) & (self._unit(ids_N) < self.edges[1])
 
     def is_pool(self, ids_N: Int64s) -> Bools:
-        """The others."""
+        """Return which rows are the pool's."""
         return self._unit(ids_N) >= self.edges[1]
 
     def _unit(self, ids_N: Int64s) -> npt.NDArray[np.float64]:
@@ -138,7 +138,7 @@ class Outcome(NamedTuple):
 
 
 def labelled(name: str, kind: str) -> Labelled:
-    """The answers of the teacher to all rows, from the run's directory or made there."""
+    """Return the answers of the teacher to all rows, from the run's directory or made there."""
     task = TASKS[name]
     config = load_config(
         EXAMPLES / task.example,
@@ -167,7 +167,7 @@ def labelled(name: str, kind: str) -> Labelled:
 def fitted(
     made: Labelled, deal: Deal, keeps: list[float], first: str, directory: Path
 ) -> tuple[TrustRef, dict[float, TrustRef]]:
-    """The full function, and the first one for each share kept."""
+    """Return the full function, and the first one for each share kept."""
     grades = io.read(made.grades)
     kept = io.write(grades.filter(pa.array(deal.is_fit(grades["row_id"].to_numpy()))), str(directory / "grades.lance"))
     config = made.config.trust
@@ -185,13 +185,13 @@ def fitted(
 
 
 def fit(kind: str, config: TrustConfig, labels: TableRef, grades: TableRef, seed: int) -> Any:
-    """A function of a kind."""
+    """Fit a function of the given kind."""
     torch.set_num_threads(2)
     return fit_rows(kind, read_rows(labels, grades, config, seed=seed), config, seed=seed, origin={})
 
 
 def selected(pool: HeldOut, keep: float) -> npt.NDArray[np.int64]:
-    """The places of the pool rows that the full pass selects."""
+    """Return the places of the pool rows that the full pass selects."""
     best = np.argsort(-np.nan_to_num(pool.full_M, nan=-np.inf), kind="stable")[: round(keep * len(pool.full_M))]
     return best[np.isfinite(pool.full_M[best])]
 
@@ -268,7 +268,7 @@ def timing(made: Labelled, cut: FirstCutRule, row_ids_M: Int64s, chosen: set[int
 
 
 def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
-    """A first score that says nothing: the same for all rows, and drawn by lot."""
+    """Return a first score that says nothing: the same for all rows, and drawn by lot."""
     rng, lines = np.random.default_rng(seed), []
     for name, draw in (("constant", lambda num: np.zeros(num)), ("by lot", lambda num: rng.random(num))):
         found = find_first_cut(
@@ -280,14 +280,14 @@ def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
 
 
 def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
-    """The rows with another first score."""
+    """Return the rows with another first score."""
     return HeldOut(
         first_M=first_M, full_M=rows.full_M, prompt_tokens_M=rows.prompt_tokens_M, output_tokens_M=rows.output_tokens_M
     )
 
 
 def pool_ids(made: Labelled, takes: Callable[[Int64s], Bools]) -> Int64s:
-    """The ids of the pool rows, in the order of their scores (``stages.first_cut.held_out``)."""
+    """Return the ids of the pool rows, in the order of their scores (``stages.first_cut.held_out``)."""
     ids_N = io.read(made.labels, columns=["row_id"], filter=io.make_answered_filter(made.labels))["row_id"].to_numpy()
     return ids_N[takes(ids_N)]
 

@@ -64,7 +64,7 @@ class Numbers(Domain):
         return LABELS[raw["number"] % 2]
 
     def question(self, example: Example) -> str:
-        """The number in words of one."""
+        """Return the number in words of one."""
         return f"{example['number']} is"
 
 
@@ -90,19 +90,19 @@ class Trial:
         return self.directory / "labelled.log"
 
     def start(self) -> subprocess.Popen[bytes]:
-        """The driver, which takes the run directory over as soon as it can."""
+        """Start the driver, which takes the run directory over as soon as it can."""
         self.starts += 1
         command = [Path(sys.executable).with_name("curate"), "run", self.config, "--address", self.address, "--wait"]
         with (self.directory / "driver.log").open("ab") as log:
             return subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
 
     def pool_table(self) -> str | None:
-        """The labels of the pool."""
+        """Return the table of the pool's labels, or None if there is none yet."""
         found = self.stages("label-pool")
         return str(found[-1] / "labels.lance") if found else None
 
     def stages(self, name: str) -> list[Place]:
-        """The directories of a stage of the first generation."""
+        """Return the directories of a stage of the first generation."""
         generation = self.run / "gen-0"
         if not generation.exists():
             return []
@@ -138,7 +138,7 @@ class Nodes:
         return self._cluster.add_node(num_cpus=1, wait=False)
 
     def actors(self) -> list[int]:
-        """The process ids of the labelling actors."""
+        """Return the process ids of the labelling actors."""
         found = []
         for node in self._workers:
             for raylet in node.all_processes["raylet"]:
@@ -220,7 +220,7 @@ def cut_power(num_cuts: int, seed: int) -> int:
 def make_trial(
     directory: Path, store: ObjectStore, address: str, options: argparse.Namespace, poison: Sequence[int]
 ) -> Trial:
-    """The sources and the configuration of a run, in a directory."""
+    """Make the sources and the configuration of a run in a directory."""
     directory.mkdir()
     numbers = np.arange(NUM_SOURCE + options.rows)
     for name, part_N in (("source", numbers[options.rows :]), ("pool", numbers[: options.rows])):

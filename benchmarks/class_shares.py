@@ -32,7 +32,7 @@ POOL_ROWS, SEED = 100_000, 0
 
 
 def teacher_of(num_classes: int, accuracy: float, rng: np.random.Generator) -> Float64s:
-    """The probability of each label, and of none that can be read, given the class, [C, C + 1]."""
+    """Return the probability of each label, and of none that can be read, given the class, [C, C + 1]."""
     popular_T = rng.dirichlet(np.full(num_classes + 1, 0.5))
     right_C = np.clip(rng.normal(accuracy, 0.1, num_classes), 0.1, 0.95)
     p_CT: Float64s = (1 - right_C)[:, None] * popular_T
@@ -48,7 +48,7 @@ def dealt(share_C: Float64s, p_CT: Float64s, num_rows: int, rng: np.random.Gener
 
 
 def counted(class_N: Int64s, label_N: Int64s, num_classes: int) -> Int64s:
-    """The rows by class and label, int64 [C, C + 1]."""
+    """Return the rows by class and label, int64 [C, C + 1]."""
     counts = np.zeros((num_classes, num_classes + 1), dtype=np.int64)
     np.add.at(counts, (class_N, label_N), 1)
     return counts
@@ -65,7 +65,7 @@ def adjusted(given_T: Int64s, confusion_CT: Int64s) -> Float64s:
 def errors(
     num_classes: int, num_labelled: int, accuracy: float, labelled: str, rng: np.random.Generator
 ) -> Mapping[str, float]:
-    """The distance of each estimate from the true shares of one pool."""
+    """Return the distance of each estimate from the true shares of one pool."""
     p_CT, share_C = teacher_of(num_classes, accuracy, rng), rng.dirichlet(np.full(num_classes, 1.5))
     drawn_C = rng.dirichlet(np.full(num_classes, 1.5))
     labelled_C = {"as the pool": share_C, "others": drawn_C, "equal": np.full(num_classes, 1 / num_classes)}[labelled]

@@ -86,14 +86,14 @@ def write_files(data: Path, folder: Path, *, seed: int = 0) -> dict[str, str]:
 
 
 def section() -> str:
-    """The part of the page that begins it."""
+    """Return the part of the page that begins it."""
     found = SECTION.search(PAGE.read_text())
     assert found is not None, f"{PAGE} has no section on 500 texts"
     return found[0]
 
 
 def commands() -> list[list[str]]:
-    """The calls of ``curate`` in the section's shell blocks, without the word itself."""
+    """Return the calls of ``curate`` in the section's shell blocks, without the word itself."""
     blocks = re.findall(r"```sh\n(.*?)```", section(), re.DOTALL)
     return [line.split()[1:] for block in blocks for line in block.splitlines() if line.startswith("curate ")]
 
@@ -123,7 +123,7 @@ def run_page(
 
 
 def read_rows(folder: Path, gold: Mapping[str, str]) -> Rows:
-    """The pool's labels as the run left them, graded by the classes that it never saw."""
+    """Return the pool's labels as the run left them, graded by the classes that it never saw."""
     stages = recorded(folder / "runs" / "tickets")
     outputs = {name: stage["outputs"] for name, stage in stages.items() if stage.get("outputs")}
     pool = TableRef.from_json(outputs["gen-0/score-pool"]["labels"])
@@ -166,7 +166,7 @@ def read_rows(folder: Path, gold: Mapping[str, str]) -> Rows:
 
 
 def _selected(folder: Path, arm: str) -> list[int]:
-    """The row ids of an arm's selection."""
+    """Return the row ids of an arm's selection."""
     (path,) = (folder / "runs" / "tickets" / "gen-0").glob(f"select-*/{arm}.jsonl")
     return [json.loads(line)["row_id"] for line in path.read_text().splitlines()]
 
@@ -207,7 +207,7 @@ def quality(rows: Rows, of: str) -> Float64s:
 
 
 def without_issue(rows: Rows, of: str) -> npt.NDArray[np.bool_]:
-    """The rows in which ``find_label_issues`` sees no issue."""
+    """Return which rows have no issue by ``find_label_issues``, bool [N]."""
     find: Callable[..., Any] = importlib.import_module("cleanlab.filter").find_label_issues
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some classes were never given as a label

@@ -41,7 +41,7 @@ class Chosen(NamedTuple):
 
 
 def rows_of(name: str, data: Path, num_rows: int, seed: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of a set with ``text`` and ``label``, drawn without replacement, and the set's classes."""
+    """Return rows of a set with ``text`` and ``label``, drawn without replacement, and the set's classes."""
     task = TASKS[name]
     table = pa.concat_tables(pq.read_table(file, columns=["text", "label"]) for file in sorted(data.glob(task.files)))
     classes = sorted(pc.unique(table["label"]).to_pylist())[: task.num_classes]
@@ -51,14 +51,14 @@ def rows_of(name: str, data: Path, num_rows: int, seed: int) -> tuple[list[dict[
 
 
 def domain_of(classes: Sequence[str], cue: str) -> Domain:
-    """The domain that scores the classes' names, calibrated."""
+    """Return the domain that scores the classes' names, calibrated."""
     words = {each: each.replace("_", " ") for each in classes}
     options = {"classes": words, "cue": cue, "calibrate": "content_free"}
     return get_domain(DomainConfig.model_validate({"name": "classification", **options}))
 
 
 def chosen(teacher: Teacher, domain: Domain, rows: Sequence[Mapping[str, Any]]) -> Chosen:
-    """The classes that a teacher gives rows; each row is asked once."""
+    """Return the classes that a teacher gives rows; each row is asked once."""
     examples = [domain.read(row) for row in rows]
     requests = [label_request(domain, row_id, example) for row_id, example in enumerate(examples)]
     calibrated: dict[int, str | None] = {}
@@ -78,7 +78,7 @@ def chosen(teacher: Teacher, domain: Domain, rows: Sequence[Mapping[str, Any]]) 
 
 
 def lines(found: Chosen) -> Iterator[str]:
-    """The numbers in words."""
+    """Yield the numbers in words."""
     num, right = len(found.gold), {}
     for words, given in (("calibrated", found.calibrated), ("not calibrated", found.plain)):
         right[words] = [one == gold for one, gold in zip(given, found.gold, strict=True)]

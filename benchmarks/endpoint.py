@@ -87,7 +87,7 @@ def _answers(url: str) -> bool:
 
 
 def make_model(path: Path) -> ModelRef:
-    """A random Qwen3 with the chess vocabulary, whose answers vary in text and length."""
+    """Return a random Qwen3 with the chess vocabulary, whose answers vary in text and length."""
     import torch
 
     shape = {
@@ -117,7 +117,7 @@ def make_requests(num_rows: int) -> list[Request]:
 
 
 def labelled(teacher: Teacher, requests: Sequence[Request], decoding: DecodingConfig) -> dict[int, dict[str, Any]]:
-    """The rows of a teacher by id.
+    """Return the rows of a teacher by id.
 
     Raises:
         ValueError: a row is missing, came twice or is an error row.
@@ -134,7 +134,7 @@ def labelled(teacher: Teacher, requests: Sequence[Request], decoding: DecodingCo
 
 
 def compared(ours: dict[int, dict[str, Any]], peers: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """The number of other answers, and the largest difference of each number over the equal ones.
+    """Return the number of other answers, and the largest difference of each number over the equal ones.
 
     Raises:
         ValueError: both sides state other answers than ties explain, other counts of tokens or other numbers.

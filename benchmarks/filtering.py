@@ -83,11 +83,11 @@ class Asked(Plain):
     name = "asked"
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The text."""
+        """Return the text."""
         return {"text": raw["text"]}
 
     def prompt(self, example: Example, *, shots: Any = ()) -> str:
-        """The text in a template."""
+        """Return the text in a template."""
         return f"Read this:\n{example['text']}\nIs it true? Answer with yes or no, and say why.\n"
 
 
@@ -169,7 +169,7 @@ def ours(tables: Tables, target: Path, scratch: Path) -> None:
 
 
 def with_prompts(rows: pa.Table) -> pa.Table:
-    """The rows with a prompt each, in the order of the output."""
+    """Return the rows with a prompt each, in the order of the output."""
     domain = Asked()
     prompts = [domain.prompt({"text": text}) for text in rows["text"].to_pylist()]
     return rows.append_column("prompt", pa.array(prompts, pa.string())).select(SCHEMA.names)
@@ -275,7 +275,7 @@ PEERS = {
 
 
 def alone(name: str, joined: list[str], target: Path, scratch: Path) -> float:
-    """The seconds of a peer's work in a process of its own, once it has its imports, and its Ray is warm."""
+    """Return the seconds of a peer's work in a process of its own, once it has its imports, and its Ray is warm."""
     command = [sys.executable, "-m", "benchmarks.filtering", "--alone", name, str(target), str(scratch), *joined]
     environment = {**os.environ, "LOGURU_LEVEL": "ERROR"}
     found = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -317,7 +317,7 @@ def rows_of(target: Path) -> pa.Table:
 
 
 def installed(names: Iterable[str]) -> Iterator[str]:
-    """The names of the peers whose module can be imported; the others are said."""
+    """Yield the names of the peers whose module can be imported; the others are said."""
     for name in names:
         command = [sys.executable, "-c", f"import {PEERS[name].module}"]
         found = subprocess.run(command, capture_output=True, text=True)

@@ -47,7 +47,7 @@ class Drawn:
 
 
 def draw(num_rows: int, num_foreign: int, rng: np.random.Generator) -> Drawn:
-    """Rows in random order."""
+    """Return rows in random order."""
     states_ND = rng.normal(size=(num_rows, NUM_DIMENSIONS))
     foreign_N = rng.permutation(num_rows) < num_foreign
     states_ND[foreign_N, 1] += OFF
@@ -58,7 +58,7 @@ def draw(num_rows: int, num_foreign: int, rng: np.random.Generator) -> Drawn:
 
 
 def fitted(rows: Drawn) -> Floats:
-    """The weights of a logistic probe, [D + 1], by gradient descent."""
+    """Return the weights of a logistic probe, [D + 1], by gradient descent."""
     weights, inputs = np.zeros(NUM_DIMENSIONS + 1), with_one(rows.states_ND)
     for _ in range(STEPS):
         weights = weights + RATE * inputs.T @ (rows.correct_N - expit(inputs @ weights)) / len(inputs)
@@ -66,7 +66,7 @@ def fitted(rows: Drawn) -> Floats:
 
 
 def with_one(states_ND: Floats) -> Floats:
-    """The states with a column of ones."""
+    """Return the states with a column of ones."""
     return np.concatenate([states_ND, np.ones((len(states_ND), 1))], axis=1)
 
 
@@ -123,7 +123,7 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
 
 
 def count(share: float, num_runs: int, seed: int) -> Counter[str]:
-    """How many of some simulated pools with this share of foreign rows show what."""
+    """Return how many of some simulated pools with this share of foreign rows show what."""
     rng = np.random.default_rng([seed, round(1000 * share)])
     return Counter(name for _ in range(num_runs) for name in simulate(share, rng))
 

@@ -40,7 +40,7 @@ ROWS, STATE = 1024, 1024
 
 
 def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> TableRef:
-    """The table of a pass."""
+    """Return the table of a pass."""
     schema = pa.schema([schemas.ROW_ID, ("state", pa.list_(pa.float16(), state))])
     io.create(uri, schema)
     committer, rng = commits.Committer(uri), np.random.default_rng(0)

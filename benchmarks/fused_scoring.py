@@ -47,14 +47,14 @@ PRECISION = 2.0**-10
 
 
 def trust_function(input_size: int, state: str) -> NeuralTrust:
-    """The chess preset's network with random weights."""
+    """Return the chess preset's network with random weights."""
     torch.manual_seed(0)
     net = NeuralTrustNet(Architecture.of(TrustConfig(preset="strategy_games"), input_size))
     return NeuralTrust(net, (state,), {})
 
 
 def labelled(directory: Path, examples: TableRef, reduction: Reduction | None = None) -> TableRef:
-    """All rows labelled by a free teacher."""
+    """Return all rows labelled by a free teacher."""
     job = LabelJob(
         examples=examples,
         labels_uri=str(directory / "labels.lance"),
@@ -117,7 +117,7 @@ def run(directory: Path, num_rows: int, num_turns: int) -> str:
 
 
 def check(stored: TableRef, fused: TableRef, num_rows: int) -> str:
-    """The largest difference of the trust scores, row by row.
+    """Return the largest difference of the trust scores, row by row.
 
     Raises:
         AssertionError: other rows, or scores that differ by more than float16's precision.

@@ -66,11 +66,11 @@ class Run:
         return TableRef.from_json(labels), TableRef.from_json(grades)
 
     def purity(self, raw_N: np.ndarray) -> float:
-        """The share of right labels among the first n."""
+        """Return the share of right labels among the first n."""
         return float(self.correct_N[np.argsort(-raw_N, kind="stable")[: self.n]].mean())
 
     def fitted(self, kind: str, rows: int, seed: int) -> Found:
-        """A fit on about ``rows`` labelled rows."""
+        """Return a fit on about ``rows`` labelled rows."""
         config = self.trust.model_copy(update={"kind": kind, "source_share": min(1.0, rows / self.num_source)})
         try:
             source = read_rows(*self._tables("source"), config, seed=seed)
@@ -92,7 +92,7 @@ def cell(draws: Sequence[Found]) -> str:
 
 
 def row(rows: int, by_kind: Mapping[str, Sequence[Found]]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     used = [item.num_fit for draws in by_kind.values() for item in draws if item.num_fit is not None]
     refused = max(sum(item.purity is None for item in draws) for draws in by_kind.values())
     counts = f"| {rows:,} | {f'{np.mean(used):,.0f}' if used else ''} | {refused} |"

@@ -175,7 +175,7 @@ def check(labels: str, parquet: str, num_rows: int) -> None:
 
 
 def told(name: str, trace: Trace) -> str:
-    """The memory at the end of each quarter, and its peak."""
+    """Return the memory at the end of each quarter, and its peak."""
     peaks = np.array([row[1:] for row in trace.memory]).reshape(-1, 3)
     quarters = [peaks[: max(1, len(peaks) * part // 4)].max(axis=0) for part in range(1, 5)]
     words = ("driver", "largest actor", "all processes")

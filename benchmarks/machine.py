@@ -64,7 +64,7 @@ class Turns(NamedTuple, Generic[M]):
 
 
 def quiet(ours: Sequence[M], peers: Sequence[M]) -> Turns[M]:
-    """The turns in which both sides were left alone, if there are enough."""
+    """Return the turns in which both sides were left alone, if there are enough."""
     pairs = list(zip(ours, peers, strict=True))
     alone = [pair for pair in pairs if max(side.others for side in pair) <= QUIET]
     words, are_quiet = f"{len(alone)} of {len(pairs)} quiet", len(alone) >= LEAST_TURNS

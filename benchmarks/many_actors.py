@@ -62,7 +62,7 @@ def open_rows(num_rows: int) -> OpenRows:
 
 
 def described(fragment: str, ids_N: np.ndarray) -> pa.Table:
-    """A row of ``commits.WRITTEN`` for a fragment that has no files: another one's, with a name of its own."""
+    """Return a row of ``commits.WRITTEN`` for a fragment that has no files: another one's, with a name of its own."""
     value = json.loads(fragment)[0]
     value |= {"physical_rows": len(ids_N), "sums": {}}
     value["files"][0]["path"] = f"{uuid.uuid4().hex}.lance"
@@ -88,7 +88,7 @@ class Crowd:
         self._calls.put_nowait(call)
 
     async def counts(self) -> tuple[Counter[str], list[float]]:
-        """The messages by method, and the seconds that each fetch of a chunk took, since the last time."""
+        """Return the messages by method, and the seconds that each fetch of a chunk took, since the last time."""
         found = self._counts, self._waits
         self._counts, self._waits = Counter(), []
         return found
@@ -121,13 +121,13 @@ class Crowd:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The time that a process has used, of all its threads."""
+    """Return the time that a process has used, of all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mb(pid: int) -> float:
-    """The largest memory that a process has had."""
+    """Return the largest memory that a process has had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
 
@@ -222,7 +222,7 @@ def fragment_of(uri: str) -> str:
 
 
 def manifests_mb(uri: str) -> float:
-    """The size of a table's versions."""
+    """Return the size of a table's versions."""
     return sum(file.stat().st_size for file in (Path(uri) / "_versions").iterdir()) / 1e6
 
 

@@ -56,7 +56,7 @@ class Ran(NamedTuple):
 
 
 def source_of(hidden_ND: np.ndarray, correct_N: np.ndarray) -> TrialRows:
-    """Rows as trials read them."""
+    """Return rows as trials read them."""
     ids_N = np.arange(len(correct_N))
     return TrialRows(
         ids_N, ids_N, correct_N, np.ones(len(ids_N), dtype=np.bool_), {NAME: hidden_ND}, np.empty((len(ids_N), 0)), ()
@@ -127,7 +127,7 @@ def _batches(seed: int, num_rows: int, num_steps: int) -> np.ndarray:
 
 
 def _one_by_one(hidden_ND: np.ndarray, correct_N: np.ndarray, nets: list[int], num_steps: int) -> list[float]:
-    """The last loss of each net."""
+    """Return the last loss of each net."""
     found = []
     for seed in nets:
         net = _net(seed, hidden_ND.shape[1])
@@ -143,7 +143,7 @@ def _one_by_one(hidden_ND: np.ndarray, correct_N: np.ndarray, nets: list[int], n
 
 
 def _stacked(hidden_ND: np.ndarray, correct_N: np.ndarray, nets: list[int], num_steps: int) -> list[float]:
-    """The same by one ``vmap`` over the nets."""
+    """Return the same by one ``vmap`` over the nets."""
     made = [_net(seed, hidden_ND.shape[1]) for seed in nets]
     weights, buffers = torch.func.stack_module_state(made)
     optimizer = torch.optim.AdamW(weights.values(), lr=1e-3, fused=True)

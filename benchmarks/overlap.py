@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def rows_of(domain: Domain, folder: Path) -> list[Row]:
-    """All rows that can be read."""
+    """Return all rows that can be read."""
     return [row for path in sorted(folder.glob("*.parquet")) for row in _read(domain, path)]
 
 

@@ -30,7 +30,7 @@ class Plain(Domain):
 
 
 def make_examples(uri: str, num_rows: int) -> TableRef:
-    """An examples table with ids from 0 on, written in parts."""
+    """Return an examples table with ids from 0 on, written in parts."""
     schema = schemas.make_examples_schema(Plain.columns, gold=False)
 
     def parts() -> Iterator[pa.RecordBatch]:
@@ -65,6 +65,6 @@ class _Actor:
         self._job, self._domain, self._teacher = job, get_domain(job.domain), load_teacher(job.teacher, None)
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
-        """The labelled rows of one chunk."""
+        """Return the labelled rows of one chunk."""
         rows = io.open_table(self._job.examples).take(range(int(batch["start"][0]), int(batch["stop"][0])))
         return pa.Table.from_batches(list(label_rows(self._job, self._domain, self._teacher, rows.to_pylist())))

@@ -60,11 +60,11 @@ class CutRun(SumsRun):
         self.address = address
 
     def begin(self) -> "subprocess.Popen[bytes]":
-        """A driver that takes notes, as its environment says."""
+        """Start a driver that takes notes, as its environment says."""
         return self.start("--wait", "--address", self.address)
 
     def selections(self) -> dict[str, bytes]:
-        """The selected rows by arm."""
+        """Return the selected rows by arm."""
         return {path.name: path.read_bytes() for path in sorted(self.directory.glob("gen-0/select-*/*.jsonl"))}
 
     def promised(self) -> set[int]:
@@ -85,16 +85,16 @@ class CutRun(SumsRun):
         return set()
 
     def num_versions(self) -> int:
-        """The number of versions of the pool's labels: the first is empty, and each commit adds one."""
+        """Return the number of versions of the pool's labels: the first is empty, and each commit adds one."""
         return len(list(self.directory.glob(f"{LABELS}/{VERSIONS}/*.manifest")))
 
     def num_events(self) -> int:
-        """The length of the file of events."""
+        """Return the length of the file of events."""
         path = self.directory / "events.jsonl"
         return path.stat().st_size if path.exists() else 0
 
     def is_at_work(self, num_versions: int, num_events: int) -> bool:
-        """Whether this driver committed labels, or had none to commit and began another stage."""
+        """Return whether this driver committed labels, or had none to commit and began another stage."""
         manifest = self.directory / "manifest.json"
         is_labelled = manifest.is_file() and '"gen-0/label-pool"' in manifest.read_text()
         return (is_labelled and self.num_events() > num_events) or self.num_versions() > max(1, num_versions)
@@ -188,7 +188,7 @@ def _words(process: psutil.Process) -> str:
 
 
 def _last_stage(run: CutRun) -> str:
-    """The stage that was begun last, as far as the events can be read."""
+    """Return the stage that was begun last, as far as the events can be read."""
     found, events = "the start", run.directory / "events.jsonl"
     if not events.exists():  # the power was cut before it was written, or before its name was
         return found

@@ -34,7 +34,7 @@ def numbers(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def kinds(report: dict[str, Any]) -> dict[str, float]:
-    """The seconds of the stages by what they do."""
+    """Return the seconds of the stages by what they do."""
     found: dict[str, float] = {}
     for stage in report["stages"]:
         kind = stage["name"].rpartition("/")[2].partition("-")[0]

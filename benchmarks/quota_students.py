@@ -64,7 +64,7 @@ def label(name: str, data: Path, model: Path, work: Path, *, num_gpus: int, dtyp
 
 
 def select(work: Path, sets: tuple[str, ...]) -> dict[str, Any]:
-    """The rows of each set, size, draw and arm, and the rows that students are tested on."""
+    """Return the rows of each set, size, draw and arm, and the rows that students are tested on."""
     from benchmarks.real.__main__ import rows_of
     from benchmarks.real.arms import drawn, fitted
     from curation.config import DomainConfig
@@ -172,7 +172,7 @@ def train(chosen: dict[str, Any], model: str, part: str, most: int | None) -> It
 
 
 def _trained(base: Any, job: dict[str, Any], recipe: Any, folder: Path, most: int | None) -> Any:
-    """A student of the base, by LoRA on the job's rows."""
+    """Return a student of the base, by LoRA on the job's rows."""
     import lance
 
     from curation.refs import ModelRef, TableRef
@@ -188,7 +188,7 @@ def _trained(base: Any, job: dict[str, Any], recipe: Any, folder: Path, most: in
 
 
 def test(options: list[str], config: Any, model: Any, rows: list[tuple[str, str]]) -> float:
-    """The share of rows, prompts with right answers, whose likeliest option is the right one."""
+    """Return the share of rows, prompts with right answers, whose likeliest option is the right one."""
     from curation.config import DecodingConfig
     from curation.teachers import Request, load_teacher
 

@@ -38,13 +38,13 @@ Left = list[Chunk] | list[Int64s]
 
 
 def ours(examples: TableRef, uri: str) -> Left:
-    """The chunks that a driver would hand out."""
+    """Return the chunks that a driver would hand out."""
     done = commits.Committer(uri).done
     return list(OpenRows(examples, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_), done).chunks(CHUNK_ROWS))
 
 
 def peer(examples: TableRef, uri: str) -> Left:
-    """The offsets by numpy: the ids of both tables as arrays, sorted and held against each other."""
+    """Return the offsets by numpy: the ids of both tables as arrays, sorted and held against each other."""
     done_M = np.sort(lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_numpy())
     ids_N = io.open_table(examples).to_table(columns=["row_id"])["row_id"].to_numpy()
     return [np.flatnonzero(np.isin(ids_N, done_M, assume_unique=True, invert=True))]
@@ -76,7 +76,7 @@ def _peak_mb() -> float:
 
 
 def written(uri: str, ids: list[np.ndarray]) -> TableRef:
-    """A table of ids, a fragment an array."""
+    """Return a table of ids, a fragment an array."""
     io.create(uri, SCHEMA)
     fragments = [
         fragment

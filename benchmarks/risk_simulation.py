@@ -46,7 +46,7 @@ class Scores(NamedTuple):
         return np.where(correct_N, self.shift + self.spread * normal_N, normal_N), correct_N
 
     def noise(self, threshold: float) -> float:
-        """The share of wrong rows among those at or above a threshold."""
+        """Return the share of wrong rows among those at or above a threshold."""
         right = self.share_right * ndtr((self.shift - threshold) / self.spread)
         wrong = (1 - self.share_right) * ndtr(-threshold)
         return float(wrong / (right + wrong))
@@ -58,7 +58,7 @@ def chess_like(spread: float) -> Scores:
 
 
 def models(alpha: float) -> dict[str, Scores]:
-    """The models of scores by name."""
+    """Return the models of scores by name."""
     return {"chess": chess_like(1.25), "clear": chess_like(2.0), "uninformative": Scores(1 - alpha - 1e-6, 0.0, 1.0)}
 
 
@@ -88,7 +88,7 @@ class Tally:
 
 
 def simulate(scores: Scores, alpha: float, num_rows: int, num_runs: int, seed: int) -> dict[tuple[Rule, Kind], Tally]:
-    """The tally of each rule and kind over the same draws."""
+    """Return the tally of each rule and kind over the same draws."""
     tallies = {(rule, kind): Tally() for rule in RULES for kind in KINDS}
     for run in range(num_runs):
         rng = np.random.default_rng((seed, run))

@@ -90,12 +90,12 @@ def states(rng: np.random.Generator, num_rows: int) -> tuple[np.ndarray, np.ndar
 
 
 def numbers_of(hidden_ND: np.ndarray) -> np.ndarray:
-    """A number of the answer each of ``NUMBERS``, float64 [N, 2]: a dimension of the states."""
+    """Return a number of the answer each of ``NUMBERS``, float64 [N, 2]: a dimension of the states."""
     return hidden_ND[:, :2].astype(np.float64)
 
 
 def write_labels(uri: str, num_rows: int) -> TableRef:
-    """The table: row ids and states."""
+    """Return the table: row ids and states."""
     numbers = [(name, pa.float32()) for name in NUMBERS]
     schema = pa.schema([schemas.ROW_ID, (COLUMN, pa.list_(pa.float16(), WIDTH)), *numbers])
     rng = np.random.default_rng(1)
@@ -113,7 +113,7 @@ def write_labels(uri: str, num_rows: int) -> TableRef:
 
 
 def cases(only: str) -> Iterator[Case]:
-    """The functions to score by, each fitted when it is asked for: a few steps, for an order to keep."""
+    """Yield the functions to score by, each fitted when it is asked for: a few steps, for an order to keep."""
     hidden_ND, correct_N = states(np.random.default_rng(2), 6000)
     part_N = np.array([0] * 8 + [1, 2], dtype=np.int8)[np.arange(6000) % 10]
     rows = LabelledRows(hidden_ND, correct_N, part_N, (WIDTH,), np.arange(6000), numbers_of(hidden_ND), NUMBERS)
@@ -156,17 +156,17 @@ def products(trust: StateTrust) -> int:
 
 
 def workers() -> ProcessPoolExecutor:
-    """A process a core, each with one thread of torch."""
+    """Return a pool with one process per core, each with one thread of torch."""
     return ProcessPoolExecutor(CORES, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
 
 
 def ours(pool: ProcessPoolExecutor, ref: TableRef, trust: TrustRef, num_fragments: int) -> np.ndarray:
-    """The raw scores of the first fragments, as the tasks of the score stage compute them."""
+    """Return the raw scores of the first fragments, as the tasks of the score stage compute them."""
     return np.concatenate(list(pool.map(scored, repeat(ref), repeat(trust), range(num_fragments))))
 
 
 def scored(ref: TableRef, trust: TrustRef, number: int) -> np.ndarray:
-    """The raw scores of a fragment."""
+    """Return the raw scores of a fragment."""
     function = loaded(trust)
     return np.concatenate([function.raw_score(batch) for batch in batches(ref, number)])
 
@@ -178,7 +178,7 @@ def loaded(trust: TrustRef) -> "StateTrust":
 
 
 def batches(ref: TableRef, number: int) -> Iterator[pa.RecordBatch]:
-    """The states of a fragment."""
+    """Return the states of a fragment."""
     return io.open_table(ref).get_fragments()[number].to_batches(columns=[COLUMN, *NUMBERS], batch_size=BATCH_ROWS)
 
 
@@ -189,14 +189,14 @@ def peer(ref: TableRef) -> int:
 
 
 def timed(work: Callable[[], object], num_rows: int) -> float:
-    """Rows a second."""
+    """Return rows a second."""
     begun = time.monotonic()
     work()
     return num_rows / (time.monotonic() - begun)
 
 
 def by_pair(work: Callable[[], object], num_rows: int) -> Callable[[int], float]:
-    """The same measurement for every pair."""
+    """Return the same measurement for every pair."""
     return lambda _: timed(work, num_rows)
 
 
@@ -216,7 +216,7 @@ def check(ref: TableRef, case: Case) -> str:
 
 
 def bound(pool: ProcessPoolExecutor, ref: TableRef, trust: StateTrust, scan: float) -> str:
-    """Rows a second of the parts of a network's work alone, and of all of them one after another."""
+    """Return rows a second of the parts of a network's work alone, and of all of them one after another."""
     shapes = [(len(w), WIDTH if "input." in name else w.shape[1]) for name, w in trust.weights.items() if w.ndim == 2]
     first = [shape for shape in shapes if shape[1] == WIDTH]
     work: dict[str, tuple[object, ...]] = {
@@ -232,7 +232,7 @@ def bound(pool: ProcessPoolExecutor, ref: TableRef, trust: StateTrust, scan: flo
 
 
 def repeated(work: Callable[..., int], *arguments: object) -> float:
-    """Rows a second of a function that returns its rows, repeated for half a second."""
+    """Return rows a second of a function that returns its rows, repeated for half a second."""
     work(*arguments)
     begun, rows = time.monotonic(), 0
     while time.monotonic() - begun < 0.5:
@@ -241,7 +241,7 @@ def repeated(work: Callable[..., int], *arguments: object) -> float:
 
 
 def read(ref: TableRef) -> int:
-    """The first fragment."""
+    """Read the first fragment; return its number of rows."""
     return sum(batch.num_rows for batch in batches(ref, 0))
 
 
@@ -254,7 +254,7 @@ def centred(dtype: str) -> int:
 
 
 def multiplied(shapes: list[tuple[int, int]], dtype: str) -> int:
-    """A pass by matrices of some shapes, 64 times."""
+    """Multiply rows by matrices of some shapes, 64 times."""
     kind = getattr(torch, dtype)
     pairs = [(torch.ones(SCORE_ROWS, width, dtype=kind), torch.ones(size, width, dtype=kind)) for size, width in shapes]
     for _ in range(64):

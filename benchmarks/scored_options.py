@@ -37,7 +37,7 @@ Scores = dict[int, npt.NDArray[np.float64]]
 
 
 def ours(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> Scores:
-    """The scores of the transformers teacher, in its own batches."""
+    """Return the scores of the transformers teacher, in its own batches."""
     scores = {}
     for batch in iter_padded_batches(rows, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens):
         for answer in score_options(forward, batch, config, normalise=False).to_pylist():

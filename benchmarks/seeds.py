@@ -16,7 +16,7 @@ QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 
 
 def table(reports: list[dict[str, Any]]) -> str:
-    """The arms as Markdown: the mean over the seeds, and each seed's estimate with its interval."""
+    """Return the arms as Markdown: the mean over the seeds, and each seed's estimate with its interval."""
     by_seed = [{arm["name"]: arm for arm in report["arms"]} for report in reports]
     lines = [
         f"| arm | purity %, mean of {len(reports)} seeds | each (95 % interval) | test accuracy %, mean | each |",
@@ -32,7 +32,7 @@ def table(reports: list[dict[str, Any]]) -> str:
 
 
 def _estimate(value: dict[str, Any]) -> dict[str, Any]:
-    """The estimate on the test split, of a model that has one on the pool as well."""
+    """Return the estimate on the test split, of a model that has one on the pool as well."""
     estimate: dict[str, Any] = value.get("test", value)
     return estimate
 

@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 
 
 def make(folder: Path, num_rows: int, longest: int, shape: dict[str, int], recipe: SftConfig) -> Task:
-    """A random base and random rows."""
+    """Return a random base and random rows."""
     base = create(folder / "base", family="qwen3", shape=shape, words=WORDS, pattern=r"w\d+", seed=SEED)
     rng = np.random.default_rng(SEED)
 
@@ -105,7 +105,7 @@ class Rising(TrlTrainer):
     """TRL's trainer with the rates of ours, whose first step is not at rate 0."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The schedule of the arguments, risen from the first step."""
+        """Return the schedule of the arguments, risen from the first step."""
         usual = super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = shift_warm_up(usual, self.args.get_warmup_steps(num_training_steps))
         return self.lr_scheduler

@@ -77,7 +77,7 @@ def timed(work: Callable[[], object]) -> Seconds:
 
 
 def line(num_rows: int, width: int) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     from sklearn.linear_model import Ridge
 
     rows = made_up(num_rows, width)

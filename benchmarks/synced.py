@@ -53,7 +53,7 @@ def watch() -> None:
 
 
 def _told(number: int, path: str, notes: Path) -> dict[str, Any]:
-    """A line of the journal: what is on the disk once this fsync has ended."""
+    """Return a line of the journal: what is on the disk once this fsync has ended."""
     found = os.fstat(number)
     if stat.S_ISDIR(found.st_mode):
         names = _names(number)
@@ -70,7 +70,7 @@ def _told(number: int, path: str, notes: Path) -> dict[str, Any]:
 
 
 def _names(folder: int | Path) -> dict[str, list[int]]:
-    """The names in a folder, each with its inode and whether that is a folder."""
+    """Return the names in a folder, each with its inode and whether that is a folder."""
     return {entry.name: [entry.inode(), int(entry.is_dir(follow_symlinks=False))] for entry in os.scandir(folder)}
 
 

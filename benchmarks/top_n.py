@@ -59,7 +59,7 @@ def make_rows(num_rows: int) -> tuple[Int64s, Scores]:
 
 
 def slices(ids_N: Int64s, scores_N: Scores, size: int = BATCH_ROWS) -> Iterator[Batch]:
-    """The rows in their order."""
+    """Yield the rows in their order."""
     for start in range(0, len(ids_N), size):
         yield ids_N[start : start + size], scores_N[start : start + size]
 
@@ -85,7 +85,7 @@ def in_threads(scan: Callable[[], Iterator[Batch]], threads: int) -> Callable[[C
 
 
 def ours(ids_N: Int64s, scores_N: Scores, n: int, threads: int) -> Int64s:
-    """The selected ids, in no order."""
+    """Return the selected ids, in no order."""
     bound = find_exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
 
     selected_n, middle = np.empty(n, dtype=np.int64), len(ids_N) // 2 if threads > 1 else len(ids_N)
@@ -218,7 +218,7 @@ def in_other_orders(num_rows: int, n: int, threads: int, num_parts: int) -> None
 
 
 def generated(num_rows: int, share: float, threads: int) -> dict[str, Any]:
-    """The bound of rows that are drawn in parts as they are read; what it took."""
+    """Return the bound of rows that are drawn in parts as they are read; what it took."""
     n, starts = int(share * num_rows), range(0, num_rows, PART_ROWS)
     mb_before = peak_mb()
 

@@ -25,7 +25,7 @@ COLUMNS = ["row_id", "label", "mean_logprob", "trust_raw", "trust_trust"]
 
 
 def graded(outputs: Mapping[str, Any], labels: str, split: str, columns: list[str]) -> tuple[pa.Table, Any]:
-    """The labels of a split that are graded, and which of them are right, both ascending by row id."""
+    """Return the labels of a split that are graded, and which of them are right, both ascending by row id."""
     ref = TableRef.from_json(outputs[f"gen-0/{labels}-{split}"]["labels"])
     rows = io.read(ref, columns=columns, filter="error IS NULL").sort_by("row_id")
     found = read_grades(TableRef.from_json(outputs[f"gen-0/grade-{split}"]["grades"]))
@@ -34,7 +34,7 @@ def graded(outputs: Mapping[str, Any], labels: str, split: str, columns: list[st
 
 
 def quality(directory: Path) -> dict[str, Any]:
-    """The numbers of one run."""
+    """Return the numbers of one run."""
     stages = recorded(directory)
     outputs = {name: stage["outputs"] for name, stage in stages.items()}
     pool, correct_N = graded(outputs, "score", "pool", COLUMNS)

@@ -42,7 +42,7 @@ def chunk(start: int, stop: int, seed: int) -> pa.Table:
 
 
 def write(home: Path, num_rows: int) -> tuple[float, float]:
-    """A run directory; the seconds of writing the fragments, and of their digests."""
+    """Write a run directory; return the seconds of writing the fragments, and of their digests."""
     uri = str(home / "label-0" / "labels.lance")
     io.create(uri, SCHEMA)
     committer, writing, digesting = commits.Committer(uri), 0.0, 0.0
@@ -69,7 +69,7 @@ def write(home: Path, num_rows: int) -> tuple[float, float]:
 
 
 def named(home: Path) -> list[Path]:
-    """The files that the record names."""
+    """Return the files that the record names."""
     return [home / name for name in load(home, Manifest.load(home).stages["label"].sealed) or {}]
 
 

@@ -115,7 +115,7 @@ def spare_pinned_memory() -> None:
 
 
 def answer(way: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The answers, states and rates of one way, in this process."""
+    """Return the answers, states and rates of one way, in this process."""
     on_cpu = not options.gpu
     if way != WAYS[0]:
         os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"

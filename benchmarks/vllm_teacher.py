@@ -58,7 +58,7 @@ class Words(Plain):
         self._clock = clock
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The text; the time of the first one is written to the file ``clock``."""
+        """Return the text; the time of the first one is written to the file ``clock``."""
         if self._clock is not None:
             with contextlib.suppress(FileExistsError), open(self._clock, "x") as file:
                 file.write(repr(time.time()))
@@ -72,7 +72,7 @@ class Words(Plain):
 
 
 def make_examples(directory: Path, num_rows: int, num_words: int) -> TableRef:
-    """Rows of random words, half as many to half more than ``num_words``."""
+    """Return rows of random words, half as many to half more than ``num_words``."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(num_words // 2, num_words + num_words // 2, size=num_rows)
     texts = ["".join(f"w{word} " for word in rng.integers(NUM_WORDS, size=length)) for length in lengths]
@@ -217,7 +217,7 @@ class Peer:
 
 
 def parity(plain: Teacher, rows: list[dict[str, Any]], prompts: dict[int, str]) -> str:
-    """How far stored log-probabilities and states are from what ``plain`` finds for the same answers."""
+    """Return how far stored log-probabilities and states are from what ``plain`` finds for the same answers."""
     requests = [
         Request(row_id=row["row_id"], prompt=prompts[row["row_id"]], options=(row["completion"],)) for row in rows
     ]

@@ -35,7 +35,7 @@ DOMAIN = Math(instruction="")
 
 
 def row(start: int, times: int, step: int) -> dict[str, str]:
-    """A row of the math domain, with its solution."""
+    """Return a row of the math domain, with its solution."""
     totals = [start + (place + 1) * step for place in range(times)]
     lines = [f"{times - place}: {total}" for place, total in enumerate(totals)]
     return {

@@ -61,7 +61,7 @@ DOMAIN = Chess()
 
 
 def deal(puzzles: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each part, ``shipped``, ``development`` and ``bases``; no two rows have the same prompt."""
+    """Return the rows of each part, ``shipped``, ``hard``, ``development`` and ``bases``; all prompts differ."""
     rows, seen = [], set()
     for row in puzzles.select(["puzzle_id", "fen", "moves", "rating"]).to_pylist():
         position = DOMAIN.read(row)["fen"]  # all that a prompt shows
@@ -80,7 +80,7 @@ def deal(puzzles: pa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def positions(row: Mapping[str, Any]) -> Iterator[tuple[str, chess.Board, chess.Move]]:
-    """Every prompt of a puzzle's solver, the position behind it and the move to find there."""
+    """Yield every prompt to a puzzle's solver, with its position and the move to find there."""
     board = chess.Board(row["fen"])
     moves = [chess.Move.from_uci(move) for move in row["moves"].split()]
     for reply, move in zip(moves[::2], moves[1::2], strict=True):
@@ -90,12 +90,12 @@ def positions(row: Mapping[str, Any]) -> Iterator[tuple[str, chess.Board, chess.
 
 
 def on_score_sheet(board: chess.Board, move: chess.Move) -> str:
-    """The side and the move, `` White: h5f7``."""
+    """Return the side and the move, `` White: h5f7``."""
     return f" {'White' if board.turn else 'Black'}: {move.uci()}"
 
 
 def in_uci(board: chess.Board, move: chess.Move) -> str:
-    """The move in the task's notation."""
+    """Return the move in the task's notation."""
     return DOMAIN.answer(move.uci(), {})
 
 
@@ -121,7 +121,7 @@ def make_base(name: str, init: InitConfig, pairs: list[Pair], config: SftConfig)
 
 
 def main() -> None:
-    """Write the puzzles and the bases that are asked for."""
+    """Write the puzzles and the requested bases."""
     parser = argparse.ArgumentParser(description="Make the quickstart's puzzles and bases.")
     parser.add_argument("puzzles", help="a Parquet file of Lichess puzzles")
     parser.add_argument("--bases", nargs="*", default=["student", "teacher"], choices=["student", "teacher"])

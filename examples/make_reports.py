@@ -13,12 +13,12 @@ HERE = Path(__file__).resolve().parent
 LETTER = re.compile(r'<path id="[\w.-]*?(DejaVu[\w-]+)"( d="[^"]*"[^>]*/>)')
 USE = re.compile(r'href="#[\w.-]*?(DejaVu[\w-]+)"')
 CHECKOUT = re.compile(r"(?:/[\w.-]+)+/(?=examples/)")
-"""What stands before the paths of a checkout's own files."""
+"""The prefix of paths to a checkout's own files, which is removed."""
 CHART = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 
 
 def small(page: str) -> str:
-    """The page in fewer bytes."""
+    """Return the page in fewer bytes."""
     letters: dict[str, str] = {}
     styles: dict[str, str] = {}
     named = set(re.findall(r"#([\w.-]+)", page))

@@ -123,7 +123,7 @@ MATH: Kinds = {trivial: 2_000, round_sums: 1_400, sums: 1_400, products: 400, fr
 
 
 def rows(kinds: Kinds, key: str, rng: random.Random) -> list[Row]:
-    """Shuffled rows of each kind, as many as it is given, no two with the same ``key``."""
+    """Return shuffled rows with the given number of each kind, no two with the same ``key``."""
     made: dict[str, Row] = {}
     for kind, count in kinds.items():
         wanted = len(made) + count

@@ -2,8 +2,8 @@ r"""Make what the GRPO example starts from: ``data/sums.jsonl`` and the small mo
 
     python examples/make_sums.py [--models sums sums_teacher]
 
-All sums of two numbers from 10 to 99, CC0, shuffled and dealt: rows from which each model learns, rows on which its
-training is stopped, and those that are shipped. ``level`` is 1 plus the number of carries.
+All sums of two numbers from 10 to 99, CC0, are shuffled and split: training rows of each model, validation rows that
+decide when its training ends, and shipped rows. ``level`` is 1 plus the number of carries.
 
 Both models answer `` \boxed{85}``. Small models learn addition all at once: another two epochs can take them from 6 to
 30 %. So each is trained two epochs at a time until it reaches an accuracy on rows that it does not train on: the
@@ -48,13 +48,13 @@ Sum = tuple[int, int]
 
 
 class Made(NamedTuple):
-    """A model to be made."""
+    """The recipe of a model."""
 
     init: InitConfig
     num_rows: int
     temperature: float
     wanted: float
-    """The accuracy at which its training ends."""
+    """Accuracy on the validation rows at which training ends."""
 
 
 MODELS = {
@@ -64,7 +64,7 @@ MODELS = {
 
 
 def row(left: int, right: int) -> dict[str, str]:
-    """A shipped row."""
+    """Return the row of a sum, as it is shipped."""
     carries = int(left % 10 + right % 10 > 9) + int(left + right > 99)
     return {"problem": f"{left} + {right} = ?", "answer": str(left + right), "level": str(1 + carries)}
 
@@ -74,7 +74,7 @@ def prompt(left: int, right: int) -> str:
 
 
 def accuracy(model: ModelRef, sums: list[Sum], temperature: float) -> float:
-    """The share of right answers."""
+    """Return the share of sums that the model answers rightly."""
     teacher = TransformersTeacher(AskConfig(states=("output_last",), dtype="float32"), model)
     requests = [Request(row_id=place, prompt=prompt(*pair)) for place, pair in enumerate(sums)]
     decoding = DecodingConfig(max_tokens=16, stop=(), temperature=temperature)
@@ -85,7 +85,7 @@ def accuracy(model: ModelRef, sums: list[Sum], temperature: float) -> float:
 
 
 def make(name: str, made: Made, sums: list[Sum], validation: list[Sum]) -> None:
-    """Train a model from random weights until it is as good as wanted, and save it as float16 to ``bases/<name>``."""
+    """Train a model from random weights to the wanted accuracy, and save it as float16 to ``bases/<name>``."""
     pairs = [Pair(prompt(left, right), rf" \boxed{{{left + right}}}") for left, right in sums]
     words = DOMAIN.vocabulary()
     with TemporaryDirectory() as work:

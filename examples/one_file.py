@@ -27,14 +27,14 @@ from transformers.utils.logging import disable_progress_bar
 HERE = Path(__file__).parent
 SEED = 0
 SIZES = {"adapt": 1_000, "source": 1_600, "calibration": 500, "test": 700}
-"""Rows of each split; the pool has the others."""
+"""Number of rows of each split; the pool has all other rows."""
 BUDGET, BATCH, TRAIN_BATCH = 600, 64, 32
 ALPHA, DELTA = 0.3, 0.1
-"""A certified cut has at most this share of wrong labels, but for a chance of ``DELTA``."""
+"""Maximum share of wrong labels in a certified cut, which may fail with probability ``DELTA``."""
 
 
 class Row(NamedTuple):
-    """A position of chess in which some move mates."""
+    """A chess position in which some move mates."""
 
     prompt: str
     moves: list[str]
@@ -153,11 +153,11 @@ class Model:
                 optimizer.zero_grad()
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return tokens; of a prompt and its answer apart, which not every tokenizer would give of both together."""
+        """Return tokens; encode prompt and answer apart, as some tokenizers would merge tokens across their border."""
         return self.tokenizer([*texts], add_special_tokens=False)["input_ids"]
 
     def _padded(self, texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens side by side, [B, T], padded on the left, and which are no padding."""
+        """Return a batch of tokens, [B, T], padded on the left, and the mask of those that are no padding."""
         padded = self.tokenizer.pad({"input_ids": texts}, padding_side="left", return_tensors="pt")
         return padded["input_ids"], padded["attention_mask"]
 
@@ -184,7 +184,7 @@ class Block(nn.Module):
 
 
 class TrustNet(nn.Module):
-    """Hidden states [N, D] to logits [N]; the sigmoid is the trust that a label is right."""
+    """A network from hidden states [N, D] to logits [N], whose sigmoid is the trust that a label is right."""
 
     def __init__(self, states_ND: torch.Tensor, width: int = 128, depth: int = 2) -> None:
         super().__init__()
@@ -232,12 +232,12 @@ def score(net: TrustNet, states_ND: torch.Tensor) -> np.ndarray:
 
 
 def select(score_N: np.ndarray, n: int) -> np.ndarray:
-    """Return the places of the n rows with the highest scores, the best first."""
+    """Return the indices of the n rows with the highest scores, the best first."""
     return np.argsort(-score_N, kind="stable")[:n]
 
 
 def certify(score_M: np.ndarray, right_M: np.ndarray, pool_N: np.ndarray, alpha: float, delta: float) -> float | None:
-    """Return the lowest score from which on at most ``alpha`` of the pool's labels are wrong, or None.
+    """Return the lowest score at or above which at most ``alpha`` of the pool's labels are wrong, or None.
 
     Cuts at quantiles of the pool are tested from the strictest on, each by an exact binomial test at level ``delta`` on
     labelled rows that nothing was fitted on; the first that fails ends the search. (The paper: by Hoeffding's bound.)

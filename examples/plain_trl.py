@@ -18,13 +18,13 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 
 def boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{}."""
+    r"""Return the content of the last \boxed{}."""
     found = re.findall(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}", text)
     return found[-1].strip() if found else None
 
 
 def matches(text: str, label: str, own: str | None) -> bool:
-    """Whether an answer is the row's ``own``, boxed or as it stands, or ends in the words of its label."""
+    """Return whether an answer is the row's ``own``, boxed or as it is, or ends in the words of the row's label."""
     words, box = text.split(), boxed(text)
     if box is not None:
         return box in (label, None if own is None else boxed(own))
@@ -35,7 +35,7 @@ def matches(text: str, label: str, own: str | None) -> bool:
 def exact_match(
     completions: list[str], label: list[str], completion: list[str] | None = None, **columns: object
 ) -> list[float]:
-    """1 for an answer that is the row's; TRL passes the columns of the selection by name."""
+    """Return 1 for each answer that is the row's, else 0; TRL passes the columns of the selection by name."""
     owns: list[str | None] = [None] * len(label) if completion is None else [*completion]
     return [float(matches(*row)) for row in zip(completions, label, owns, strict=True)]
 

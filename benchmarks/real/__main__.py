@@ -52,14 +52,14 @@ def label(name: str, data: Path, model: Path, work: Path, *, dtype: str) -> None
 
 
 def labelled(directory: Path) -> bool:
-    """Whether both splits of a run are graded."""
+    """Return whether both splits of a run are graded."""
     manifest = directory / "manifest.json"
     stages = json.loads(manifest.read_text())["stages"] if manifest.exists() else {}
     return all(stages.get(f"gen-0/grade-{split}", {}).get("outputs") for split in ("source", "pool"))
 
 
 def rows_of(directory: Path, split: str) -> tuple[LabelledRows, tuple[str, ...]]:
-    """The graded, parsed rows of a split of a finished run, one a question, and the states that they have."""
+    """Return the graded, parsed rows of a split of a finished run, one a question, and the states that they have."""
     stages = recorded(directory)
     uri = stages[f"gen-0/label-{split}"]["outputs"]["labels"]["uri"]
     labels = io.find_latest(uri)
@@ -77,7 +77,7 @@ def rows_of(directory: Path, split: str) -> tuple[LabelledRows, tuple[str, ...]]
 
 
 def measured(scored: Scored, pool: LabelledRows, constant: float) -> dict[str, float]:
-    """The numbers of one score of the pool."""
+    """Return the numbers of one score of the pool."""
     right_N = pool.correct_N
     order = np.argsort(-scored.raw_N, kind="stable")
     found = {"auc": compute_auc_value(scored.raw_N, right_N)}
@@ -96,7 +96,7 @@ def measured(scored: Scored, pool: LabelledRows, constant: float) -> dict[str, f
 
 
 def bench(name: str, directory: Path, *, ntf: bool, deals: int) -> dict[str, Any]:
-    """All arms at all sizes on one set; means over the draws, with their standard deviations.
+    """Return results of all arms at all sizes on one set; means over the draws, with their standard deviations.
 
     With ``deals``, the promise of the surest rows over as many deals of the set's rows.
     """
@@ -131,7 +131,7 @@ def bench(name: str, directory: Path, *, ntf: bool, deals: int) -> dict[str, Any
 
 
 def over_draws(score: Arm, source: LabelledRows, pool: LabelledRows, size: int | None, *, draws: int) -> dict[str, Any]:
-    """The numbers of one arm with ``size`` labelled rows: means over draws of them, with the AUC's deviation."""
+    """Return the numbers of one arm with ``size`` labelled rows: means over draws of them, with the AUC's deviation."""
     of_draws, taken, start = [], Counter[str](), time.monotonic()
     for seed in range(draws):
         part = drawn(source, size, seed)
@@ -163,12 +163,12 @@ def add_ntf(found: dict[str, Any], directory: Path) -> None:
 
 
 def by_size(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The lines of a set's arms by the number of labelled rows, the fewest first."""
+    """Return the lines of a set's arms by the number of labelled rows, the fewest first."""
     return {size: found["sizes"][size] for size in sorted(found["sizes"], key=int)}
 
 
 def rule(lines: dict[str, Any], size: str) -> tuple[float, bool, float]:
-    """The AUC of the default less that of the best other arm, if it is enough, and Brier less a constant's."""
+    """Return the AUC of the default less that of the best other arm, if it is enough, and Brier less a constant's."""
     own = lines["stacked"]
     ahead = own["auc"] - max(lines[BASELINE]["auc"], *(lines[arm]["auc"] for arm in FREE))
     return ahead, ahead >= (-0.015 if size == "100" else -0.005), own["brier"] - own["brier_constant"]
@@ -197,7 +197,7 @@ def summary(results: dict[str, Any]) -> str:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """The results as Markdown: a table a set."""
+    """Return the results as Markdown: a table a set."""
     lines: list[str] = []
     for name, found in results.items():
         of_sizes = by_size(found)
@@ -233,7 +233,7 @@ def tables(results: dict[str, Any]) -> str:
 
 
 def _promised(found: dict[str, Any] | None) -> list[str]:
-    """A sentence on the promise over many deals, if it was measured."""
+    """Return a sentence on the promise over many deals, if it was measured."""
     if found is None:
         return []
     deals = f"Over {found['deals']} deals of these rows, {found['labelled']:,} labelled,"

@@ -37,7 +37,7 @@ Arm = Callable[[LabelledRows, LabelledRows, int], Scored]
 
 
 def free(name: str) -> Arm:
-    """A free signal, which needs no labelled row."""
+    """Return a free signal, which needs no labelled row."""
 
     def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
         trust = TRUST[name]
@@ -49,7 +49,7 @@ def free(name: str) -> Arm:
 
 
 def fitted(kind: str, states: tuple[str, ...], /, **settings: Any) -> Arm:
-    """A fitted trust function of the product."""
+    """Return a fitted trust function of the product."""
 
     def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
         config = TrustConfig(states=states, **settings)
@@ -93,7 +93,7 @@ def baseline(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
 
 
 def paper(states: tuple[str, ...], preset: str) -> Arm:
-    """The paper's trust function with a row of its settings, of the last answer token's state alone."""
+    """Return the paper's trust function with a row of its settings, of the last answer token's state alone."""
     of_ntf = fitted(PAPER_TRUST, ("output_last",), kind=PAPER_TRUST, **TrustConfig.presets()[preset])
     place = states.index("output_last")
 
@@ -110,7 +110,7 @@ def _with_one_state(rows: LabelledRows, place: int) -> LabelledRows:
 
 
 def arms(states: tuple[str, ...], preset: str | None) -> Mapping[str, Arm]:
-    """The arms by name; with a ``preset`` the paper's network too, which takes most of the time."""
+    """Return the arms by name; with a ``preset`` the paper's network too, which takes most of the time."""
     found: dict[str, Arm] = {name: free(name) for name in FREE}
     found[BASELINE] = baseline
     found["fitted_confidence"] = fitted("fitted_confidence", states)
@@ -123,7 +123,7 @@ def arms(states: tuple[str, ...], preset: str | None) -> Mapping[str, Arm]:
 
 
 def drawn(source: LabelledRows, num: int | None, seed: int) -> LabelledRows:
-    """The source with ``num`` of its rows in the parts of a fit, all others unused; ``None``: all."""
+    """Return the source with ``num`` of its rows in the parts of a fit, all others unused; ``None``: all."""
     usable = np.flatnonzero(source.part_N >= 0)
     order = np.random.default_rng(seed).permutation(usable)
     part_N = np.full(len(source.part_N), UNUSED, dtype=np.int8)

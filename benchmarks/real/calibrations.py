@@ -57,12 +57,12 @@ class Dealt(NamedTuple):
 
 
 def unbent(found: Dealt) -> Map:
-    """The logits as they are."""
+    """Return the logits as they are."""
     return lambda raw_N: raw_N
 
 
 def bent_at(*quantiles: float) -> Callable[[Dealt], Map]:
-    """A line with bends at these quantiles."""
+    """Return a line with bends at these quantiles."""
 
     def fit(found: Dealt) -> Map:
         knees = np.quantile(found.out_of_fold_M, quantiles).tolist()
@@ -94,7 +94,7 @@ def isotonic(found: Dealt) -> Map:
 
 
 def average(found: Dealt) -> Map:
-    """The product's, with bends however few the rows, and where it takes a free signal alone."""
+    """Return the product's, with bends however few the rows, and where it takes a free signal alone."""
     return average_lines(found.out_of_fold_M, found.labelled_M) or Bent()
 
 
@@ -111,7 +111,7 @@ WAYS: Mapping[str, Callable[[Dealt], Map]] = {
 
 
 def stacked(given: LabelledRows, rest: LabelledRows, states: tuple[str, ...], seed: int) -> Dealt:
-    """A stack of the labelled rows, with the logits that its calibration was fitted on."""
+    """Return a stack of the labelled rows, with the logits that its calibration was fitted on."""
     trust = fit_stacked_on(given, TrustConfig(states=states), seed=seed, origin={})
     assert trust.held_out is not None, "a fit keeps its out-of-fold scores"
     raw_N = trust.raw_with(torch.from_numpy(np.asarray(rest.hidden_ND)), rest.numbers_NK, rest.numbers)
@@ -129,7 +129,7 @@ def straightened(trust: StackedTrust) -> Callable[[np.ndarray], Float64s]:
 
 
 def measured(name: str, deals: Sequence[Dealt]) -> list[str]:
-    """The lines of a set's table, a way each."""
+    """Return the lines of a set's table, a way each."""
     lines = []
     for way, fit in WAYS.items():
         trusts = [expit(fit(found)(found.raw_N)) for found in deals]

@@ -131,7 +131,7 @@ def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...]
 
 
 def combined(found: Drawn, way: Way, seed: int) -> Float64s:
-    """The pool's logits of one way, float64 [N]."""
+    """Return the pool's logits of one way, float64 [N]."""
     num_numbers = len(found.names) - found.num_members
     numbers = _candidate("fitted_confidence", found, num_numbers, way, seed)
     stacked = _candidate(STACKED, found, len(found.names), way, seed)
@@ -165,7 +165,7 @@ def _pool_logits(candidate: Candidate, found: Drawn) -> Float64s:
 
 
 def _average(columns_NK: Float64s, found: Drawn) -> Float64s:
-    """The mean normal score of the free signals, by their ranks among the labelled rows, float64 [N]."""
+    """Return the mean normal score of the free signals, by their ranks among the labelled rows, float64 [N]."""
     places = np.flatnonzero(found.is_free_K)
     total_N = np.zeros(len(columns_NK))
     for place in places:
@@ -177,7 +177,7 @@ def _average(columns_NK: Float64s, found: Drawn) -> Float64s:
 
 
 def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Candidate:
-    """The first ``width`` columns in a combination, out of fold and of all rows (``train.combining``)."""
+    """Return the first ``width`` columns in a combination, out of fold and of all rows (``train.combining``)."""
     columns_MK, correct_M = found.columns_MK[:, :width], found.correct_M
     num_members = max(width - len(found.names) + found.num_members, 0)
     scale_K, members = np.ones(width), slice(width - num_members, None)
@@ -210,7 +210,7 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
 def averaged(
     columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int], is_free_K: Bools, way: Way
 ) -> Logistic:
-    """The mean of logistic regressions under all priors, each weighed by its evidence (``train.combining``)."""
+    """Return the mean of logistic regressions under all priors, each weighed by its evidence (``train.combining``)."""
     mean_K, deviation_K = columns_MK.mean(axis=0), _compute_deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK, free = (columns_MK - mean_K) * inverse_K, np.flatnonzero(is_free_K)
@@ -300,7 +300,7 @@ def of_draw(found: Drawn, pool: LabelledRows, seed: int, ways: Sequence[str]) ->
 
 
 def table(lines: Sequence[dict[str, Any]], ways: Sequence[str]) -> str:
-    """A row a set and size, as Markdown; then the mean and the least difference of each way over the cells."""
+    """Return a row a set and size, as Markdown; then the mean and the least difference of each way over the cells."""
     others = [way for way in ways if way != COMPARED]
     found = [f"| set, labelled rows | draws | any sign | less the best | {' | '.join(others)} |"]
     found.append("| --- |" + " ---: |" * (len(others) + 3))

@@ -64,7 +64,7 @@ def dealt(
 
 
 def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], *, deals: int) -> dict[str, Any]:
-    """The promise of the default's surest rows less the share that is right, over deals; see :func:`summed`.
+    """Return the promise of the default's surest rows less the share that is right, over deals; see :func:`summed`.
 
     A deal gives ``LABELLED`` of all rows a label; the others are measured.
     """

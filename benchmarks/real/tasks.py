@@ -33,7 +33,7 @@ class Classes(Domain):
         self._cue = cue
 
     def question(self, example: Example) -> str:
-        """The text and the cue."""
+        """Return the text and the cue."""
         return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:
@@ -41,15 +41,15 @@ class Classes(Domain):
         return tuple(self._completions.values())
 
     def closed_labels(self) -> tuple[str, ...]:
-        """The classes."""
+        """Return the classes."""
         return tuple(self._completions)
 
     def answer(self, label: str, example: Example) -> str:
-        """The class's completion."""
+        """Return the class's completion."""
         return self._completions[label]
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The class that equals the completion."""
+        """Return the class that equals the completion."""
         return next((label for label, text in self._completions.items() if text.strip() == completion.strip()), None)
 
 
@@ -80,7 +80,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def rows_of(name: str, data: Path, directory: Path) -> tuple[Path, list[str]]:
-    """The files of a set's rows, and a classification's classes, whose rows are copied without the others."""
+    """Return the files of a set's rows, and a classification's classes, whose rows are copied without the others."""
     task = TASKS[name]
     if task.cue is None:
         return data / task.files, []
@@ -97,7 +97,7 @@ def rows_of(name: str, data: Path, directory: Path) -> tuple[Path, list[str]]:
 
 
 def configuration(name: str, data: Path, model: Path, directory: Path, *, dtype: str) -> RunConfig:
-    """The run that labels the rows of a set; it trains no student.
+    """Return the run that labels the rows of a set; it trains no student.
 
     ``dtype`` is the teacher's: a processor without bfloat16 takes six times as long with it, one that has it half.
     """

@@ -1,4 +1,4 @@
-"""Selection: which rows an arm trains on. Pure functions of scores, row ids and a seed; the select stage writes."""
+"""Selection of an arm's training rows by pure functions of scores, row ids and a seed; the select stage writes them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,18 +10,18 @@ from curation.arrays import Float64s, Floats, Int64s
 class Candidates:
     """The rows to choose from, in any order, with their scores.
 
-    ``row_ids_N`` are unique; ``raw_score_N`` is finite or +inf for a row that may be selected, larger is better; NaN or
-    -inf marks one that never is (an error row, a label that a confidence cannot be read from). A rule gets those of the
-    other fields that it reads (``curation.arms.Rule``).
+    ``row_ids_N`` are unique. ``raw_score_N`` is finite or +inf for a row that may be selected, larger is better; NaN or
+    -inf marks a row that is never selected (an error row, a label without a readable confidence). The other fields are
+    set for the rules that read them (``curation.arms.Rule``).
     """
 
     row_ids_N: Int64s
     raw_score_N: Floats
     stratum_N: Int64s | None = None
-    """The difficulty bin of each row, from 0, the easiest; the last one is that of unknown difficulty."""
+    """Difficulty bin of each row, counted from 0, the easiest; the last bin has the rows of unknown difficulty."""
     num_strata: int = 0
     accuracy_S: Float64s | None = None
-    """The share of right labels in each bin; what is cut by it is an oracle's."""
+    """Share of right labels in each bin; as it needs gold labels, an arm whose rule reads it is an oracle."""
     reference_M: Int64s | None = None
     """The rows that the budget's reference arm selects."""
 
@@ -39,7 +39,7 @@ class Cut:
 
 
 class Selector(Protocol):
-    """A rule that cuts the candidates down to a budget; of an arm, made without arguments."""
+    """An arm's rule that cuts the candidates down to a budget; it is constructed without arguments."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """Return the selected rows; they do not depend on the order of the candidates."""

@@ -1,12 +1,12 @@
-"""The exact bound of a top-n over scores that are read in passes and never held: which score, and which tie, is last.
+"""The exact bound of a top-n, found in passes over scores that are never held: the last row's score and tie hash.
 
-Rows are ordered by score, larger first, and at one score by a seeded hash of the row id, smaller first. The first pass
-looks at every ``STRIDE``-th score, and says between which two scores the n-th one lies with near certainty. The second
-counts all rows ahead of that window, and divides the rows in it into bins; few rows are collected as well. If the n-th
-row is in the window, which the counts prove, the bin that has it is the next window (radix selection), or the collected
-rows name it at once. If it is not, the window is widened to all scores. Two or three passes do for distinct scores,
-four if all tie. Whatever the number of rows, a pass holds 2 MB of counts and, where it collects, 16 bytes each of at
-most 4,194,304 rows (twice that while they are joined).
+Rows are ordered by score, larger first, and equal scores by a seeded hash of the row id, smaller first. The first pass
+samples every ``STRIDE``-th score and derives a window of scores that holds the n-th one almost surely. The second pass
+counts the rows ahead of the window and the rows in each bin of it, and collects the window's rows if they are few. If
+the counts prove that the n-th row is in the window, the collected rows give it at once, or its bin becomes the next
+window (radix selection). Otherwise, the window is widened to all scores. Distinct scores take two or three passes,
+scores that all tie take four. Whatever the number of rows, a pass holds 2 MB of counts and, if it collects rows, 16
+bytes for each of at most 4,194,304 rows (twice that while they are joined).
 
 Passes over parts of the rows (fragments, files) can run anywhere and in any order: :func:`tally` is the work of one
 part, :func:`merge_counts` adds the results, :func:`find_exact_bound` goes on from them.
@@ -35,20 +35,20 @@ Batch = tuple[Int64s, Floats]
 
 STRIDE = 256
 SAMPLE_BITS = 18
-"""The sampled scores are counted by the first bits of their keys."""
+"""Number of leading bits of their keys by which the sampled scores are counted."""
 MARGIN = 6.0
-"""The window reaches this many standard deviations of the sample's rank to both sides."""
+"""Reach of the window to either side, in standard deviations of the n-th row's rank in the sample."""
 BIN_BITS = 16
 LAST_HASH = (1 << 64) - 1
 COLLECTED_ROWS = 1 << 22
-"""At most so many rows of a window are collected."""
+"""Maximum number of rows that are collected from a window."""
 SLICE_ROWS = 1 << 17
-"""The number of rows that are worked on at a time; their scores stay in a core's cache."""
+"""Number of rows processed at a time, so that their scores stay in a core's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """The last selected row: rows with a larger score pass, and at its score those with at most its hash."""
+    """The last selected row: rows with a larger score pass, and rows of equal score whose hash is at most ``tie``."""
 
     score: float
     tie: int
@@ -67,21 +67,21 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class CountingPass:
-    """The subject of a counting pass: a sample of all scores, or the rows in a window and ahead of it."""
+    """A request to count a sample of all scores, or the rows in a window and ahead of it."""
 
     n: int
     seed: int
     first: int = 0
-    """The window's ends, both in it: keys of scores or, where ``tied_at`` is given, hashes."""
+    """Last value in the window, as ``first`` is its first: keys of scores or, if ``tied_at`` is set, hashes."""
     last: int = 0
     key_bits: int = 0
-    """32 or 64: the width of the scores; 0 asks for the sample."""
+    """Width of the scores in bits, 32 or 64; 0 requests the sample."""
     tied_at: int | None = None
-    """The key of the score whose rows are told apart by their hash."""
+    """Key of the score whose tied rows are ordered by their hashes; None if the window is one of scores."""
 
     @property
     def shift(self) -> int:
-        """The number of last bits that a bin of the window leaves open."""
+        """Number of low bits that may differ between the values of one bin of the window."""
         return max(0, (self.last - self.first).bit_length() - BIN_BITS)
 
 
@@ -90,13 +90,13 @@ class PassCounts:
     """Counts of a pass over some rows."""
 
     num_rows: int
-    """All rows that were read."""
+    """Number of all rows that were read."""
     key_bits: int
-    """The width of the scores; 0 without rows."""
+    """Width of the scores in bits; 0 without rows."""
     num_ahead: int
-    """Rows ahead of the window."""
+    """Number of rows ahead of the window."""
     counts_B: Int64s
-    """Rows by bin of the window, or sampled rows by the first bits of their keys; ascending."""
+    """Number of rows in each bin of the window, or of sampled rows by the first bits of their keys; ascending."""
     keys_M: Uint64s | None
     """Keys (or hashes) and ids of all rows in the window; None if they are too many."""
     row_ids_M: Int64s
@@ -106,12 +106,12 @@ def find_exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed
     """Return the bound that selects the same n rows as :class:`curation.selection.top_n.TopN`.
 
     The result does not depend on the order of the rows, or on how they are divided into batches. All scores have one
-    type: float64 is compared as such, in up to three passes more, float16 as float32.
+    type: float64 takes up to three more passes, and float16 is compared as float32.
 
     Args:
-        counted: makes a pass over all rows: :func:`tally` of them, or :func:`merge_counts` tallies of their parts.
-        n: how many rows are to be selected.
-        seed: of the hash that orders rows of one score.
+        counted: function that makes a pass over all rows: :func:`tally`, or :func:`merge_counts` of tallies of parts.
+        n: number of rows to select.
+        seed: seed of the hash that orders rows of equal score.
 
     Raises:
         BudgetError: n is not positive, or larger than the number of rows with a score.
@@ -125,7 +125,7 @@ def find_exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed
 
 
 def tally(asked: CountingPass, batches: Iterable[Batch]) -> PassCounts:
-    """Answer a question for some of the rows."""
+    """Make a counting pass over some of the rows."""
     counts_B = np.zeros(1 << (BIN_BITS if asked.key_bits else SAMPLE_BITS), dtype=np.int64)
     collected: list[tuple[Unsigned, Int64s]] | None = []
     num_rows = num_ahead = key_bits = num_collected = 0
@@ -158,7 +158,7 @@ def tally(asked: CountingPass, batches: Iterable[Batch]) -> PassCounts:
 
 
 def merge_counts(tallies: Iterable[PassCounts]) -> PassCounts:
-    """Return the answer for the rows of all parts, in any order of the parts.
+    """Return the counts of all parts together, whatever the order of the parts.
 
     Raises:
         ValueError: parts of float32 and of float64 are mixed.
@@ -179,7 +179,7 @@ def merge_counts(tallies: Iterable[PassCounts]) -> PassCounts:
 
 
 def _narrow(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
-    """Return the next question, or the bound, by the answer for all rows.
+    """Return the next pass to make, or the bound if the counts of all rows determine it.
 
     Raises:
         BudgetError: fewer rows than n have a score.
@@ -230,7 +230,7 @@ def _make_counts(
 
 
 def _count_sampled(parts: list[Floats]) -> Int64s:
-    """Return scores that may be selected, by the first bits of their keys."""
+    """Return the number of sampled scores above -inf by the first bits of their keys, int64 [2 ** SAMPLE_BITS]."""
     score_M = np.concatenate(parts)
     key_M = to_score_keys(score_M[score_M > -np.inf])
     bin_M = (key_M >> key_M.dtype.type(8 * key_M.dtype.itemsize - SAMPLE_BITS)).astype(np.int64)
@@ -238,7 +238,7 @@ def _count_sampled(parts: list[Floats]) -> Int64s:
 
 
 def _find_window(asked: CountingPass, found: PassCounts) -> CountingPass:
-    """Return the window of scores in which the n-th one is almost surely."""
+    """Return a pass over the window of scores that holds the n-th one almost surely."""
     bits, rank = found.key_bits, asked.n / STRIDE
     margin = MARGIN * (math.sqrt(rank) + 1)
     reached_B = np.cumsum(found.counts_B[::-1])
@@ -251,7 +251,7 @@ def _find_window(asked: CountingPass, found: PassCounts) -> CountingPass:
 
 
 def _find_in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> tuple[int, Unsigned, Int64s]:
-    """Return the number of rows ahead of the window, and keys (or hashes) and places of those in it."""
+    """Return the number of rows ahead of the window, and the keys (or hashes) and positions of the rows in it."""
     if asked.tied_at is not None:
         score = score_of(asked.tied_at, asked.key_bits)
         tied_M = np.flatnonzero(score_S == score)
@@ -265,7 +265,7 @@ def _find_in_window(asked: CountingPass, row_ids_S: Int64s, score_S: Floats) -> 
 
 
 def _find_bound(asked: CountingPass, keys_M: Uint64s, row_ids_M: Int64s, wanted: int) -> Bound:
-    """Return the bound among all rows of a window."""
+    """Return the bound at the ``wanted``-th row of a window, given all rows of the window."""
     if asked.tied_at is not None:
         return _make_bound(asked, asked.tied_at, int(np.partition(keys_M, wanted - 1)[wanted - 1]))
     key = np.partition(keys_M, len(keys_M) - wanted)[len(keys_M) - wanted]

@@ -1,6 +1,6 @@
-"""From a budget's rule to a number of rows, the same for every arm of a generation; plain numbers in.
+"""Budget rules, which compute the number of rows that every arm of a generation selects from plain numbers.
 
-Each rule is a class, made with its settings, and one line of ``curation.registry.BUDGETS``.
+Each rule is a class that is constructed with its settings, and one line of ``curation.registry.BUDGETS``.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from curation.selection.class_shares import ClassScores, ClassShares
 from curation.selection.order import Streamed
 
 ACCEPTED = 0.5
-"""The trust from which on a row counts as accepted, where the purity on the fit set or a probe is asked for (ours)."""
+"""Lowest trust of a row that counts as accepted in the purity on the fit set or a probe (our choice)."""
 
 
 class GradedScores(NamedTuple):
-    """The graded rows of a labelled split, by the reference arm; NaN for one that is never selected."""
+    """The graded rows of a labelled split with the reference arm's scores, NaN for a row that is never selected."""
 
     raw_M: Float32s
     trust_M: Float32s
     correct_M: Bools
     label_M: npt.NDArray[np.object_] | None = None
-    """The weak labels, None for one that could not be read; not known in a package without them."""
+    """Weak labels, None for an unreadable one; the whole field is None for a package that does not hold them."""
 
     def subset(self, keep_M: Bools) -> "GradedScores":
         """Return the rows where ``keep_M`` is set."""
@@ -37,7 +37,7 @@ class GradedScores(NamedTuple):
         return GradedScores(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M], label_M)
 
     def places(self, classes: Sequence[str]) -> Int64s:
-        """Return the place of each row's label among C classes, int64 [M]; C for a row without one."""
+        """Return the index of each row's label among C classes, int64 [M]; C for a row whose label is none of them."""
         assert self.label_M is not None, "the caller asks"
         place = {name: number for number, name in enumerate(classes)}
         return np.array([place.get(label, len(classes)) for label in self.label_M.tolist()], dtype=np.int64)
@@ -53,26 +53,26 @@ class ReferenceScores(Protocol):
         """Return the trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
 
     def ordered(self, floor: float | None = None) -> Streamed:
-        """Return the raw scores of rows that score at least the ``floor`` as order statistics, which hold no score."""
+        """Return order statistics, which hold no score, of all raw scores or of those at or above ``floor``."""
 
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows with at least this trust; counted batch by batch."""
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
-        """Return raw scores and classes of the rows or, of many, of a draw by row id."""
+        """Return raw scores and classes of all rows or, if there are many, of a sample drawn by row id."""
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
-        """Return the number of rows of each class with at least its raw score, int64 [C]."""
+        """Return the number of rows of each class that score at least the class's threshold, int64 [C]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """Inputs that a budget may follow from; ``curation.registry.Budget.reads`` says which fields a rule is given."""
+    """Inputs of the budget rules; ``curation.registry.Budget.reads`` declares which fields a rule is given."""
 
     num_rows: int
-    """Labelled without error."""
+    """Number of rows labelled without error."""
     num_right: int | None = None
-    """``right``: right weak labels of rows that may be selected."""
+    """``right``: number of right weak labels among the rows that may be selected."""
     scores: ReferenceScores | None = None
     """``scores``: the reference arm's scores of each row."""
     measured: GradedScores | None = None
@@ -80,41 +80,41 @@ class Pool:
     calibration: GradedScores | None = None
     """``calibration``: the calibration split."""
     floor: float | None = None
-    """The raw score from which on the calibration rows were drawn; None: from all rows."""
+    """Lowest raw score of the rows from which the calibration rows were drawn; None if drawn from all rows."""
     classes: Sequence[str] | None = None
-    """The closed set of labels, where cuts or places are divided by it."""
+    """The closed set of labels, if there is a cut or a quota for each class."""
     seed: int
 
     @property
     def raw_N(self) -> Float32s:
-        """``scores``: see :meth:`ReferenceScores.raw`."""
+        """Raw scores, read anew by :meth:`ReferenceScores.raw` of ``scores``."""
         assert self.scores is not None, "declared"
         return self.scores.raw()
 
     @property
     def trust_N(self) -> Float32s:
-        """``scores``: see :meth:`ReferenceScores.trust_of_all`."""
+        """Trust of all rows, read anew by :meth:`ReferenceScores.trust_of_all` of ``scores``."""
         assert self.scores is not None, "declared"
         return self.scores.trust_of_all()
 
 
 class Count(NamedTuple):
-    """The number of rows, and what certifies it where something does."""
+    """A budget's number of rows, with the calibration that certifies it, if any."""
 
     n: int
     threshold: float | None = None
-    """The raw score of the reference arm from which on rows pass."""
+    """Lowest raw score of the reference arm with which a row passes."""
     risk: Json | None = None
     """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
     is_cut: bool = False
-    """The n rows are all that pass a threshold of the reference arm: what a cap on labels takes from them, it does not
-    replace by rows below the threshold."""
+    """Whether the n rows are all rows that pass a threshold of the reference arm; rows that a cap on labels removes are
+    then not replaced by rows below the threshold."""
     quota: ClassShares | None = None
-    """The places of the classes, where each has a threshold of its own."""
+    """Shares of the classes among the n rows, if each class has its own threshold."""
 
 
 class BudgetRule(Protocol):
-    """A budget, made with its settings."""
+    """A budget rule, constructed with its settings."""
 
     def count(self, pool: Pool) -> Count:
         """Return the number of rows."""
@@ -122,12 +122,12 @@ class BudgetRule(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """A number of rows."""
+    """A fixed number of rows."""
 
     n: int
 
     def count(self, pool: Pool) -> Count:
-        """Return the number."""
+        """Return ``n``."""
         return Count(self.n)
 
 
@@ -138,7 +138,7 @@ class Share:
     share: float
 
     def count(self, pool: Pool) -> Count:
-        """Return the share; it raises ``BudgetError`` where that is less than one row."""
+        """Return the share as a number of rows, or raise ``BudgetError`` if that is less than one row."""
         found = f"{self.share} of {pool.num_rows} labelled rows is less than one"
         return Count(_require_some(count_share(self.share, pool.num_rows), "share", found))
 
@@ -150,20 +150,20 @@ class Oracle:
     cap: int
 
     def count(self, pool: Pool) -> Count:
-        """Return the number; it raises ``BudgetError`` where no weak label is right."""
+        """Return the number, or raise ``BudgetError`` if no weak label is right."""
         assert pool.num_right is not None, "declared"
         return Count(min(_require_some(pool.num_right, "oracle", "no weak label of the pool is right"), self.cap))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitPurity:
-    """floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
+    """The product floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
 
-    The purity is that of the rows which the reference arm accepts in the fit set, or in the probe that replaces it.
+    The purity is that of the rows that the reference arm accepts in the fit set, or in the probe that replaces it.
     """
 
     def count(self, pool: Pool) -> Count:
-        """Return the product; it raises ``BudgetError`` where that is below 1."""
+        """Return the product, or raise ``BudgetError`` if it is below 1."""
         assert pool.measured is not None and pool.num_right is not None, "declared"
         accepted_M = pool.measured.trust_M >= ACCEPTED
         num_right, num = int(pool.measured.correct_M[accepted_M].sum()), int(accepted_M.sum())
@@ -178,7 +178,7 @@ class Threshold:
     threshold: float
 
     def count(self, pool: Pool) -> Count:
-        """Return their number; it raises ``BudgetError`` where there is none."""
+        """Return the number of these rows, or raise ``BudgetError`` if there are none."""
         assert pool.scores is not None, "declared"
         found = f"no row has a trust of at least {self.threshold}"
         return Count(_require_some(pool.scores.num_trusted(self.threshold), "threshold", found), is_cut=True)

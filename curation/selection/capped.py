@@ -1,14 +1,14 @@
-"""The n best rows of which no label has more than its cap: exact, in one pass, and in memory for 2n rows.
+"""Exact selection of the n best rows with a cap on the rows of each label, in one pass and in memory for 2n rows.
 
 The rule walks the ranking from the top (larger scores first, equal ones by a seeded hash of the row id). It takes a row
 unless ``cap`` rows of its label are taken already, until n rows are taken. Where each label has a cap of its own and
 these add up to n, they are quotas: each label's best rows are taken. So a row is taken if fewer than ``cap`` rows
-of its label are ahead of it, and fewer than n rows of which that is true.
+of its label are ahead of it, and fewer than n rows that meet this condition.
 
-Rows are read in any order and partition, and parts are reduced by themselves. That is exact: what the walk does not
-take of a part, it does not take of all rows either, because further rows only add to those ahead. The walk over what
-the parts keep is therefore the walk over all rows. A part holds at most ``max(2n, n + HELD_ROWS)`` rows of 32 bytes,
-and a batch, however many rows and labels there are.
+Rows may be read in any order and partition, and each part is reduced on its own. That is exact: a row that the walk
+over its part does not take is not taken from all rows either, because further rows only add to those ahead of it. The
+walk over the kept rows is therefore the walk over all rows. A part holds at most ``max(2n, n + HELD_ROWS)`` rows of 32
+bytes and one batch, however many rows and labels there are.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,13 +23,13 @@ from curation.hashing import hash64
 from curation.selection.score_keys import from_score_keys, to_score_keys
 
 Labels = npt.NDArray[np.uint64]
-"""Integers that stand for the rows' labels: equal for rows that count together, below 2^63 or of
-:func:`make_own_labels`, [N]."""
+"""Integers that stand for the rows' labels, [N]: equal for rows that count together, and below 2^63 unless made by
+:func:`make_own_labels`."""
 Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
-"""Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
+"""Row ids and scores [B] (NaN or -inf: never taken), and a function that returns the labels at positions in them."""
 
 Cap = int | Int64s
-"""The most rows of a label: of every one the same or, where labels are numbers from 0 on, by label."""
+"""Maximum number of rows of a label: one number for all or, if labels are numbers from 0 on, one for each label."""
 
 HELD_ROWS = 1 << 18
 _OWN = np.uint64(1 << 63)
@@ -42,36 +42,36 @@ class Capped:
 
     rows_n: npt.NDArray[np.void]
     num_scored: int
-    """The rows that could be taken without a cap."""
+    """Number of rows that could be taken without a cap."""
     num_rows: int
-    """All rows that were read."""
+    """Number of all rows that were read."""
 
     def __len__(self) -> int:
         return len(self.rows_n)
 
     @property
     def row_ids_n(self) -> Int64s:
-        """Their ids, int64 [n]."""
+        """Ids of the selected rows, int64 [n]."""
         return self.rows_n["row_id"].copy()
 
     @property
     def score_n(self) -> Floats:
-        """Their scores, float64 [n]."""
+        """Scores of the selected rows, float64 [n]."""
         return from_score_keys(~self.rows_n["key"])
 
 
 def is_capped(budget: Mapping[str, object]) -> bool:
-    """Return whether arms of a recorded budget take other rows than the top: a cap or places by class omit some."""
+    """Return whether a recorded budget has a cap or class quotas, by which its arms may omit rows of the top n."""
     return budget.get("max_per_label") is not None or budget.get("quota") is not None
 
 
 def make_own_labels(row_ids_N: Int64s) -> Labels:
-    """Return a label for each row without one, above all labels: each counts by itself, so that no cap holds."""
+    """Return a label of its own for each unlabelled row, larger than any other label, so that no cap applies to it."""
     return row_ids_N.astype(np.uint64) | _OWN
 
 
 def walk_batches(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Capped:
-    """Return rows that the walk takes; the seed is that of the ties."""
+    """Return the rows that the walk takes; ``seed`` seeds the hash that orders ties."""
     best, held = np.empty(0, dtype=_ROW), [np.empty(0, dtype=_ROW)]
     if not n:
         return Capped(rows_n=best, num_scored=0, num_rows=0)
@@ -102,7 +102,7 @@ def walk_batches(batches: Iterable[Labelled], n: int, cap: Cap, seed: int) -> Ca
 
 
 def walk_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
-    """Return rows that the walk takes of all parts, in any order of the parts."""
+    """Return the rows that the walk takes from all parts, whatever the order of the parts."""
     rows_n, num_scored, num_rows = np.empty(0, dtype=_ROW), 0, 0
     for part in parts:
         rows_n = _walk([rows_n, part.rows_n], n, cap)
@@ -121,7 +121,7 @@ def count_before(label_N: npt.NDArray[Any]) -> Int64s:
 
 
 def _find_last_keys(best: npt.NDArray[np.void], cap: Int64s) -> Uint64s:
-    """Return the key of the last row that may still be taken of each label, uint64 [S], where quotas are full."""
+    """Return the largest key of a row of each label that may still be taken, uint64 [S]: no bound until it is full."""
     label_M = best["label"].astype(np.int64)
     last_S = np.full(len(cap), np.iinfo(np.uint64).max)
     np.maximum.at(taken_S := np.zeros(len(cap), dtype=np.uint64), label_M, best["key"])

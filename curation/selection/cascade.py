@@ -1,22 +1,22 @@
 """The first cut of a cascade: a cheap score drops rows before the teacher writes their answers.
 
 The first score is known after the prompt; the full score only after the answer. A row is *lost* if the full cut would
-select it and the first cut drops it. The threshold is set on held-out labelled rows, on which neither function was
-fitted, so that at most a stated share of the selected rows is lost, with a stated confidence.
+select it and the first cut drops it. The threshold is set on held-out labelled rows, on which neither score's function
+was fitted, so that at most a stated share of the selected rows is lost, with a stated confidence.
 
 **Why this holds.** Let A be the rows that the full cut selects. Given how many held-out rows are in A, say K, they are
 independent draws from A. Rows below the r-th smallest of their first scores are dropped. The share of A below an order
 statistic follows a beta distribution whatever the scores' own distribution (Wilks, "Determination of Sample Sizes for
 Setting Tolerance Limits", 1941), and it is at most ``loss`` with probability P(Bin(K, loss) >= r). The largest r for
 which that is at least the confidence is taken: then the exact binomial bound (Clopper and Pearson 1934) on r - 1 lost
-rows of K is at most ``loss``. It is one order statistic and no search, so nothing has to be corrected; where scores
-tie, fewer rows are dropped.
+rows of K is at most ``loss``. It is one order statistic and no search, so no correction is needed; if scores tie, fewer
+rows are dropped.
 
 With a threshold of the full score, A is known. With a share ``keep`` of the pool, the pool's own threshold is not known
 before it is labelled, but K then follows Bin(M, keep): the threshold is the smallest over all K of an interval that
 holds K with probability 1 - ``COUNT_SHARE`` * delta, and each K is given the rest of delta.
 
-The guarantee is about rows drawn as the held-out rows were; a pool that has shifted has none.
+The guarantee holds for rows drawn as the held-out rows were, not for a pool whose distribution has shifted.
 """
 
 import math
@@ -32,12 +32,12 @@ from curation.metrics.estimates import TAIL, Estimate, compute_proportion
 from curation.selection.risk.ours import compute_exact_upper
 
 COUNT_SHARE = 0.1
-"""The part of delta for the unknown number of held-out rows that the full cut of a share of the pool selects."""
+"""Part of delta spent on the number of held-out rows in the selected share of the pool, which is unknown."""
 LEAST_SAVED = 0.05
-"""The least share of the teacher's tokens that a first cut has to save, or it is off. One that saves 1 to 3 % of them,
-after prompts of 29 tokens with answers of 2, takes as much time as none, or more (``benchmarks.cascade``)."""
+"""Smallest share of the teacher's tokens that a first cut must save to be on. A cut that saves 1 to 3 %, with prompts
+of 29 tokens and answers of 2, makes a run no faster or even slower (``benchmarks.cascade``)."""
 CHECK_ROWS = 1000
-"""Rows of a pool after which it is looked whether the first cut pays there."""
+"""Number of pool rows after which the labelling pass checks whether the first cut can still pay."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +52,7 @@ class HeldOut:
     output_tokens_M: Int64s
 
     def __post_init__(self) -> None:
-        """Refuse what is no set of rows.
+        """Check that the columns describe the same rows.
 
         Raises:
             UserError: there are no rows, or the columns differ in length.
@@ -66,7 +66,7 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerLengths:
-    """The lengths of some answers, in tokens."""
+    """Statistics of the lengths of some answers, in tokens."""
 
     num_rows: int
     mean: float
@@ -74,7 +74,7 @@ class AnswerLengths:
 
     @classmethod
     def of(cls, tokens_M: Int64s) -> "AnswerLengths":
-        """Return the statistics of these lengths; zeros for none."""
+        """Return the statistics of the given lengths, or zeros if there are none."""
         num_rows = len(tokens_M)
         sd = float(np.std(tokens_M, ddof=1)) if num_rows > 1 else 0.0
         return cls(num_rows=num_rows, mean=float(tokens_M.mean()) if num_rows else 0.0, sd=sd)
@@ -82,49 +82,49 @@ class AnswerLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstCut:
-    """A first cut, the evidence for it, and what it saves; or why there is none."""
+    """A first cut with its evidence and its savings, or the reason why it is off."""
 
     threshold: float | None
-    """Rows whose first score is below it are dropped; None: the first cut is off."""
+    """First score below which rows are dropped; None if the first cut is off."""
     off: str | None
-    """Why it is off; None: it is on."""
+    """Reason why the first cut is off; None if it is on."""
     limit: float | None
-    """The threshold that the loss allows, whether it pays or not; None if no row may be dropped."""
+    """Threshold that the loss allows, whether the cut pays or not; None if no row may be dropped."""
     loss: float
     """The allowed share of lost rows among those that the full pass selects."""
     confidence: float
     keep: float | None
     """The share of the pool that the full pass selects, or None."""
     full_threshold: float | None
-    """The full raw score from which on the full pass selects, or None."""
+    """Lowest full raw score of the rows that the full pass selects, or None."""
     num_held_out: int
     num_selected: int
-    """Held-out rows that the full cut selects (of a share: about)."""
+    """Number of held-out rows that the full cut selects; about that number if ``keep`` is given."""
     bound: float | None
-    """The exact upper bound on the share of lost rows."""
+    """Exact upper bound on the share of lost rows; None if the first cut is off."""
     dropped: Estimate
     """The expected share of the pool that is dropped, as if the threshold had been fixed beforehand."""
     saved: Estimate
-    """The expected share of the teacher's tokens (prompt and answer) that is saved; below 0 it costs more."""
+    """Expected share of the teacher's tokens (prompt and answer) that is saved; negative if the cut costs tokens."""
     break_even: float
-    """The share of dropped rows from which on ``LEAST_SAVED`` of the tokens is saved."""
+    """Share of dropped rows that saves ``LEAST_SAVED`` of the tokens."""
     fed_twice: float
-    """Prompt tokens of a row that passes which its answer feeds again."""
+    """Number of prompt tokens of a passing row that are fed to the model a second time for its answer."""
     answers_dropped: AnswerLengths
-    """Answers dropped: held-out rows below the threshold."""
+    """Answer lengths of the held-out rows below ``limit``."""
     guarantee: str
     needed: int | None = None
-    """Only if there are too few held-out rows: about how many would do."""
+    """Estimated number of held-out rows that would be enough; None unless there are too few."""
 
     def to_json(self) -> Json:
         """Return the record as a JSON object."""
         return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
 
     def tokens_saved(self, num_dropped: int, num_passed: int) -> Estimate:
-        """Estimate the tokens that the teacher saves on a pool: those of answers, less those of prompts fed twice.
+        """Estimate the tokens that a teacher saves on a pool: those of dropped answers less those of prompts fed twice.
 
-        The answers of dropped rows are not known: their mean is that of the held-out rows that are dropped, with a
-        prediction interval (Student's t) for the mean of ``num_dropped`` further rows; NaN for fewer than two of them.
+        The lengths of dropped answers are unknown. Their mean is taken from the held-out rows that are dropped, with a
+        prediction interval (Student's t) for ``num_dropped`` further rows; NaN for fewer than two held-out rows.
         """
         known, again = self.answers_dropped, self.fed_twice * num_passed
         value = num_dropped * known.mean - again
@@ -161,15 +161,15 @@ def find_first_cut(
 
     Args:
         rows: the held-out rows.
-        keep: the full pass selects this share of the pool, the best by the full score; or
-        full_threshold: it selects rows with at least this full raw score.
+        keep: share of the pool that the full pass selects, the best by the full score.
+        full_threshold: lowest full raw score that the full pass selects, instead of ``keep``.
         loss: the largest share of the selected rows that may be lost, in (0, 1).
-        confidence: with which that holds over draws of the held-out rows, in (0, 1).
-        fed_twice: prompt tokens of a row that passes which its answer feeds again (0 where it goes on from the state).
-        seed: of the order of rows whose full scores tie, of which a share may split a group.
+        confidence: probability, over draws of the held-out rows, with which that holds, in (0, 1).
+        fed_twice: prompt tokens of a passing row that are fed again for its answer (0 if the model keeps their state).
+        seed: seed that orders rows whose full scores tie, since ``keep`` may select only some of them.
 
     Raises:
-        ConfigError: a share outside (0, 1), or not exactly one of ``keep`` and ``full_threshold``.
+        ConfigError: a share is outside (0, 1), or not exactly one of ``keep`` and ``full_threshold`` is given.
     """
     if (keep is None) == (full_threshold is None):
         raise ConfigError(f"first cut: keep {keep} and full_threshold {full_threshold}; give exactly one of them")
@@ -226,7 +226,7 @@ def _count_selected(
 ) -> tuple[int, Int64s]:
     """Return how many held-out rows the full pass selects, and the numbers that are possible at confidence 1 - delta.
 
-    A threshold selects a known number; of a share of the pool, how many rows are held out is chance.
+    A threshold selects a known number of them; how many belong to the selected share of a pool is random.
     """
     if full_threshold is not None:
         num_selected = int((rows.full_M >= full_threshold).sum())
@@ -238,7 +238,7 @@ def _count_selected(
 
 
 def _describe_too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
-    """Return why a cut that may be made is not worth it; ``None`` if it is."""
+    """Return the reason why a cut that the loss allows does not pay, or None if it does."""
     if not dropped_M.any():
         return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
     if saved.value < LEAST_SAVED:
@@ -251,15 +251,15 @@ def _describe_too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> st
 
 
 def can_still_pay(num_asked: int, num_dropped: int, break_even: float) -> bool:
-    """Return whether the rows so far leave it open that at least the share ``break_even`` of a pool is dropped.
+    """Return whether the share of dropped rows of a pool may still reach ``break_even``, by the rows so far.
 
-    It is no, if even the exact upper bound (97.5 %) on the share of dropped rows is below it.
+    It cannot if even the exact upper bound (97.5 %) on that share is lower.
     """
     return compute_proportion(num_dropped, num_asked).high >= break_even
 
 
 def _compute_tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
-    """Return the largest of K first scores below which at most ``loss`` of their kind are, at confidence 1 - delta."""
+    """Return the largest of K first scores with at most ``loss`` of such scores below it, at confidence 1 - delta."""
     rank = compute_tolerance_rank(len(first_K), loss, delta)
     return float(np.partition(first_K, rank - 1)[rank - 1]) if rank else -math.inf
 
@@ -270,18 +270,18 @@ def compute_tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
 
 
 def _compute_counts(num_rows: int, keep: float, delta: float) -> Int64s:
-    """Return the numbers of rows of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
+    """Return the integers of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
     low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
     return np.arange(low, high + 1)
 
 
 def _compute_least_selected(loss: float, delta: float) -> int:
-    """Return the smallest number of selected rows that has a tolerance limit: (1 - loss) ** rows <= delta."""
+    """Return the smallest number of selected rows with a tolerance limit: (1 - loss) ** rows <= delta."""
     return math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)
 
 
 def _estimate_needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, least: int) -> int | None:
-    """Return about how many held-out rows have ``least`` selected ones; None if none of these rows is selected."""
+    """Estimate how many held-out rows would have ``least`` selected ones; None if no given row is selected."""
     num_rows = len(rows.first_M)
     if not num_selected:
         return None
@@ -292,7 +292,7 @@ def _estimate_needed(rows: HeldOut, num_selected: int, keep: float | None, delta
 
 
 def _estimate_saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
-    """Return the share of tokens that is saved: a ratio of means, with its interval by the delta method."""
+    """Estimate the share of tokens that is saved, a ratio of means with an interval by the delta method."""
     tokens_M = (rows.prompt_tokens_M + rows.output_tokens_M).astype(np.float64)
     gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
     num_rows, mean = len(tokens_M), float(tokens_M.mean())

@@ -1,12 +1,12 @@
 """The classes' shares in a pool, from the teacher's labels there and its confusion on labelled rows (quantification).
 
-A teacher that mistakes one class for another gives counts that are not the classes' own. With the shares ``q_T`` of its
+If a teacher mistakes one class for another, its counts of labels are biased. With the shares ``q_T`` of its
 labels in the pool, and the probabilities ``p_CT`` of each label given the class, measured on labelled rows, the
 classes' shares ``s_C`` solve ``q = s p``. "Adjusted counts" (Forman 2008) solve this for two classes, black-box shift
 estimation (Lipton, Wang, Smola 2018) by a matrix, with non-negative least squares. We take the most probable shares
 instead, by expectation maximization (Saerens, Latinne, Decaestecker 2002), as no share then becomes zero and the error
-is less where a class has few labelled rows (docs/method.md). It holds as far as the teacher mistakes the pool's rows of
-a class as it does the labelled ones; the classes may have other shares there.
+is less where a class has few labelled rows (docs/method.md). The estimate assumes that within a class the teacher errs
+on the pool's rows as on the labelled ones; the shares of the classes may differ.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from curation.arrays import Float64s, Floats, Int64s
 Basis = Literal["confusion", "counts", "given", "certified"]
 
 FEW_ROWS, FEW_A_CLASS = 20, 3
-"""With fewer labelled rows, in all or a class on average, the teacher's counts are nearer to the truth."""
+"""Numbers of labelled rows, in total and per class, below which the teacher's own counts are nearer to the truth."""
 PRIOR_ROWS = 5
-"""Rows of each class that the teacher is taken to have labelled as it does on average, beside those that are there."""
+"""Number of pseudo-rows added to each class, labelled as the teacher labels on average."""
 MOST_STEPS, LEAST_CHANGE = 2_000, 1e-7
-"""Steps of the iteration, and the change of all shares together at which it ends."""
+"""Maximum number of iterations, and the total change of the shares below which the iteration ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +38,18 @@ class ClassShares:
     """``confusion``: estimated from the teacher's labels and its confusion; ``counts``: the shares of its labels as
     they are; ``given``: the configuration's; ``certified``: those of the rows that pass the classes' certified cuts."""
     num_labelled: int
-    """Labelled rows behind the confusion."""
+    """Number of labelled rows behind the confusion."""
     why: str | None = None
-    """Why counts are taken as they are, in words."""
+    """Reason why counts are used as they are, in words."""
 
 
 def estimate_shares(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64s) -> ClassShares:
     """Estimate the shares of C classes.
 
     Args:
-        classes: their names.
-        given_T: the pool's rows by the teacher's label: the classes in order, then rows without a readable label.
-        confusion_CT: the labelled rows by class and teacher's label, [C, C + 1].
+        classes: names of the classes.
+        given_T: number of pool rows by the teacher's label, the classes in order, then no readable label, [C + 1].
+        confusion_CT: number of labelled rows by class and teacher's label, [C, C + 1].
     """
     num_classes, num_labelled = len(classes), int(confusion_CT.sum())
     few = max(FEW_ROWS, FEW_A_CLASS * num_classes)
@@ -73,9 +73,9 @@ def estimate_shares(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64
 
 
 def label_probabilities(confusion_CT: Int64s) -> Float64s:
-    """Return the probability of each label given the class, [C, T], smoothed by ``PRIOR_ROWS`` rows a class.
+    """Return the probability of each label given the class, [C, T], smoothed by ``PRIOR_ROWS`` pseudo-rows per class.
 
-    These rows are right as often as all labelled rows are; their errors are as frequent as those of all.
+    Pseudo-rows are right as often as all labelled rows, and their wrong labels are distributed as those of all.
     """
     num_classes, num_labels = confusion_CT.shape
     right_C = np.diagonal(confusion_CT)
@@ -90,7 +90,7 @@ def label_probabilities(confusion_CT: Int64s) -> Float64s:
 
 
 def _find_most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
-    """Return the most probable shares [C]: the labelled rows' own shares count as one row a class beside all rows."""
+    """Return the most probable shares [C]; the prior, the labelled rows' shares, weighs as much as C labelled rows."""
     probability_CT, num_labelled = label_probabilities(confusion_CT), confusion_CT.sum()
     num_classes = len(confusion_CT)
     prior_C: Float64s = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
@@ -113,15 +113,15 @@ def compute_share_distance(first_C: npt.ArrayLike, second_C: npt.ArrayLike) -> f
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassScores:
-    """Rows with a raw score, -inf or NaN for one that is never selected, and the place of their label."""
+    """Raw scores of rows, -inf or NaN for a row that is never selected, and the indices of their labels."""
 
     score_N: Floats
     class_N: Int64s
-    """From 0 on; the number of classes for a row without a label."""
+    """Index of each row's class, from 0; the number of classes for a row without a label."""
 
     @staticmethod
     def joined(parts: "Sequence[ClassScores]") -> "ClassScores":
-        """Return all rows of some parts."""
+        """Return the rows of all parts, concatenated."""
         return ClassScores(
             score_N=np.concatenate([part.score_N for part in parts]),
             class_N=np.concatenate([part.class_N for part in parts]),

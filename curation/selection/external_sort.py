@@ -1,7 +1,7 @@
-"""Selected rows in the order of their ranks, however many they are: an external merge sort.
+"""An external merge sort that puts any number of selected rows in the order of their ranks.
 
-Up to ``RUN_ROWS`` rows are sorted in memory. More are written to a file without a name, run by run, 20 to 24 bytes a
-row, and all runs are read back together, each a block at a time, so that about ``RUN_ROWS`` rows are held. The order is
+Up to ``RUN_ROWS`` rows are sorted in memory. More rows are written to an unnamed temporary file in sorted runs, 20 to
+24 bytes a row, and the runs are merged block by block, so that about ``RUN_ROWS`` rows are in memory. The order is
 that of :func:`curation.selection.top_n.sort_by_rank`: larger scores first, equal ones by a seeded hash of the row id.
 """
 
@@ -23,14 +23,14 @@ Records = npt.NDArray[np.void]
 
 
 def iter_ranked(batches: Iterable[tuple[Int64s, Floats]], seed: int) -> Iterator[Int64s]:
-    """Yield the ids of rows, best first, in parts; ``batches`` are their ids and scores [B], of one type, none NaN."""
+    """Yield row ids, best first, in parts; ``batches`` have ids and scores [B], the scores of one dtype, none NaN."""
     return iter_sorted((ids_B, score_B, hash64(ids_B, seed)) for ids_B, score_B in batches)
 
 
 def iter_sorted(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[Int64s]:
-    """Yield some numbers in the order of their rows' ranks, in parts.
+    """Yield one number per row in the order of the rows' ranks, in parts.
 
-    ``batches`` are the numbers, the scores, of one type and none NaN, and the hashes of the row ids [B].
+    ``batches`` have the numbers, the scores (of one dtype, none NaN) and the hashes of the row ids, each [B].
     """
     with tempfile.TemporaryFile(prefix="curation-sort-") as file:
         runs = _Runs(file)
@@ -46,7 +46,7 @@ def iter_sorted(batches: Iterable[tuple[Int64s, Floats, Uint64s]]) -> Iterator[I
 
 
 class _Runs:
-    """Rows that are added in any order, sorted ``RUN_ROWS`` at a time."""
+    """A collection of rows that are added in any order and sorted ``RUN_ROWS`` at a time."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class _Runs:
         self._num_held += len(records)
 
     def merged(self) -> Iterator[Int64s]:
-        """Yield the numbers of all, sorted."""
+        """Yield the numbers of all rows in the order of their ranks, in parts."""
         if not self._sizes:
             if self._num_held:
                 yield self._take_sorted()["value"].copy()

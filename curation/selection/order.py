@@ -16,34 +16,34 @@ from curation.selection.score_keys import from_score_keys, to_score_keys
 Batch = tuple[Int64s, Floats]
 """Row ids and raw scores of some rows, both [N]; NaN or -inf for a row that may not be selected."""
 Mapped = Callable[[Callable[[Iterable[Batch]], Any]], Iterable[Any]]
-"""Calls a function with the batches of each part of the rows, and gives its results."""
+"""Function that calls its argument with the batches of each part of the rows, and returns the results."""
 
 CELL_BITS, REST_BITS = 18, 14
-"""Bits of a float32 score's key: those that the first pass counts by, and those that are left."""
+"""Numbers of leading bits of a float32 score's key, by which the first pass counts, and of remaining bits."""
 CELLS_A_PASS = 128
-"""16 MiB of counts."""
+"""Maximum number of cells of equal leading bits that one pass looks into, with 16 MiB of counts."""
 
 
 class Ordered(Protocol):
-    """The scores of a pool."""
+    """Order statistics of the scores of a pool."""
 
     @property
     def num_rows(self) -> int:
-        """All rows, also those that may not be selected."""
+        """Number of all rows, including those that may not be selected."""
 
     @property
     def num_scored(self) -> int:
-        """The rows that may be selected."""
+        """Number of rows that may be selected."""
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
-        """Return the scores of these ranks [G]; the best row has rank 1, the last one ``num_scored``."""
+        """Return the scores at the given ranks [G]; the best row has rank 1, the last one ``num_scored``."""
 
     def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
-        """Return how many rows score more than each of these or, ``inclusive``, at least that, int64 [G]."""
+        """Return how many rows score above each given score, or at least as much if ``inclusive``, int64 [G]."""
 
 
 class Sorted:
-    """Scores in memory (``Ordered``)."""
+    """Order statistics of scores in memory (``Ordered``)."""
 
     def __init__(self, score_N: Floats) -> None:
         self.num_rows = len(score_N)
@@ -61,7 +61,7 @@ class Sorted:
 
 
 class Streamed:
-    """Scores that are read in passes (``Ordered``): one at first, and one at each call; float32.
+    """Order statistics of float32 scores that are read in passes (``Ordered``): one at first, and more at each call.
 
     A pass holds 2 MiB of counts or, for up to ``CELLS_A_PASS`` ranks, 16 MiB.
     """
@@ -73,7 +73,7 @@ class Streamed:
         counts_C = np.sum([counts_C for _, counts_C in parts], axis=0)
         self.num_scored = int(counts_C.sum())
         self._reached_C = np.cumsum(counts_C[::-1])
-        """Rows in the cells from the highest scores on."""
+        """Cumulative number of rows by cell, from the highest scores down."""
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
         """See ``Ordered``."""
@@ -100,7 +100,7 @@ class Streamed:
 
 
 def _iter_keys(batches: Iterable[Batch]) -> Iterable[tuple[int, Int64s]]:
-    """Yield the number of rows of each batch, and the keys of those with a score."""
+    """Yield the number of rows of each batch, and the keys of its rows that have a score."""
     for _, score_B in batches:
         single_B = score_B.astype(np.float32, copy=False)
         yield len(single_B), to_score_keys(single_B[single_B > -np.inf]).astype(np.int64)
@@ -115,7 +115,7 @@ def _count_cells(batches: Iterable[Batch]) -> tuple[int, Int64s]:
 
 
 def _count_within(cells: Int64s, batches: Iterable[Batch]) -> Int64s:
-    """Return rows by each of some ascending cells and the rest of their keys, int64 [C, R]."""
+    """Return the number of rows by ascending cell of ``cells`` and the remaining bits of their keys, int64 [C, R]."""
     counts_CR = np.zeros((len(cells), 1 << REST_BITS), dtype=np.int64)
     for _, key_M in _iter_keys(batches):
         place_M = np.minimum(np.searchsorted(cells, key_M >> REST_BITS), len(cells) - 1)

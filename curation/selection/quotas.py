@@ -14,7 +14,7 @@ from curation.selection.top_n import TopN
 def assign_bins(difficulty_N: Float64s, num_bins: int) -> Int64s:
     """Return the difficulty bin of each row, int64 [N]; bins have about equal size, and equal difficulties share a bin.
 
-    Bins count from 0, the easiest; rows of unknown difficulty (NaN) are the bin ``num_bins``.
+    Bins count from 0, the easiest; rows of unknown difficulty (NaN) are in the bin ``num_bins``.
     """
     known_N = np.isfinite(difficulty_N)
     bin_N = np.full(len(difficulty_N), num_bins, dtype=np.int64)
@@ -57,13 +57,13 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
 
 
 class ByStratum(ABC):
-    """Quotas by difficulty bin, in proportion to weights and never above the size of the bin."""
+    """A selection rule with a quota per difficulty bin, in proportion to weights and never above the bin's size."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """Return each bin's top rows, by :class:`TopN` within the bin, ranked together.
 
         Raises:
-            BudgetError: fewer rows than the budget.
+            BudgetError: there are fewer rows than the budget.
         """
         sizes_S, stratum_N = _count(candidates, np.isfinite(candidates.raw_score_N)), candidates.stratum_N
         assert stratum_N is not None, "counted above"
@@ -77,31 +77,31 @@ class ByStratum(ABC):
 
     @abstractmethod
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """Return the weight of each bin, by its number of rows that may be selected."""
+        """Return the weight of each bin; ``sizes_S`` are the bins' numbers of rows that may be selected."""
 
 
 class Stratified(ByStratum):
-    """Quotas follow the bins' sizes."""
+    """A selection rule with quotas in proportion to the bins' sizes."""
 
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """Return the sizes."""
+        """Return the bins' sizes."""
         return sizes_S
 
 
 class DistributionAware(ByStratum):
-    """Quotas follow the teacher's accuracy in the bins (paper, App. "Baseline Details")."""
+    """A selection rule with quotas in proportion to the teacher's accuracy (paper, App. "Baseline Details")."""
 
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """Return the accuracies."""
+        """Return the teacher's accuracy in each bin."""
         assert candidates.accuracy_S is not None, "curation.arms declares that the rule reads it"
         return candidates.accuracy_S
 
 
 class Matched(ByStratum):
-    """Quotas follow the bins of the rows that the reference arm selects."""
+    """A selection rule with quotas in proportion to the number of each bin's rows that the reference arm selects."""
 
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
-        """Return the reference arm's rows in each bin."""
+        """Return the number of rows of each bin that the reference arm selects."""
         assert candidates.reference_M is not None, "curation.arms declares that the rule reads it"
         return _count(candidates, np.isin(candidates.row_ids_N, candidates.reference_M))
 

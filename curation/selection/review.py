@@ -1,12 +1,12 @@
-"""The draw of rows for a review by people: which rows of a selection, and just below it, most deserve a verdict.
+"""The draw of rows, from a selection and from just below it, that people review.
 
 The **region** of a review is the selection and, if its arm ranks, as many rows again from below the cut: all rows that
-score at least the **floor**. Strata are quantiles of the score, apart for selected rows and for those below. Two parts
-of the draw, both without replacement:
+score at least the **floor**. Strata are quantiles of the score, separate for selected rows and for those below. The
+draw has two parts, both without replacement:
 
 - the **uniform part**: a simple random sample of the region. Of the rows at or above any score it is a simple random
   sample, too, which is all that a certified cut asks of its calibration rows (:mod:`curation.selection.risk`);
-- the **extra part**: a simple random sample of what is left of each stratum, so that each has at least ``FEWEST`` rows
+- the **extra part**: a simple random sample of each stratum's other rows, so that each has at least ``FEWEST`` rows
   and the total comes near Neyman's allocation, number of rows times sqrt(p (1 - p)) (Neyman, Journal of the Royal
   Statistical Society 97, 1934). The prior p is the mean trust of the stratum; a wrong prior costs width, not coverage.
 
@@ -15,7 +15,7 @@ inclusion probabilities are (drawn rows) / (rows) of the stratum, and stratified
 draws has no score: its region is the selection, one stratum, and the whole draw is uniform.
 
 Rows are drawn by a seeded hash of their ids, so the draw does not depend on the order of the rows. The salts of
-the hashes keep the command's first name, ``audit``, so that a seed draws the rows that it always drew.
+the hashes keep the command's former name, ``audit``, so that a seed always draws the same rows.
 """
 
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ from curation.hashing import derive, hash64
 from curation.selection.quotas import allocate
 
 REACH = 2
-"""The number of rows of the region, in sizes of the selection."""
+"""Number of rows of the region, as a multiple of the selection's."""
 UNIFORM_SHARE = 0.75
 """The share of the draw that is uniform over the region."""
 MOST_STRATA = 4
-"""The number of strata among the selected rows, and among those below, of a draw that is large enough."""
+"""Maximum number of strata among the selected rows, and among those below."""
 FEWEST = 2
-"""The smallest number of rows that is drawn from a stratum, if it has as many."""
+"""Smallest number of rows that is drawn from a stratum, if the stratum has as many."""
 FEWEST_DRAWN = 10
 
 
@@ -50,7 +50,7 @@ class ScoredRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Stratum:
-    """Rows of similar score, all of them selected or all not."""
+    """A group of rows of similar score, either all selected or all not."""
 
     selected: bool
     num_rows: int
@@ -59,7 +59,7 @@ class Stratum:
     """The lowest and the highest raw score; None if the arm does not rank."""
     most: float | None
     prior: float
-    """The mean trust, or a half where it is unknown."""
+    """Mean trust, clipped to 0.05 to 0.95; 0.5 if it is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,15 +67,15 @@ class Drawn:
     """The drawn rows [M], in the order in which people judge them, which is random."""
 
     place_M: Int64s
-    """The positions in the rows that were drawn from."""
+    """Positions of the drawn rows in the ``ScoredRows``."""
     stratum_M: Int64s
-    """The indices in ``strata``."""
+    """Indices of the rows' strata in ``strata``."""
     inclusion_M: Float64s
-    """The probability with which the row's stratum gave it."""
+    """Probability with which each row was drawn from its stratum."""
     uniform_M: Bools
     """Whether the row belongs to the uniform part."""
     strata: tuple[Stratum, ...]
-    """The most trusted first."""
+    """Strata of the selected rows, then of those below; higher scores first."""
     floor: float | None
     """The lowest raw score of the region; None if the arm does not rank."""
 
@@ -148,7 +148,7 @@ def _assign_strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> I
 
 
 def _compute_priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
-    """Return the mean trust of each stratum, kept away from 0 and 1, where it would claim to know the answer."""
+    """Return the mean trust of each stratum, kept away from 0 and 1, for which Neyman's allocation draws no row."""
     known_R = np.isfinite(trust_R)
     count_S = np.bincount(stratum_R[known_R], minlength=num_strata)
     total_S = np.bincount(stratum_R[known_R], weights=trust_R[known_R], minlength=num_strata)

@@ -11,7 +11,7 @@ Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 
 def to_score_keys(score_N: Floats) -> Unsigned:
-    """Return the keys of float32 (uint32) or float64 scores (uint64), [N]; -0.0 has that of 0.0, NaN is outside."""
+    """Return the keys of float32 (uint32) or float64 (uint64) scores, [N]; -0.0 has the key of 0.0, NaN is no score."""
     unsigned: Any = np.uint32 if score_N.dtype == np.float32 else np.uint64
     bits_N = (score_N + 0.0).view(unsigned)
     sign = unsigned(8 * score_N.dtype.itemsize - 1)
@@ -30,7 +30,7 @@ def from_score_keys(key_N: Unsigned) -> Floats:
 
 
 def score_of(key: int, bits: int) -> Any:
-    """Return the score of one key, as a numpy scalar of that width."""
+    """Return the score of one key, as a numpy scalar of ``bits`` bits."""
     return from_score_keys(np.array([key], dtype=np.uint32 if bits == 32 else np.uint64))[0]
 
 
@@ -46,6 +46,6 @@ def get_highest_key(bits: int) -> int:
 
 
 def without_minus_zero(first: int, last: int, bits: int) -> tuple[int, int]:
-    """Return the same range of keys, with ends that compare as their scores do: no score has the key of -0.0."""
+    """Return a range of keys whose ends are not the key of -0.0: no score has it, and its score equals that of 0.0."""
     minus_zero = (1 << bits - 1) - 1
     return first + (first == minus_zero), last - (last == minus_zero)

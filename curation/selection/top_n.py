@@ -40,7 +40,7 @@ class TopN:
 
 
 def sort_by_rank(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
-    """Return the ids of selected rows, the highest score first, of equal scores the smallest hash, int64 [n]."""
+    """Return the ids of selected rows by descending score, and at equal scores by ascending hash, int64 [n]."""
     # hash64 is a bijection for a given seed, so different ids never tie
     ranked_n: Int64s = row_ids_n[np.lexsort((hash64(row_ids_n, seed), -raw_score_n))]
     return ranked_n

@@ -1,11 +1,11 @@
-"""A profile of ``~/.aws``, put into the environment, which is what obstore, Lance and the workers of a Ray all read.
+"""Credentials of a profile in ``~/.aws``, put into the environment, which obstore, Lance and Ray's workers all read.
 
-The environment always wins. What a profile says other than keys and a region (SSO, roles to assume, processes to ask)
-is not done here: what that gives runs out within hours, and a variable of the environment is not renewed.
+The environment always wins. Only keys and a region are taken from a profile. Other sources of credentials (SSO, roles
+to assume, processes to run) are not supported: theirs expire within hours, and environment variables are not renewed.
 
-Why no library does it: botocore reads the same files and more, and obstore takes credentials from boto3 that it renews.
-But Lance takes none from Python, and what is in the environment reaches Ray's workers too. So botocore (31 MB, most of
-a second to import) would do no more here than read two files.
+No library is used: botocore reads the same files and more, and obstore takes renewed credentials from boto3. But Lance
+takes no credentials from Python, and the environment reaches Ray's workers too. So botocore (31 MB, most of a second to
+import) would do no more here than read two files.
 """
 
 import configparser
@@ -22,18 +22,18 @@ OWN_CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Variables by which an environment has credentials, its own or those of the pod, so that no profile is read."""
+"""Variables that give the process or its pod credentials; if one is set, no profile is read."""
 KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 ELSEWHERE = ("role_arn", "sso_session", "sso_start_url")
-"""Settings with which a profile means other credentials than the keys that it may have too."""
+"""Settings by which a profile refers to credentials other than its own keys."""
 
 
 @cache
 def use() -> None:
-    """Put keys and region of the profile ``AWS_PROFILE``, or of the default one, into the environment; once a process.
+    """Put keys and region of the profile ``AWS_PROFILE``, or of the default, into the environment, once per process.
 
     Raises:
-        RunDirError: ``AWS_PROFILE`` names a profile that is nowhere or has no keys, or a file cannot be read.
+        RunDirError: ``AWS_PROFILE`` names a profile that is missing or has no keys, or a file cannot be read.
     """
     if any(os.environ.get(name) for name in OWN_CREDENTIALS):
         return
@@ -65,10 +65,10 @@ def use() -> None:
 
 
 def _read_profiles(file: Path) -> dict[str, dict[str, str]]:
-    """Return the settings of a file by profile; none where there is no file.
+    """Return the settings of a file by profile; an empty dictionary if there is no file.
 
     Raises:
-        RunDirError: it is no such file.
+        RunDirError: the file is not a file of profiles.
     """
     parser = configparser.RawConfigParser(default_section="")  # "DEFAULT" is none of AWS's
     try:
@@ -81,7 +81,7 @@ def _read_profiles(file: Path) -> dict[str, dict[str, str]]:
 
 
 def _name(section: str) -> str:
-    """Return ``profile NAME`` in one of the files, ``NAME`` in the other."""
+    """Return the profile's name from a section's title: ``profile NAME`` in the config file, else ``NAME``."""
     try:
         words = shlex.split(section)
     except ValueError:

@@ -13,17 +13,17 @@ from curation.storage.files import open_to_readers
 from curation.storage.paths import Place, Remote, list_files, to_place
 
 PART = ".part"
-"""Ending of a folder that is not whole yet."""
+"""Ending of a folder that is not complete yet."""
 
 
 def get_cache_folder() -> Path:
-    """Return the folder of copies on this machine; it may be removed while nothing runs."""
+    """Return this machine's folder of copies, which may be removed while nothing runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trust-curation"
 
 
 @contextmanager
 def scratch(target: Place) -> Iterator[Path]:
-    """Yield a temporary local path of the same name; for a local target, the target itself."""
+    """Yield a temporary local path with the name of ``target``, or ``target`` itself if it is local."""
     if not isinstance(target, Remote):
         yield target
         return
@@ -35,8 +35,8 @@ def scratch(target: Place) -> Iterator[Path]:
 def staged(target: Place) -> Iterator[Path]:
     """Yield a local path for a file or a folder; upload it to ``target`` when the context ends without an error.
 
-    A local target is that path itself. In an object store, the upload replaces everything in a folder of that name. A
-    reader with a reference never uses a half-written folder, because the reference has its digest.
+    A local target is yielded itself. In an object store, the upload replaces everything in a folder of that name. A
+    reader with a reference never uses a half-written folder, because the reference has the folder's digest.
     """
     if not isinstance(target, Remote):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def staged(target: Place) -> Iterator[Path]:
 
 
 def fetch_folder(uri: str) -> Path:
-    """Return a local folder with the same content: the folder itself, or a copy, downloaded once per node and content.
+    """Return a local folder with the content of ``uri``: itself, or a copy, downloaded once per node and content.
 
     Raises:
         FileNotFoundError: the folder does not exist.
@@ -85,10 +85,10 @@ def fetch_folder(uri: str) -> Path:
 
 @contextmanager
 def in_cache(name: str, make: Callable[[Path], None]) -> Iterator[Path]:
-    """Yield a folder of the cache, which is not removed within the context; ``make`` fills it if it is not there.
+    """Yield a folder of the cache, which is not removed within the context; ``make`` fills it if it does not exist.
 
-    One process of the node makes it, the others wait. What a process that was killed, or failed, has left of it is made
-    anew: the folder gets its name when it is whole.
+    One process of the node makes the folder while the others wait. A folder that a killed or failed process left
+    incomplete is made anew, since a folder gets its name only when it is complete.
     """
     folder = get_cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,9 +114,9 @@ def in_cache(name: str, make: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def remove_unused(prefix: str, *, keep: int) -> None:
-    """Remove folders of the cache by the start of their names, but the ``keep`` ones used last and those in use.
+    """Remove the cache's folders whose names start with ``prefix``, but the ``keep`` last used ones and those in use.
 
-    What killed processes left half made goes, too.
+    Also remove incomplete folders that killed processes left.
     """
     folder = get_cache_folder()
     found = [path for path in folder.glob(f"{prefix}*") if path.is_dir()]

@@ -1,7 +1,7 @@
 """Registers: small texts with conditional writes. A write succeeds only if nobody else wrote since the last read.
 
 Of any number of concurrent writers one succeeds, and the others learn that they failed. The lease on a run directory is
-such a text; in an object store the manifest is one too.
+such a text; in an object store, so is the manifest.
 """
 
 import json
@@ -24,7 +24,7 @@ _NUMBERED = re.compile(r"[1-9][0-9]*\.json")
 
 
 class RegisterContent(NamedTuple):
-    """The content of a register; the token identifies exactly this content."""
+    """The content of a register, with a token that identifies exactly this content."""
 
     text: str
     token: str
@@ -38,11 +38,11 @@ class Register(Protocol):
         ...
 
     def put_if_absent(self, text: str) -> str | None:
-        """Write if nothing was written yet; the new token, or None if something was."""
+        """Write ``text`` if nothing was written yet, and return the new token; otherwise return None."""
         ...
 
     def put_if_match(self, text: str, token: str) -> str | None:
-        """Write if the content is still the token's; the new token, or None if it is not."""
+        """Write ``text`` if the content is still the token's, and return the new token; otherwise return None."""
         ...
 
 
@@ -74,11 +74,11 @@ class NumberedFiles:
         return None
 
     def put_if_absent(self, text: str) -> str | None:
-        """Write number 1."""
+        """Write the file number 1 if there is no file yet."""
         return None if self._find_newest() else self._put(text, 1)
 
     def put_if_match(self, text: str, token: str) -> str | None:
-        """Write the number after the token's."""
+        """Write the file with the number after the token's, if there is none yet."""
         return self._put(text, int(token) + 1)
 
     def _put(self, text: str, number: int) -> str | None:
@@ -120,15 +120,15 @@ class NumberedFiles:
 class OneObject:
     """A register in an object store, which has conditional writes: If-None-Match and If-Match.
 
-    If the answer to a write is lost, the writer recognises its own write by the text. So texts of different writers
-    must differ.
+    If the answer to a write is lost, the writer recognises its own write by the text. So different writers must write
+    different texts.
     """
 
     def __init__(self, at: Remote) -> None:
         self._at = at
 
     def read(self) -> RegisterContent | None:
-        """Return the content of the object."""
+        """Return the content of the object; None if there is no object."""
         try:
             content, tag = self._at.read_tagged()
         except FileNotFoundError:
@@ -152,5 +152,5 @@ class OneObject:
 
 
 def make_register(directory: Place) -> Register:
-    """Return the register at a path: a folder of numbered files, or an object."""
+    """Return the register at a path: a local folder of numbered files, or one object of a store."""
     return OneObject(directory) if isinstance(directory, Remote) else NumberedFiles(directory)

@@ -1,4 +1,4 @@
-"""Digests of what a folder holds."""
+"""Digests of files and of the content of folders."""
 
 import hashlib
 import re
@@ -11,9 +11,9 @@ from curation.refs import fingerprint
 from curation.storage.paths import PART_BYTES, Place, Remote, StoredObject, list_files, read_range
 
 SMALL_BYTES = 64 << 20
-"""Files above this size are not read as a whole."""
+"""Size of a file, in bytes, above which its digest is computed from parts of it."""
 SAMPLES, SAMPLE_BYTES = 64, 1 << 18
-"""How many stretches of a large file are read, and how long each is."""
+"""Number of parts of a large file that are read, and the size of each in bytes."""
 
 WEIGHTS, WORDS = (".safetensors", ".bin"), (".json", ".jinja", ".model", ".txt")
 NO_WEIGHTS = ("training.json",)
@@ -26,13 +26,13 @@ class Content(NamedTuple):
 
     size: int
     digest: str
-    """``xxh3:`` or ``sha256:`` and the digest of its bytes, or ``tag:`` and an object store's content tag."""
+    """``xxh3:`` or ``sha256:`` with the digest of the file's bytes, or ``tag:`` with an object store's content tag."""
 
 
 def compute_quick_content(path: Path) -> Content:
     """Return the size and the 128-bit XXH3 of a local file.
 
-    This digest finds accidents, not forgeries. It takes about as long as reading a file that is in memory.
+    This digest detects accidents, not forgeries. It takes about as long as reading a file that is in memory.
 
     Raises:
         OSError: the file cannot be read.
@@ -43,15 +43,15 @@ def compute_quick_content(path: Path) -> Content:
 
 
 def take_content(path: Place, now: StoredObject) -> Content:
-    """Return the content of a file: read, or the store's tag."""
+    """Return the size and digest of a file as it is now: computed on a disk, the tag in an object store."""
     return Content(now.size, TAG + now.tag) if isinstance(path, Remote) else compute_quick_content(path)
 
 
 def find_problem(path: Place, now: StoredObject | None, then: Content) -> str | None:
-    """Return how a file differs from what it was, here or before it was copied; None where it does not.
+    """Return how a file differs from its earlier content, here or before it was copied; None if it does not differ.
 
-    ``now``: what :func:`curation.storage.paths.find_files` gives. On a disk, a store's tag that is no MD5 digest tells
-    nothing.
+    ``now``: the file's entry from :func:`curation.storage.paths.find_files`. If ``then`` has a store's tag that is no
+    MD5 digest, a copy on a disk is compared by its size alone.
     """
     if now is None:
         return "is missing"
@@ -76,7 +76,7 @@ def find_problem(path: Place, now: StoredObject | None, then: Content) -> str | 
 
 
 def compute_content(text: bytes) -> Content:
-    """Return what :func:`compute_quick_content` gives for a file of these bytes."""
+    """Return the content, as by :func:`compute_quick_content`, of a file that holds ``text``."""
     return Content(len(text), QUICK + xxhash.xxh3_128_hexdigest(text))
 
 
@@ -89,14 +89,14 @@ def compute_sha256(path: Path) -> str:
 def compute_directory_digest(path: Place) -> str:
     """Return a digest of a directory's files that is equal for every copy, on a disk or in an object store.
 
-    A file above 64 MiB counts by its size and by 64 stretches of 256 KiB, evenly spaced from its first byte to its
+    Of a file above 64 MiB, the digest covers the size and 64 parts of 256 KiB, evenly spaced from its first byte to its
     last: every fine-tuning changes all weights, so this tells models apart without reading tens of gigabytes.
     """
     return fingerprint([(file.path, _digest_file(path / file.path, file.size)) for file in list_files(path)])
 
 
 def compute_model_digest(path: Place) -> str:
-    """Return the same of the files at the top of a model's folder that hold weights, tokenizer and configuration."""
+    """Return such a digest of the top-level files of a model's folder that hold weights, tokenizer or configuration."""
     files = [
         file
         for file in list_files(path)
@@ -115,5 +115,5 @@ def _digest_file(path: Place, size: int) -> str:
 
 
 def compute_even_starts(size: int, number: int, length: int) -> list[int]:
-    """Return where ``number`` stretches of ``length`` bytes start that reach from a file's first byte to its last."""
+    """Return the starts of ``number`` evenly spaced parts of ``length`` bytes, from a file's first byte to its last."""
     return [(size - length) * part // (number - 1) for part in range(number)]

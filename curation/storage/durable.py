@@ -1,7 +1,7 @@
 """Files that survive a power cut: their content and their names are on the disk before anything relies on them.
 
-What was written to a local file stays in memory for up to half a minute, and so does its name in the folder; see
-fsync(2). An object store answers when it holds an object.
+Otherwise the content of a local file stays in memory for up to half a minute, and so does its name in the folder; see
+fsync(2). An object store acknowledges a write only once it holds the object.
 """
 
 import os
@@ -13,7 +13,7 @@ from curation.storage.paths import Place, Remote
 
 
 def sync(paths: Iterable[Place]) -> None:
-    """Wait until files, and their names in their folders, are on the disk; those of an object store are.
+    """Wait until local files, and their names in their folders, are on the disk; skip objects of a store.
 
     Raises:
         OSError: the disk failed, or a file is not there.
@@ -29,14 +29,14 @@ def sync(paths: Iterable[Place]) -> None:
 
 
 def sync_names(path: Place) -> None:
-    """Wait until a folder that may be new is on the disk, with all folders above it."""
+    """Wait until the names in a folder, and those of the folder and of all folders above it, are on the disk."""
     if not isinstance(path, Remote):
         for folder in (path, *path.absolute().parents):
             sync_folder(folder)
 
 
 def sync_tree(folder: Path) -> None:
-    """Wait until all files in a folder, however deep, are on the disk; its own name is not waited for."""
+    """Wait until all files in a folder, however deep, are on the disk, but not for the folder's own name."""
     for path, _, names in os.walk(folder):
         for name in names:
             if not (Path(path) / name).is_symlink():

@@ -1,6 +1,6 @@
-"""Local files: those that anyone may have put there, of which only files are read, and the way of files to the disk.
+"""Local files: reading paths that anyone may have created, appending, syncing to the disk and exchanging names.
 
-A pipe or a device may not end, so it is not read.
+Only regular files are read, since reading a pipe or a device may never end.
 """
 
 import ctypes
@@ -32,11 +32,11 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
 def append_lines(path: Path, lines: bytes) -> int:
     """Append lines to a file, all or none, and return the offset of the first.
 
-    A line that a killed process left half is ended before it. The file is made where there is none; a link is not
-    followed, since it may lead to a file of someone else.
+    A last line that a killed process left unfinished is ended first. The file is created if it does not exist; a link
+    is not followed, since it may lead to a file of someone else.
 
     Raises:
-        OSError: the disk is full, the file cannot be opened, or it is something else.
+        OSError: the disk is full, or the file cannot be opened or is no regular file.
     """
     with open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW) as file:
         end = file.seek(0, os.SEEK_END)
@@ -58,8 +58,7 @@ os.umask(_UMASK)
 def open_to_readers(path: Path) -> None:
     """Give a file, or the files in a folder, the default mode if only their owner may read them.
 
-    safetensors writes such files, and run directories are shared. Files that another driver removes meanwhile are
-    skipped.
+    safetensors writes such files, but run directories are shared. Skip files that another driver removes meanwhile.
     """
     for found in [path] if path.is_file() else list(path.rglob("*")):
         with suppress(FileNotFoundError):
@@ -71,7 +70,7 @@ def open_to_readers(path: Path) -> None:
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE."""
 CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
-"""Errors that some network file systems answer for a folder, and all of them for a folder of somebody else."""
+"""Error numbers with which some file systems refuse to sync a folder, or any of them a folder of another user."""
 
 
 def read_file(path: Path) -> bytes:
@@ -98,7 +97,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where its file system can tell.
+    """Wait until the names in a folder are on the disk, if its file system can sync a folder.
 
     Raises:
         OSError: the disk failed, or there is no such folder.
@@ -111,12 +110,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Give each of two files or folders the name of the other at once; False where the system cannot.
+    """Exchange the names of two files or folders atomically; return False if the system cannot.
 
     See renameat2(2) of Linux, which Python lacks; some network file systems refuse it.
 
     Raises:
-        OSError: one of them is not there, or may not be renamed.
+        OSError: one of the two does not exist, or may not be renamed.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

@@ -1,11 +1,11 @@
-"""Paths that a record names, kept below the directory of the record.
+"""Checks that the paths which a record names lie below the record's directory.
 
-A run directory may come from a stranger. So what is removed, replaced or written because a record names it goes through
-:func:`resolve_inside`, and a directory is worked in only if no link leads out of it and no pipe waits in it
+A run directory may come from a stranger. So each path that is removed, replaced or written because a record names it is
+resolved by :func:`resolve_inside`, and a directory is used only if no link leads out of it and it holds no pipe
 (:func:`require_enclosed`).
 
-In a record a path below its directory is relative (``./gen-0/...``), so that the directory can be moved and copied
-(:func:`to_record`, :func:`from_record`).
+In a record, paths below the record's directory are relative (``./gen-0/...``), so that the directory can be moved and
+copied (:func:`to_record`, :func:`from_record`).
 """
 
 import os
@@ -18,16 +18,16 @@ from curation.errors import RunDirError
 from curation.storage.paths import Place, Remote
 
 HERE = "./"
-"""Begins a path that is relative to the directory of the record; another text that begins so gets it once more."""
+"""Prefix of a path relative to the record's directory; any other text that starts with it gets it a second time."""
 
 
 def resolve_inside(home: Place, name: object, named_by: str) -> Place:
     """Return the place of a relative path in a directory.
 
-    ``named_by``: what names it, for the message.
+    ``named_by``: the record that names the path, for the message.
 
     Raises:
-        RunDirError: it is no relative path, has a part ``..``, or leads out of the directory by a link.
+        RunDirError: the name is no relative path, has a part ``..``, or leads out of the directory by a link.
     """
     parts = name.split("/") if isinstance(name, str) else [""]
     if any(part in ("", ".", "..") or "\\" in part or not part.isprintable() for part in parts):
@@ -42,7 +42,7 @@ def resolve_inside(home: Place, name: object, named_by: str) -> Place:
 
 
 def to_record(value: object, home: Place) -> Any:
-    """Return a JSON value as it stands in a record: the paths below its directory are relative to it."""
+    """Return a JSON value as a record holds it, with paths below the record's directory ``home`` relative to it."""
     homes = dict.fromkeys([str(home), str(home.absolute()), str(home.resolve())])
 
     def change(text: str) -> str:
@@ -55,7 +55,7 @@ def to_record(value: object, home: Place) -> Any:
 
 
 def from_record(value: object, home: Place) -> Any:
-    """Return a recorded value with the paths of the directory's present place: the inverse of :func:`to_record`."""
+    """Return a recorded value with absolute paths below ``home``: the inverse of :func:`to_record`."""
     root = str(home.absolute())
 
     def change(text: str) -> str:
@@ -66,7 +66,7 @@ def from_record(value: object, home: Place) -> Any:
 
 
 def run_around(path: Place) -> Place:
-    """Return the run directory, or the output of a filter, that a path lies in; the path itself where there is none."""
+    """Return the run directory, or the output of a filter, that contains a path; the path itself if there is none."""
     above = path
     while above.name and not any((above / name).is_file() for name in ("manifest.json", "filter.json")):
         above = above.parent
@@ -89,12 +89,12 @@ def is_inside(home: Place, path: Place) -> bool:
 
 
 def require_enclosed(home: Place) -> None:
-    """Refuse a directory with a link that leads out of it: what is written or removed there would be so elsewhere.
+    """Refuse a directory with a link that leads out of it, through which files elsewhere would be changed or removed.
 
-    Refuse one with a pipe, a socket or a device, too: reading it may never end.
+    Also refuse a directory with a pipe, a socket or a device, since reading it may never end.
 
     Raises:
-        RunDirError: names the first of them.
+        RunDirError: there is such an entry; the message names the first one.
     """
     for path in () if isinstance(home, Remote) else _iter_odd_entries(home):
         if not path.is_symlink():
@@ -111,7 +111,7 @@ def _describe_link_out(home: Place, path: Place, what: str) -> str:
 
 
 def _iter_odd_entries(folder: Path | str) -> Iterator[Path]:
-    """Yield what is neither a file nor a folder, however deep, and follow no link."""
+    """Yield entries that are neither files nor folders, links included, however deep, and follow no link."""
     with suppress(OSError), os.scandir(folder) as entries:  # a driver at work may remove folders meanwhile
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -7,7 +7,7 @@ from curation.storage.files import read_file
 from curation.storage.paths import Place, Remote
 
 DEEPEST = 100
-"""How many objects and lists may lie in each other; those who read the values go down by recursion."""
+"""Maximum nesting depth of objects and lists, since readers of the values walk through them by recursion."""
 
 
 def read_json(path: Place) -> Any:
@@ -24,7 +24,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value that a JSON text holds.
 
     Raises:
-        ValueError: it is no JSON, or holds values that are nested too deep, or half of a character (a surrogate).
+        ValueError: the text is no JSON, is nested more than ``DEEPEST`` deep, or holds a lone surrogate.
     """
     try:
         found = json.loads(text)

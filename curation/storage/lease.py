@@ -1,16 +1,16 @@
 """The lease on a run directory: one driver at a time, on whatever machine.
 
-A lease is a small record, who has the directory and until when, in a register that is only written by condition
-(:mod:`curation.storage.conditional`): where there is none yet, or where the record is still the one that was read. So
-of any number of drivers one gets it. The holder renews it every third of its time to live. Whatever commits is given a
-guard (:data:`Guard`, the lease's own is :meth:`Lease.still_held`) and calls it before each commit. A record that was
-not renewed in time, or whose driver died on this machine, is taken over.
+A lease is a small record of who has the directory and until when. It is kept in a register with conditional writes
+(:mod:`curation.storage.conditional`): a write succeeds if there is no record yet, or if the record is still the one
+that was read. So one of any number of drivers gets the lease. The holder renews it every third of its time to live.
+Code that commits calls a guard before each commit (:data:`Guard`; that of a lease is :meth:`Lease.still_held`). A
+record that was not renewed in time, or whose driver died on this machine, is taken over.
 
-Clocks: nobody compares the times of two hosts. The holder counts its time to live from before each write, by a clock
-that nobody sets. Another host takes the directory over only after it saw the record unchanged for that long and
-``MARGIN_SECONDS`` more, by its own such clock. So a wall clock that is wrong, or jumps, never gives a directory to two
-drivers; the times in the record are for people, and say whether watching is worth while. What a commit that hung all
-that time does then, the store refuses (:mod:`curation.tables.commits`: a commit is conditional too).
+Clocks: the times of two hosts are never compared. The holder counts its time to live from before each write, by a
+steady clock, which nobody sets. Another host takes the directory over only after it saw the record unchanged for that
+long and ``MARGIN_SECONDS`` more, by its own steady clock. So a wall clock that is wrong, or jumps, never gives a
+directory to two drivers; the record's times tell people, and drivers that wait, whether it is out of date. If a commit
+hangs until after a takeover, the store refuses it, since commits are conditional too (:mod:`curation.tables.commits`).
 """
 
 import json
@@ -37,15 +37,15 @@ logger = get_logger(__name__)
 LEASE_SECONDS = 60.0
 """Time to live of a lease that is not renewed."""
 MARGIN_SECONDS = 10.0
-"""How much longer a record is watched than it may live: for what its holder began just before it ran out."""
+"""Time that a record is watched beyond its time to live, so that changes begun just before it ended can finish."""
 WAIT_SECONDS = 1.0
 
 Guard = Callable[[], None]
-"""Called before something is changed for good; raises ``CommitError`` where this driver may not change it any more."""
+"""Function called before a permanent change; raises ``CommitError`` if this driver may no longer make changes."""
 
 
 def guard_nothing() -> None:
-    """Guard nothing: no run directory is around it, so anything may be changed."""
+    """Allow every change, for tables outside a run directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +53,15 @@ class Holder:
     """The record of a lease."""
 
     owner: str
-    """Drawn anew by every driver."""
+    """Random identifier of the driver, drawn anew by every driver."""
     host: str
     boot: str
-    """The boot of the host and the namespace of ``pid``; "" where the system does not tell."""
+    """Ids of the host's boot and of the namespace of ``pid``; "" if the system does not tell."""
     pid: int
     started: str
-    """When the process started, by the host's own count, as a pid is given again."""
+    """Start of the process in ticks since the boot, which tells it from a later process with the same pid."""
     since: float
-    """When the lease was taken, seconds since 1970; likewise ``expires``, 0 once it was given back."""
+    """Time when the lease was taken, in seconds since 1970, as is ``expires``, which is 0 once it was given back."""
     expires: float
     counter: int
     """Number of writes."""
@@ -71,7 +71,7 @@ class Holder:
         """Return the record in a register's text.
 
         Raises:
-            RunDirError: it is none.
+            RunDirError: the text is no such record.
         """
         try:
             record = cls(**json.loads(text))
@@ -83,12 +83,12 @@ class Holder:
             ) from error
 
     def has_ended(self) -> bool:
-        """Return whether it was given back, or its process died on this machine."""
+        """Return whether the lease was given back, or its process died on this machine."""
         here = self.boot != "" and (self.host, self.boot) == (platform.node(), _read_boot())
         return self.expires <= 0 or (here and not _is_alive(self.pid, self.started))
 
     def is_out_of_date(self) -> bool:
-        """Return whether it ran out if the clocks of its host and of this one agree."""
+        """Return whether the lease ran out, provided that the clocks of its host and of this one agree."""
         return time.time() >= self.expires + MARGIN_SECONDS
 
     def __str__(self) -> str:
@@ -98,16 +98,16 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseClaim:
-    """A driver's lease as its workers know it: they cannot renew it, but see when another driver has the directory."""
+    """A driver's lease as given to its workers, who cannot renew it but see when another driver has the directory."""
 
     directory: Place
     owner: str
 
     def require(self) -> None:
-        """Refuse to go on where another driver has the directory; do nothing where the register cannot be read.
+        """Raise if another driver has the directory; do nothing if the register cannot be read.
 
         Raises:
-            CommitError: another one has it.
+            CommitError: another driver has the directory.
         """
         try:
             found = make_register(self.directory / "lease").read()
@@ -138,18 +138,18 @@ class Lease:
         self._token: str | None = None
         self._until = self._expires = 0.0
         self._seen: tuple[str, float] | None = None
-        """The record of another driver by its token, and since when it has been the same."""
+        """Token of another driver's record, and the time since which the record has been the same."""
         self._lost_to: str | None = None
         self._lock = threading.Lock()
         self._kept = ExitStack()
 
     def acquire(self, *, wait: bool = False) -> None:
-        """Take the directory and keep it by a thread, at once or, with ``wait``, when it is free.
+        """Take the directory at once or, with ``wait``, when it is free; a thread renews the lease from then on.
 
         A record that is out of date is watched as long as a living driver would need to renew it.
 
         Raises:
-            RunDirError: another driver has it, or no lease can be written there.
+            RunDirError: another driver has the directory, or no lease can be written there.
         """
         announced, first = "", None
         while (holder := self._take()) is not None:
@@ -173,12 +173,12 @@ class Lease:
 
     @property
     def claim(self) -> LeaseClaim:
-        """The lease as workers are given it."""
+        """The claim that workers are given."""
         return LeaseClaim(directory=self._directory.resolve(), owner=self._record.owner)
 
     @property
     def loss(self) -> CommitError | None:
-        """The error of a directory that another driver has, as the last renewal found; asks and waits for nothing."""
+        """Error to raise if the last renewal found that another driver has the directory; else None."""
         return None if self._lost_to is None else _make_lost_error(self._directory, self._lost_to)
 
     @property
@@ -186,10 +186,10 @@ class Lease:
         return self._seconds + MARGIN_SECONDS
 
     def still_held(self) -> None:
-        """Return where the directory is this driver's.
+        """Check that this driver holds the lease, and renew it if it is late.
 
         Raises:
-            CommitError: it was lost, or could not be renewed in time.
+            CommitError: the lease was lost, or could not be renewed in time.
         """
         if self._is_late():  # nobody may have taken it all the same: a conditional write tells
             self._renew()
@@ -201,10 +201,10 @@ class Lease:
             )
 
     def require_newest(self, directory: Remote) -> None:
-        """Refuse a store whose reads or listings do not show the lease that was just written: tables need both.
+        """Refuse a store whose reads or listings do not show the lease that was just written, since tables need both.
 
         Raises:
-            RunDirError: it is such a store, or it cannot be read or listed.
+            RunDirError: the store does not show the lease, or cannot be read or listed.
         """
         try:
             found, listed = self._register.read(), [path.name for path in directory.iterdir()]
@@ -232,7 +232,7 @@ class Lease:
             self._token = None
 
     def _take(self) -> Holder | None:
-        """Take the directory; who has it where that fails."""
+        """Take the directory; return its holder if another driver has it."""
         try:
             return self._try()
         except OSError as error:
@@ -259,7 +259,7 @@ class Lease:
                 return None
 
     def _is_silent(self, token: str) -> bool:
-        """Return whether another driver's record has been the same for too long."""
+        """Return whether another driver's record has been unchanged for longer than a living driver would leave it."""
         if self._seen is None or self._seen[0] != token:
             self._seen = (token, _read_steady_clock())
         return _read_steady_clock() - self._seen[1] >= self._watched_seconds
@@ -286,7 +286,7 @@ class Lease:
                 self._until, self._expires = begun + self._seconds, now + self._seconds
 
     def _is_late(self) -> bool:
-        """Return whether a holder is late by the steady clock, which stops in a paused machine, or by the other one."""
+        """Return whether the lease ran out by the steady clock, which a paused machine stops, or by the wall clock."""
         return _read_steady_clock() >= self._until or time.time() >= self._expires
 
     def _advance_record(self, expires: float) -> str:
@@ -299,8 +299,8 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
     """Hold the lease on a run directory.
 
     Raises:
-        RunDirError: another driver has it, and ``wait`` is not given; a link leads out of the directory; or the store
-            does not show what was just written.
+        RunDirError: another driver has the directory, and ``wait`` is not set; a link leads out of the directory; or
+            the store does not show what was just written.
     """
     require_enclosed(directory)
     lease = Lease(directory, seconds=seconds)
@@ -314,7 +314,7 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
 
 
 def find_holder(directory: Place) -> Holder | None:
-    """Return who has a run directory, as far as the clocks of two hosts agree; None where nobody has."""
+    """Return the holder of a run directory, provided that the hosts' clocks agree; None if no driver has it."""
     found = make_register(directory / "lease").read()
     record = None if found is None else Holder.parse(found.text, directory)
     return None if record is None or record.has_ended() or record.is_out_of_date() else record
@@ -325,7 +325,7 @@ def _make_lost_error(directory: Place, holder: str) -> CommitError:
 
 
 def _read_steady_clock() -> float:
-    """Return seconds that nobody sets and that count while the machine sleeps, where the system has such a clock."""
+    """Return seconds of a clock that nobody sets and that, if the system has such a clock, runs during sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -338,7 +338,7 @@ def _read_boot() -> str:
 
 
 def _read_start_time(pid: int) -> str | None:
-    """Return when a process started, in ticks since the boot; "" of a zombie, None where that cannot be read."""
+    """Return the start of a process in ticks since the boot; "" for a zombie, None if it cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Names that a file system takes for files and folders, checked before anything is written."""
+"""Checks, before anything is written, that file systems accept the names of files and folders."""
 
 import os
 import re
@@ -8,16 +8,16 @@ from curation.errors import RunDirError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NAME_BYTES = 255
-"""The longest name of a file or folder that file systems take."""
+"""Maximum length of the name of a file or folder, in bytes."""
 DEEPEST = Path("n" * 128, "n" * 128)
-"""The longest path that a run directory holds, at least."""
+"""A relative path as long as those that a run directory needs."""
 
 
 def check_name(text: str) -> str:
-    """Return the text of a path or URL, unless no file system takes it.
+    """Return the text of a path or URL unchanged if file systems accept it.
 
     Raises:
-        RunDirError: it holds a NUL, is no Unicode, or has a name of more than 255 bytes.
+        RunDirError: the text holds a NUL or a lone surrogate, or has a name of more than 255 bytes.
     """
     try:
         longest = max(len(part) for part in text.encode().split(b"/"))
@@ -33,12 +33,12 @@ def check_name(text: str) -> str:
 
 
 def require_folder(directory: Path, *, writable: bool) -> None:
-    """Refuse a path that a file blocks, or that is too long or has a line break for what stands in a run directory.
+    """Refuse a path that cannot be a run directory: blocked by a file, too long, or with a control character.
 
-    ``writable``: refuse one without the right to write, too.
+    ``writable``: also refuse a path where this user has no right to write.
 
     Raises:
-        RunDirError: with the file system's message.
+        RunDirError: the path is refused; the message has the file system's reason.
     """
     if _CONTROL.search(str(directory.absolute())):
         raise RunDirError(

@@ -41,16 +41,16 @@ from curation.storage.names import check_name, require_folder
 
 SCHEMES = ("s3", "gs")
 PATIENCE_SECONDS = 120
-"""How long to repeat a request that the store does not answer, or answers with a server error."""
+"""Seconds for which a request is repeated that the store does not answer, or answers with a server error."""
 PART_BYTES = 16 << 20
 PARTS_AT_ONCE = 8
 FIRST_SECONDS = 10
-"""The same for the first request of a command: nothing is lost yet, and the address may be wrong."""
+"""Patience with the first request of a command, in seconds: nothing is lost yet, and the address may be wrong."""
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
-"""The credentials of each store, in words; ``SETTINGS`` names the settings of its address."""
+"""Sources of each store's credentials, in words; ``SETTINGS`` names the settings of a store's address."""
 SETTINGS = {
     "s3": "AWS_REGION, and for a store other than Amazon's AWS_ENDPOINT_URL and AWS_ALLOW_HTTP",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, without which a machine's role is asked for",
@@ -70,7 +70,7 @@ class StoredObject(NamedTuple):
     size: int
     tag: str
     modified: float
-    """The time when it was written, seconds since 1970."""
+    """Time when the object was written, in seconds since 1970."""
 
 
 class Remote:
@@ -108,17 +108,17 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the path."""
         return self._path.name
 
     @property
     def stem(self) -> str:
-        """The last part without its suffix."""
+        """The last part of the path without its suffix."""
         return self._path.stem
 
     @property
     def parent(self) -> Self:
-        """The folder that contains it."""
+        """The folder that contains this place."""
         return self._copy_at(self._path.parent)
 
     def with_name(self, name: str) -> Self:
@@ -130,15 +130,15 @@ class Remote:
         return self._copy_at(self._path.with_suffix(suffix))
 
     def absolute(self) -> Self:
-        """Return itself: a URL is always absolute."""
+        """Return this place, since a URL is always absolute."""
         return self
 
     def resolve(self) -> Self:
-        """Return itself: there are no links."""
+        """Return this place, since an object store has no links."""
         return self
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Does nothing: an object store needs no folders."""
+        """Do nothing, since an object store needs no folders."""
 
     def is_file(self) -> bool:
         """Return whether an object has this name."""
@@ -155,7 +155,7 @@ class Remote:
             return any(obstore.list(self.store, f"{self.key}/", chunk_size=1))
 
     def exists(self) -> bool:
-        """Return whether it is a file or a folder."""
+        """Return whether this place is a file or a folder."""
         return self.is_file() or self.is_dir()
 
     def read_bytes(self) -> bytes:
@@ -163,17 +163,17 @@ class Remote:
         return self.read_tagged()[0]
 
     def read_text(self) -> str:
-        """Return the content of the object, UTF-8."""
+        """Return the content of the object, decoded as UTF-8."""
         return self.read_bytes().decode()
 
     def read_tagged(self) -> tuple[bytes, dict[str, str]]:
-        """Return the content of the object, and the ``mode`` with which :meth:`put` replaces exactly this content."""
+        """Return the object's content, and its tag: with it as ``mode``, :meth:`put` replaces only this content."""
         with _errors(self):
             result = obstore.get(self.store, self.key)
             return bytes(result.bytes()), _get_tag(result.meta)
 
     def read_range(self, start: int, stop: int) -> bytes:
-        """Return the bytes ``start`` to ``stop`` of the object."""
+        """Return the bytes from ``start`` up to, not including, ``stop`` of the object."""
         with _errors(self):
             return bytes(obstore.get_range(self.store, self.key, start=start, end=stop))
 
@@ -205,12 +205,12 @@ class Remote:
                 raise FileExistsError(f"{self}: was written by another since it was read") from error
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object if it exists: S3 ignores a missing one, Google reports it."""
+        """Remove the object if it exists; S3 ignores a missing object, Google reports one."""
         with suppress(FileNotFoundError), _errors(self):
             obstore.delete(self.store, self.key)
 
     def entries(self) -> list[StoredObject]:
-        """Return the objects below, sorted by path, without the marker objects that some tools write for folders."""
+        """Return the objects below this place by path, without the marker objects that some tools write for folders."""
         prefix = f"{self.key}/"
         with _errors(self):
             listed = {item["path"]: item for part in obstore.list(self.store, prefix) for item in part}
@@ -222,12 +222,12 @@ class Remote:
         )
 
     def iterdir(self) -> Iterator[Self]:
-        """Yield the folders and objects in it."""
+        """Yield the folders and objects directly in this place."""
         _, folders, objects = next(self.walk())
         yield from (self / name for name in (*folders, *objects))
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """Yield as ``os.walk`` does: a folder, names of its folders (the caller may change them) and its objects."""
+        """Yield as ``os.walk``: each folder, the names of its folders (the caller may change them) and objects."""
         with _errors(self):
             listed = obstore.list_with_delimiter(self.store, f"{self.key}/")
         folders = [PurePosixPath(prefix).name for prefix in listed["common_prefixes"]]
@@ -237,22 +237,22 @@ class Remote:
 
     @property
     def key(self) -> str:
-        """The object's name in the bucket."""
+        """Name of the object in its bucket."""
         return "/".join(self._path.parts[1:])
 
     @property
     def scheme(self) -> str:
-        """The scheme of its URL, one of ``SCHEMES``."""
+        """Scheme of the URL, one of ``SCHEMES``."""
         return self._scheme
 
     @property
     def bucket(self) -> str:
-        """The URL of its bucket."""
+        """URL of the bucket."""
         return f"{self._scheme}://{self._path.parts[0]}"
 
     @property
     def store(self) -> ObjectStore:
-        """The client of its bucket."""
+        """Client of the bucket, which repeats failing requests for ``PATIENCE_SECONDS``."""
         return _store(self.bucket, PATIENCE_SECONDS)
 
     def _copy_at(self, path: PurePosixPath) -> Self:
@@ -268,7 +268,7 @@ def to_place(text: str | Place) -> Place:
     """Return the place that a path or a URL names.
 
     Raises:
-        RunDirError: the URL names an unknown kind of store; or as :func:`check_name`.
+        RunDirError: the URL names an unsupported kind of store, or :func:`check_name` refuses the text.
     """
     if not isinstance(text, str):
         return text
@@ -278,12 +278,12 @@ def to_place(text: str | Place) -> Place:
 
 
 def require_reachable(directory: Place, *, writable: bool = False) -> None:
-    """Refuse a store that does not answer soon, lacks the bucket or denies access; the first request of a command.
+    """Refuse a store that does not answer soon, lacks the bucket or denies access, by a command's first request.
 
-    Of a local path, refuse what cannot be a folder; ``writable``: or cannot be written.
+    Refuse a local path that cannot be a folder or, if ``writable``, cannot be written.
 
     Raises:
-        RunDirError: with the store's message.
+        RunDirError: the place is refused; the message has the store's reason.
     """
     if not isinstance(directory, Remote):
         require_folder(directory, writable=writable)
@@ -328,12 +328,12 @@ def write_atomically(path: Place, content: str | bytes) -> None:
 
 
 def walk(directory: Place) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Return ``os.walk`` for local and remote places."""
+    """Walk through a local or remote folder as ``os.walk`` does."""
     return directory.walk() if isinstance(directory, Remote) else os.walk(directory)
 
 
 def read_range(path: Place, start: int, stop: int) -> bytes:
-    """Return the bytes ``start`` to ``stop`` of a file."""
+    """Return the bytes from ``start`` up to, not including, ``stop`` of a file."""
     if isinstance(path, Remote):
         return path.read_range(start, stop)
     with open_file(path) as file:
@@ -349,7 +349,7 @@ def list_files(folder: Place) -> list[StoredObject]:
 
 
 def find_files(folder: Place, names: Collection[str]) -> dict[str, StoredObject]:
-    """Return which of these are files, by name; an object store is asked once, for the folder that holds all."""
+    """Return entries of the ``names`` that are files, by name; list an object store once, at their common folder."""
     found: dict[str, StoredObject] = {}
     if isinstance(folder, Remote):
         base = posixpath.commonpath([posixpath.dirname(name) for name in names]) if names else ""
@@ -374,7 +374,7 @@ def remove(directory: Place) -> None:
 
 @lru_cache(maxsize=32)
 def _store(bucket: str, seconds: float) -> ObjectStore:
-    """Return the client of a bucket, which repeats failing requests for at least so many seconds."""
+    """Return the client of a bucket, which repeats failing requests for at least the given seconds."""
     patience = timedelta(seconds=seconds)
     backoff = {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2}
     retries: Any = {"max_retries": 1000, "retry_timeout": patience, "backoff": backoff}
@@ -384,7 +384,7 @@ def _store(bucket: str, seconds: float) -> ObjectStore:
 
 @contextmanager
 def _errors(asked: object) -> Iterator[None]:
-    """Translate the library's errors into Python's own, each with a message of one line."""
+    """Translate obstore's errors within the context into Python's own, each with a message of one line."""
     try:
         yield
     except FileNotFoundError as error:
@@ -396,7 +396,7 @@ def _errors(asked: object) -> Iterator[None]:
 
 
 def shorten_error(error: Exception) -> str:
-    """Return a store's error message without its dump; of the XML in an answer only code and message are left."""
+    """Return a store's error message without its dump, and with only code and message of the XML in an answer."""
     text = " ".join(str(error).partition("Debug source:")[0].split())
     return _XML.sub(lambda found: f"{found['code']}: {found['message']}", text)
 
@@ -406,6 +406,6 @@ def _get_tag(meta: Any) -> dict[str, str]:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the store's message, in one line."""
+    """Return the store's message in one line of at most 300 characters."""
     cause = error.__cause__
     return shorten_error(cause if isinstance(cause, Exception) else error)[:300]

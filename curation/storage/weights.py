@@ -1,4 +1,4 @@
-"""Files of weights: only safetensors, whole. Their headers are read, which is cheap; pickles are never opened.
+"""Checks of files of weights, which must be complete safetensors. Only headers are read; pickles are never opened.
 
 A pickle can run code while it is read. A safetensors file begins with its header's length (8 bytes, little-endian) and
 the header, JSON that says where each tensor's bytes are; the tensors follow without a gap (format:
@@ -13,13 +13,13 @@ from curation.errors import ModelError
 from curation.storage.paths import Place, Remote
 
 MODEL, ADAPTER = "model", "adapter_model"
-"""The names of a model's and of an adapter's files of weights, without their endings."""
+"""Names of a model's and of an adapter's file of weights, without the ending."""
 INDEX = f"{MODEL}.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 GGUF = ".gguf"
-"""Quantised weights of llama.cpp: their numbers are others than those of the model that they were made from."""
+"""Ending of llama.cpp's quantised weights, whose numbers differ from those of the original model."""
 MAX_HEADER = 100_000_000
-"""Bytes of the longest header that the library reads."""
+"""Maximum length of a header that the safetensors library reads, in bytes."""
 BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -28,19 +28,19 @@ BITS = {
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
-"""Bits of a number by the header's name of its type."""
+"""Number of bits of each data type, by the type's name in a header."""
 
 
 def check_weights(folder: Place, stem: str = MODEL) -> None:
     """Refuse a folder whose weights are pickled, missing or damaged; no tensor is read.
 
     Args:
-        folder: of a model or an adapter, local or in an object store.
+        folder: folder of a model or an adapter, local or in an object store.
         stem: ``MODEL`` or ``ADAPTER``.
 
     Raises:
-        ModelError: there is no safetensors file; a file that the index names is missing; a file is cut, or longer than
-            its header says; or the index and a file name other tensors. The message names the file.
+        ModelError: there is no safetensors file; a file that the index names is missing; a file is shorter or longer
+            than its header says; or a file lacks tensors that the index names. The message names the file.
     """
     if isinstance(folder, Remote):
         sizes = {entry.path: entry.size for entry in folder.entries() if "/" not in entry.path}
@@ -70,7 +70,7 @@ def _describe_missing_weights(folder: Place, single: str, sizes: Mapping[str, in
 
 
 def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
-    """Refuse an index that names a file which is missing, not here, or has other tensors."""
+    """Refuse an index that names a missing file, a file elsewhere, or a tensor that its file lacks."""
     shards: dict[str, set[str]] = {}
     tensors = _read_index(folder / index)
     check_names(str(folder / index), tensors)
@@ -90,10 +90,10 @@ def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
 
 
 def check_names(index: str, names: object) -> None:
-    """Refuse an index whose tensors lie in other files than safetensors beside it; ``None`` is no index.
+    """Refuse an index that names files other than safetensors beside it; without an index (``None``), do nothing.
 
     Raises:
-        ModelError: the message names the file.
+        ModelError: the index names such a file; the message quotes its name.
     """
     for name in sorted({str(name) for name in names.values()} if isinstance(names, dict) else ()):
         if not name.endswith(".safetensors") or "/" in name or "\\" in name:
@@ -104,7 +104,7 @@ def check_names(index: str, names: object) -> None:
 
 
 def _read_index(path: Place) -> dict[str, str]:
-    """Return the file of each tensor."""
+    """Return the file of each tensor, as the index at ``path`` names it."""
     try:
         names = json.loads(path.read_bytes())["weight_map"]
         if names and all(isinstance(name, str) for name in names.values()):
@@ -118,7 +118,7 @@ def _read_tensor_names(path: Place, size: int) -> set[str]:
     """Return the names of a safetensors file's tensors, checked against the length of the file.
 
     Raises:
-        ModelError: the file is cut, too long, or no safetensors file.
+        ModelError: the file is too short, too long, or no safetensors file.
     """
     try:
         length = int.from_bytes(_read_bytes(path, 0, 8), "little") if size >= 8 else 0
@@ -143,7 +143,7 @@ def _read_tensor_names(path: Place, size: int) -> set[str]:
 
 
 def _parse_span(name: str, entry: object) -> tuple[int, int]:
-    """Return where a tensor begins and ends in the data, checked against its type and shape."""
+    """Return the first and the end byte of a tensor in the data, checked against its type and shape."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(stop)]}:
             pass

@@ -1,4 +1,4 @@
-"""Adds columns to a table, as a new version."""
+"""Addition of columns to a table, as a new version."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Workers write fragments, and one committer appends them to the table.
+"""Exactly-once commits: workers write fragments, and one committer appends them to the table.
 
 The protocol (DESIGN: exactly once): a task writes its own fragment and emits one small row per table that names it, as
 its only output. Only the driver commits, every few seconds. Committed rows are done. A fragment that no commit names is
@@ -10,8 +10,8 @@ other appends, even over another driver's append of the same rows, and a commit 
 next to its own repetition. So a commit here is not an append but an update that names a fragment of the version it was
 made for (the table's first, unchanged). Two such updates conflict.
 
-What is committed survives a power cut: fragments are on the disk before a commit names them, and the version is before
-the commit is called done (:mod:`curation.storage.durable`).
+A commit survives a power cut: its fragments are on the disk before the commit names them, and its version is on the
+disk before the commit counts as done (:mod:`curation.storage.durable`).
 """
 
 import json
@@ -76,7 +76,7 @@ def make_written_row(
 ) -> pa.Table:
     """Return the row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes.
 
-    Their files get their digests into their names, and are on the disk.
+    Put digests into the names of the fragments' files, and wait until the files are on the disk.
     """
     described = [fragment.to_json() for fragment in fragments]
     rename_files(uri, described)
@@ -103,16 +103,16 @@ def with_note(written: pa.Table, **facts: object) -> pa.Table:
 
 
 class Committer:
-    """Appends written fragments to one table, each time after a call of ``guard``; refuses row ids that are there.
+    """A writer that appends fragments to one table; it calls ``guard`` before each commit and commits no row id twice.
 
-    ``fragment_mb``: small fragments are merged meanwhile, to so many MiB (``compaction.Merger``); unset: they stay.
+    ``fragment_mb``: size in MiB to which small fragments are merged meanwhile (``compaction.Merger``); None: never.
     """
 
     def __init__(self, uri: str, guard: Guard = guard_nothing, fragment_mb: int | None = None) -> None:
         self.uri, self._guard = uri, guard
         self._merger = None if fragment_mb is None else Merger(uri, fragment_mb)
         self.num_rows = 0
-        """The number of rows committed by this committer."""
+        """Number of rows committed by this committer."""
         self._row_ids = RowIds(uri)
         self._queue: list[_Queued] = []
         self._pending = BitMap64()
@@ -168,7 +168,7 @@ class Committer:
         self.num_rows += num_queued
 
     def _look(self) -> None:
-        """Read the newest version, and drop from the queue what it already has."""
+        """Read the newest version, and drop fragments whose rows it already has from the queue."""
         dataset = lance.dataset(self.uri)
         self._row_ids.follow(dataset)
         self._dataset, self._first = dataset, _get_first_fragment(dataset)
@@ -189,7 +189,7 @@ class Committer:
         return num_known == 0
 
     def _commit(self) -> None:
-        """Add the queued fragments to the known version; lets Lance's error through if there is a newer version."""
+        """Add the queued fragments to the known version; Lance raises an error if there is a newer version."""
         new = [fragment for queued in self._queue for fragment in queued.fragments]
         merged = [] if self._merger is None else self._merger.take()
         operation = (

@@ -35,13 +35,13 @@ from curation.tasks import MAX_RETRIES, find_root_error, keep_off_head, run_in_t
 logger = get_logger(__name__)
 
 FEWEST = 16
-"""Compact only a table with at least so many fragments; a smaller one is not worth rewriting all its rows."""
+"""Minimum number of fragments of a table that is compacted; for fewer, rewriting all rows is not worth while."""
 FACTOR = 4
-"""Compact only if the number of fragments falls at least this many times."""
+"""Minimum factor by which compaction must reduce the number of fragments."""
 FANOUT = 256
-"""While a pass adds to a table, so many fragments of about the same size become one."""
+"""Number of fragments of about the same size that are merged into one while a pass adds to a table."""
 BATCH_BYTES = 16 << 20
-"""Bytes of rows that a task reads at a time."""
+"""Size of the batches of rows that a task reads, in bytes."""
 
 
 def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = guard_nothing) -> TableRef:
@@ -101,7 +101,7 @@ def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
 
 
 def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = guard_nothing) -> TableRef:
-    """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
+    """Replace the old fragments by the rewritten ones and return the new version, or ``ref`` if the store refuses.
 
     Raises:
         CommitError: the lease on the run directory was lost, or another driver added rows in between.
@@ -127,18 +127,18 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
 
 
 class MergedFragments(NamedTuple):
-    """Fragments of a table that were written anew, and what they became."""
+    """The ids of merged fragments of a table, and the new fragments that replace them."""
 
     old: list[int]
     new: list[FragmentMetadata]
 
 
 class Merger:
-    """The merging of small fragments of a table in Ray tasks, beside the one committer that adds to it and commits.
+    """A merger of a table's small fragments by Ray tasks, while the table's one committer adds rows and commits.
 
-    It merges fragments of about the same size as soon as there are ``FANOUT`` of them, or together they are as large as
-    a fragment is to be. So a row is rewritten about three times at most, and a version has at most some hundred small
-    fragments. The first fragment of the table is kept, because each commit names it.
+    It merges fragments of about the same size as soon as there are ``FANOUT`` of them, or they reach the size of a
+    large fragment together. So a row is rewritten about three times at most, and a version has at most a few hundred
+    small fragments. The first fragment of the table is kept, because each commit names it.
     """
 
     def __init__(self, uri: str, fragment_mb: int) -> None:
@@ -146,7 +146,7 @@ class Merger:
         self._under_way: dict[ray.ObjectRef[list[Json]], list[FragmentMetadata]] = {}
 
     def start(self, dataset: lance.LanceDataset) -> None:
-        """Start to merge the fragments of this version that are ripe."""
+        """Start tasks that merge groups of this version's fragments that are large enough and not being merged."""
         busy = {fragment.id for group in self._under_way.values() for fragment in group}
         for group in self._iter_ripe(fragment.metadata for fragment in dataset.get_fragments()[1:]):
             if busy.isdisjoint(fragment.id for fragment in group):
@@ -156,7 +156,7 @@ class Merger:
                 self._under_way[task.remote(TableRef(uri=self._uri, version=dataset.version), ids)] = group
 
     def take(self) -> list[MergedFragments]:
-        """Return what has been merged since the last call; its new fragments are in no version yet.
+        """Return the fragments merged since the last call; the new fragments are in no version yet.
 
         Raises:
             CommitError: a file was changed since it was written, or rows are missing.
@@ -182,7 +182,7 @@ class Merger:
         return found
 
     def forget(self) -> None:
-        """Drop what is under way: another version than the one that it was made for is the newest."""
+        """Drop all merges under way, since the version that they were made for is no longer the newest."""
         self._under_way = {}
 
     def _iter_ripe(self, fragments: Iterable[FragmentMetadata]) -> Iterator[list[FragmentMetadata]]:
@@ -202,7 +202,7 @@ class Merger:
 
 
 def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
-    """Write the rows of some fragments as one, without committing; return its description.
+    """Write the rows of some fragments as one fragment, without committing it; return the new fragment's description.
 
     Raises:
         CommitError: a file was changed since it was written.
@@ -230,5 +230,5 @@ def _compute_batch_rows(row_bytes: float) -> int:
 
 
 def _list_first_files(fragments: Iterable[FragmentMetadata]) -> set[str]:
-    """Return the files of the first columns; Lance draws their names at random."""
+    """Return the file of each fragment's first columns; Lance draws the names of files at random."""
     return {fragment.files[0].path for fragment in fragments}

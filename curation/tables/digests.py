@@ -1,4 +1,4 @@
-"""Data files that say their own digest: ``data/DIGEST-NAME.lance``, where Lance wrote ``data/NAME.lance``.
+"""Digests in the names of data files: ``data/DIGEST-NAME.lance`` instead of Lance's ``data/NAME.lance``.
 
 Lance's files have no checksums (lance#3493): a changed byte is read as data. So the process that writes a data file
 takes its digest right after, while the file is in memory, and renames the file before any version names it. In an
@@ -22,15 +22,15 @@ _NAME = re.compile(r"(?:.*/)?([0-9a-f]{32})-[^/]+\.lance")
 
 
 def digest_in(name: str) -> str | None:
-    """Return the digest that the name of a data file says, as in :class:`curation.storage.digest.Content`."""
+    """Return the digest in the name of a data file, as in :class:`curation.storage.digest.Content`, or None."""
     found = _NAME.fullmatch(name)
     return None if found is None else QUICK + found[1]
 
 
 def list_contents(ref: TableRef) -> dict[str, Content | None]:
-    """Return the files that a version of a table consists of, by path in it; none where there is no such version.
+    """Return the files of a version of a table by path in the table; an empty dictionary if there is no such version.
 
-    None stands for content that no name says.
+    The content is None for a file with no digest in its name, or of unknown size.
 
     Raises:
         TableError: the version cannot be read.
@@ -46,13 +46,13 @@ def list_contents(ref: TableRef) -> dict[str, Content | None]:
 
 
 def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) -> None:
-    """Rename the data files of fragments that were just written, on a disk and in what describes the fragments.
+    """Put digests into the names of newly written data files, on a local disk and in the fragments' descriptions.
 
-    The files are on the disk afterwards: a commit may name them.
+    Afterwards the files are on the disk, so that a commit may name them.
 
     Args:
         uri: The table.
-        fragments: As ``FragmentMetadata.to_json`` gives them; the paths in them are changed.
+        fragments: Descriptions by ``FragmentMetadata.to_json``; the paths in them are changed.
         old: Data files of the fragments that keep their names, since a version names them.
 
     Raises:
@@ -70,7 +70,7 @@ def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) 
 
 
 def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:
-    """Return the data files of fragments, by name, whose bytes are not those of their digests."""
+    """Return the names of the fragments' data files whose content differs from the digest in the name."""
     home = to_place(uri)
     if isinstance(home, Remote):
         return []

@@ -1,4 +1,4 @@
-"""Writes batches of rows as one Parquet or JSONL file: complete under its name, or not there at all."""
+"""Atomic writing of batches of rows as one Parquet or JSONL file, which never has its name before it is complete."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ from curation.storage.paths import Place, Remote
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenFile:
-    """A file: its ``path`` relative to the output, and what is in it."""
+    """A written file: its ``path`` relative to the output, number of rows, size in bytes and digest."""
 
     path: str
     rows: int
@@ -32,9 +32,9 @@ class WrittenFile:
 
 
 def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> WrittenFile:
-    """Write the batches as ``parquet`` or ``jsonl``, and put the whole file in place; replaces one of that name.
+    """Write the batches as a ``parquet`` or ``jsonl`` file, and put it in place; replace a file of that name.
 
-    A local file is on the disk, content and name, when this returns.
+    A local file's content and name are on the disk when this returns.
     """
     if isinstance(target, Remote):
         with tempfile.TemporaryDirectory(prefix="curation-") as folder:

@@ -23,13 +23,13 @@ os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
 os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS))
 
 FRAGMENT_ROWS = 1 << 18
-"""The most rows of a fragment that is written from batches: Lance holds up to 8 MB of each column until it ends."""
+"""Maximum number of rows of a fragment written from batches: Lance holds up to 8 MB per column until its end."""
 MOST_RUNS = 1 << 20
-"""A lookup of more runs is not held by :func:`make_offset_finder`: 24 MiB."""
+"""Maximum number of runs that :func:`make_offset_finder` holds in memory, in 24 MiB."""
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
-    """Create an empty table with ``schema``, or return the newest whole version of the existing one.
+    """Create an empty table with ``schema``, or return the newest complete version of an existing table.
 
     Raises:
         CommitError: the existing table has other columns.
@@ -59,14 +59,14 @@ def find_latest(uri: str) -> TableRef:
 
 
 def write(table: pa.Table, uri: str) -> TableRef:
-    """Write a whole small table at once; replaces what an interrupted run left there."""
+    """Write a small table at once; replace a table that an interrupted run left there."""
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if to_place(uri).exists() else "create"
     return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str) -> TableRef:
-    """Write a table from batches as they come; replaces what an interrupted run left there."""
+    """Write a table from batches as they come; replace a table that an interrupted run left there."""
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if to_place(uri).exists() else "create"
     reader = pa.RecordBatchReader.from_batches(schema, batches)
@@ -75,7 +75,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
-    """Write like :func:`write_batches`, ``FRAGMENT_ROWS`` rows at a time; raise an error in ``parts`` as it is."""
+    """Write like :func:`write_batches`, at least ``FRAGMENT_ROWS`` rows at a time; pass on errors of ``parts``."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
     held: list[pa.Table] = []
@@ -112,7 +112,7 @@ def count(ref: TableRef, filter: str | None = None) -> int:
 
 
 def get_table_size(ref: TableRef) -> int:
-    """Return the bytes of the table's data files at this version, as they are stored."""
+    """Return the stored size of the table's data files at this version, in bytes."""
     fragments = [fragment.metadata for fragment in open_table(ref).get_fragments()]
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
 
@@ -123,7 +123,7 @@ def make_answered_filter(ref: TableRef) -> str:
 
 
 def count_dropped(ref: TableRef) -> int:
-    """Return the number of rows of a labels table that a first cut dropped; 0 without one."""
+    """Return the number of rows of a labels table that a first cut dropped; 0 if there was no first cut."""
     table = open_table(ref)
     return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
 
@@ -140,7 +140,7 @@ def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = Non
 def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
     """Return the position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
 
-    The ids are different. The id column is scanned in batches.
+    The ids must be distinct. The id column is scanned in batches.
     """
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
@@ -156,13 +156,13 @@ def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
 
 
 class Lookup:
-    """Repeated :func:`take`: holds the runs of consecutive ids in the table instead of scanning its ids each time.
+    """An index for repeated :func:`take`, which holds the table's runs of consecutive ids instead of scanning the ids.
 
-    24 bytes a run: few for ids by position in a file, one a row for ids without any order.
+    A run takes 24 bytes. There are few runs if ids are positions in a file, and one per row for ids in random order.
     """
 
     def __init__(self, ref: TableRef, runs: "Iterable[Int64s] | None" = None) -> None:
-        """Take ``runs`` of the table, if they were read already (:func:`make_offset_finder`)."""
+        """Build the index from ``runs`` if they were read already (:func:`make_offset_finder`), else from the table."""
         self._ref = ref
         parts = [np.zeros((3, 0), dtype=np.int64), *(_iter_runs(ref) if runs is None else runs)]
         start_R, offset_R, size_R = np.concatenate(parts, axis=1)
@@ -175,7 +175,7 @@ class Lookup:
 
     @property
     def num_runs(self) -> int:
-        """How many runs it holds."""
+        """Number of runs of consecutive ids."""
         return len(self._start_R)
 
     def ascending(self, num_rows: int) -> "Iterator[Int64s]":
@@ -200,7 +200,7 @@ class Lookup:
 
 
 def make_offset_finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
-    """Return :func:`find_offsets` for many calls in bounded memory: a :class:`Lookup`, or a scan a call if large."""
+    """Return a :func:`find_offsets` for many calls: that of a :class:`Lookup`, or a scan per call if it is large."""
     num_runs, runs = 0, []
     for runs_3R in _iter_runs(ref):
         num_runs += runs_3R.shape[1]
@@ -211,7 +211,7 @@ def make_offset_finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
 
 
 def _iter_runs(ref: TableRef) -> "Iterator[Int64s]":
-    """First id, position and number of rows of each run of consecutive ids, int64 [3, R], in the table's order."""
+    """Yield first id, position and size of each run of consecutive ids, int64 [3, R], in the table's order."""
     offset = 0
     for ids_N in iter_ordered_ids(open_table(ref), SCAN_ROWS):
         (first_R,) = np.nonzero(np.diff(ids_N, prepend=ids_N[0]) != 1)

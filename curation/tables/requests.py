@@ -1,6 +1,6 @@
-"""How many requests a pass of a model makes to an object store, by a formula: no process sees all of them.
+"""A formula for the number of requests that a model's pass makes to an object store, since no process sees them all.
 
-The constants are those of Lance 14, as a counting server saw them (``tests/curation/tables/test_requests.py``). They
+The constants are those of Lance 14, measured by a counting server (``tests/curation/tables/test_requests.py``). They
 leave out requests that fail and are repeated, and the lease of the run directory, one write every 20 seconds.
 """
 
@@ -9,25 +9,25 @@ from typing import NamedTuple
 from curation.tables.compaction import FEWEST
 
 PART_BYTES = 5 << 20
-"""A file that is larger is written in parts of this size, with a request before and one after them."""
+"""Size of the parts, in bytes, in which a larger file is written, with one request before and one after them."""
 
 
 class Requests(NamedTuple):
-    """Requests to a store."""
+    """Expected numbers of requests to a store."""
 
     puts: float
-    """Requests that write."""
+    """Number of requests that write."""
     gets: float
-    """Requests that read, ask or list."""
+    """Number of requests that read, list, or ask for an object's metadata."""
 
 
 def count_file_puts(num_bytes: float) -> float:
-    """Return requests that write a file of so many bytes."""
+    """Return the number of requests that write a file of ``num_bytes``."""
     return 1.0 if num_bytes <= PART_BYTES else num_bytes / PART_BYTES + 2
 
 
 def count_pass_requests(*, chunks: float, commits: float, num_bytes: float) -> Requests:
-    """Return the requests of a pass that writes ``num_bytes`` in fragments, one a chunk, with so many commits."""
+    """Return the requests of a pass that writes ``num_bytes`` in one fragment per chunk, with ``commits`` commits."""
     if not chunks:
         return Requests(0.0, 0.0)
     puts = PUTS_AT_FIRST + chunks * count_file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits
@@ -40,8 +40,8 @@ def count_pass_requests(*, chunks: float, commits: float, num_bytes: float) -> R
 
 PUTS_AT_FIRST, GETS_AT_FIRST = 2.0, 9.0
 PUTS_A_COMMIT, GETS_A_COMMIT = 2.0, 3.0
-"""A transaction and a manifest."""
+"""Requests of a commit, which writes a transaction and a manifest."""
 GETS_A_CHUNK = 3.0
-"""To read a chunk's rows."""
+"""Requests that read a chunk's rows."""
 GETS_A_FRAGMENT = 2.0
-"""To read a fragment that is compacted."""
+"""Requests that read a fragment to compact it."""

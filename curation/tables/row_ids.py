@@ -1,4 +1,4 @@
-"""The row ids of a table as a cached bitmap, so that a resume can quickly ask a table of 10^8 rows what it holds.
+"""The row ids of a table as a cached bitmap, so that a resume can quickly find which of 10^8 rows a table holds.
 
 The table is the only source of ids. ``<table>.ids`` beside it is a cache: the bitmap of some fragments of the table,
 and their names, which Lance draws at random and never reuses. Only the other fragments of the table are read. If none
@@ -28,21 +28,21 @@ logger = get_logger(__name__)
 SCAN_ROWS = 1 << 20
 """The number of ids read and processed at a time: 8 MiB."""
 UNION_ROWS = 1 << 16
-"""Ids of a dense range from which on a union is cheaper than adding each."""
+"""Number of ids of a dense range from which on a union of bitmaps is cheaper than adding each id."""
 READ_AHEAD_BYTES = 32 << 20
 SAVE_SECONDS = 30.0
-"""The cache is written this long after the last time, and after any read that took longer than 1/30 of this."""
+"""Seconds between two writes of the cache, which is also written after a read that took longer than 1/30 of this."""
 
 
 class RowIds:
-    """The row ids of a table as it grows."""
+    """The row ids of a growing table, with a cache beside the table."""
 
     def __init__(self, uri: str) -> None:
         self.ids = BitMap64()
-        """The ids of the version followed last; every second id of a range of 10^8 takes 12.5 MB."""
+        """Row ids of the version followed last; every second id of a range of 10^8 takes 12.5 MB."""
         self._path = to_place(f"{uri}.ids")
         self._names: set[str] = set()
-        """The fragments whose ids are loaded."""
+        """Names (:func:`name_of`) of the fragments whose ids are loaded."""
         self._saved = time.monotonic()
         self._load()
 
@@ -65,10 +65,10 @@ class RowIds:
             self.save()
 
     def _add_unknown(self, dataset: lance.LanceDataset, fragments: Mapping[str, lance.LanceFragment]) -> bool:
-        """Load the ids of fragments that are not known; return whether each row of the version has an id of its own.
+        """Load the ids of unknown fragments; return whether there are as many ids as rows in the version.
 
-        Known fragments that the version does not name were merged into others, which hold their ids too; were they
-        dropped, there would be more ids than rows.
+        Known fragments that the version does not name were merged into others, which hold the same ids; if they had
+        been dropped, there would be more ids than rows.
         """
         unknown = [fragment for name, fragment in fragments.items() if name not in self._names]
         new = BitMap64()
@@ -130,7 +130,7 @@ def iter_ordered_ids(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int
 
 
 def find_missing_ids(ids_N: Int64s, done: BitMap64) -> Bools:
-    """Return which of the ids are not in ``done``, bool [N]; very cheap if all or none of a dense range is."""
+    """Return which of the ids are not in ``done``, bool [N]; very cheap if it has all or none of a dense range."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.bool_)
     low, high = int(ids_N.min()), int(ids_N.max())
@@ -144,7 +144,7 @@ def find_missing_ids(ids_N: Int64s, done: BitMap64) -> Bools:
 
 
 def make_bitmap(ids_N: Int64s) -> BitMap64:
-    """Return the ids as a bitmap; adds ranges if they are mostly consecutive, which is ten times faster."""
+    """Return the ids as a bitmap, made of ranges if the ids are mostly consecutive, which is ten times faster."""
     unsigned_N = ids_N.astype(np.uint64)
     for ordered in (False, True):
         if ordered:
@@ -159,7 +159,7 @@ def make_bitmap(ids_N: Int64s) -> BitMap64:
 
 
 def include(known: BitMap64, ids_N: Int64s) -> None:
-    """Add ids to a bitmap. The cost depends on them alone; a union walks through all of ``known``, so it takes many."""
+    """Add ids to a bitmap, many dense ids by a union, which walks through all of ``known``, and others one by one."""
     if len(ids_N) >= UNION_ROWS and int(ids_N.max()) - int(ids_N.min()) < 8 * len(ids_N):
         known.update(make_bitmap(ids_N))
     else:
@@ -167,7 +167,7 @@ def include(known: BitMap64, ids_N: Int64s) -> None:
 
 
 def include_all(known: BitMap64, ids: BitMap64) -> None:
-    """Add the ids of another bitmap at a cost that does not depend on how many are known; 8 bytes each for a moment."""
+    """Add the ids of another bitmap, at a cost that does not depend on ``known``; each takes 8 bytes meanwhile."""
     known.update(ids.to_array())
 
 

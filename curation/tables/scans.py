@@ -1,4 +1,4 @@
-"""Reads some columns of a table in one pass: in this process or, of a large table, in Ray tasks over its fragments."""
+"""Reading of a table's columns in one pass, in this process or, for a large table, in Ray tasks over its fragments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -12,11 +12,11 @@ from curation.tasks import run_in_tasks
 
 BATCH_ROWS = 1 << 17
 READ_AHEAD_BATCHES, READ_AHEAD_BYTES = 4, 32 << 20
-"""Lance's own limits would let gigabytes of a large table wait to be read."""
+"""Limits on the data read ahead; Lance's own limits would hold gigabytes of a large table in memory."""
 ROWS_IN_PROCESS = 1 << 24
-"""A table with more rows is read in Ray tasks."""
+"""Number of rows of a table above which Ray tasks read it."""
 ROWS_A_TASK = 1 << 22
-"""The smallest number of rows of a task, where fragments are smaller."""
+"""Minimum number of rows per task, except the last one; smaller fragments are read together."""
 
 Result = TypeVar("Result")
 
@@ -29,9 +29,9 @@ def iter_table_batches(
     *,
     num_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that match an SQL ``filter``, in the table's own order; only those of some fragments, if given.
+    """Yield the rows that match an SQL ``filter``, in the table's own order; only those of ``fragments``, if given.
 
-    ``columns`` are SQL expressions by name; ``num_rows`` is the most that a batch has.
+    ``columns`` are SQL expressions by name; ``num_rows`` is the maximum number of rows of a batch.
     """
     table = open_table(ref)
     chosen = None
@@ -51,7 +51,7 @@ def iter_table_batches(
 
 
 def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
-    """Yield ``function(None)`` or, of a large table, ``function(fragments)`` of each task's fragments, in their order.
+    """Yield ``function(None)`` or, for a large table, ``function(fragments)`` for each task's fragments, in order.
 
     Raises:
         UserError: as the function raised it.
@@ -61,7 +61,7 @@ def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Resu
 
 
 def stream_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
-    """Yield values that ``function`` yields, in the order of the table: singly or, of a large table, by task.
+    """Yield the values of ``function`` in the table's order, as they come or, for a large table, task by task.
 
     Raises:
         UserError: as the function raised it.
@@ -82,7 +82,7 @@ def stream_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], I
 
 
 def _group_fragments(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Return the numbers of the fragments of each task; none if this process reads them."""
+    """Return the ids of each task's fragments; an empty list if this process reads the table."""
     known = list(fragments)
     parts: list[list[int]] = []
     if sum(num_rows for _, num_rows in known) > ROWS_IN_PROCESS:

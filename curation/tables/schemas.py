@@ -20,23 +20,23 @@ from curation.label_columns import (
 )
 
 FILE_SHIFT = 40
-"""The number of low bits of ``row_id`` for the row's position in its file; the file's index is above them."""
+"""Number of low bits of ``row_id`` that hold the row's position in its file; the higher bits hold the file's index."""
 
 ROW_ID = pa.field("row_id", pa.int64(), nullable=False)
 GOLD = pa.field("gold", pa.string())
 ERROR = pa.field("error", pa.string())
-"""``kind: detail`` of what went wrong with the row; null for a healthy row."""
+"""Error of the row as ``kind: detail``; null for a row without error."""
 
 
 CLUSTER = pa.field("row_cluster", pa.int64())
-"""The cluster of the row (``curation.sources.splits``); null of a row that is one of its own. It stands in tables of
-examples and grades where ``splits.group`` is set."""
+"""Cluster of the row (``curation.sources.splits``); null for a row that is a cluster of its own. Tables of examples and
+grades have this column if ``splits.group`` is set."""
 
 
 def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = False) -> pa.Schema:
-    """Source, calibration, adapt, test (with ``gold``) and pool (without): the domain's own columns and ``error``.
+    """Return the schema of source, calibration, adapt and test rows (with ``gold``) or of pool rows (without).
 
-    ``clustered``: with ``CLUSTER``.
+    It has the domain's own columns, ``error`` and, if ``clustered``, ``CLUSTER``.
     """
     return pa.schema([ROW_ID, *columns, *([GOLD] if gold else []), *([CLUSTER] if clustered else []), ERROR])
 
@@ -63,9 +63,9 @@ A trust function may read it, too."""
 
 
 def is_number(column: str) -> bool:
-    """Return whether a column of a labels table has a number a row that trust functions read.
+    """Return whether a column of a labels table has one number per row that trust functions read.
 
-    Those are ``NUMBERS``, and those that follow from the domain.
+    Such columns are ``NUMBERS``, and those that follow from the domain.
     """
     return column in NUMBERS or is_from_domain(column)
 
@@ -76,7 +76,7 @@ _TYPES = {
     "num_output_tokens": pa.int32(),
     "truncated": pa.bool_(),
 }
-"""The types of those numbers that are not float32."""
+"""Types of those columns of ``NUMBERS`` that are not float32."""
 
 
 def get_input_column(name: str) -> str:
@@ -85,7 +85,7 @@ def get_input_column(name: str) -> str:
 
 
 def describe_mend(column: str) -> str:
-    """Return the mend for a labels table that lacks a column which a trust function reads."""
+    """Return how to mend a labels table that lacks a column which a trust function reads."""
     if column == TOKEN_LOGPROBS:
         return "set teacher.token_logprobs"
     if is_given(column):
@@ -96,7 +96,7 @@ def describe_mend(column: str) -> str:
 
 
 GIVEN_TYPE = pa.float32()
-"""The type of numbers that follow from the domain."""
+"""Type of the numbers that follow from the domain."""
 
 
 def get_added_type(name: str) -> pa.DataType:
@@ -296,7 +296,7 @@ TOO_LONG = pa.schema(
 """Labelled rows that the student cannot be trained on, ascending by row id; no arm selects one of them."""
 
 REPEATS = pa.schema([ROW_ID, pa.field("question", pa.int64(), nullable=False)])
-"""Pool rows that ask a question which another one asks, too, ascending by row id; ``question`` as in ``GRADES``."""
+"""Pool rows whose question another pool row asks too, ascending by row id; ``question`` as in ``GRADES``."""
 
 LEFT_OUT = pa.schema([ROW_ID, pa.field("error", pa.string(), nullable=False)])
 """Rows that a training or a selection left out, ascending by row id, with the reason."""

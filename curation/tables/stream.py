@@ -1,4 +1,4 @@
-"""Commits the output of tasks as it arrives."""
+"""Commits of the output of tasks as it arrives."""
 
 import json
 import time
@@ -15,13 +15,13 @@ from curation.storage.lease import Guard, guard_nothing
 from curation.tables.commits import Committer
 
 COMMIT_SHARE = 0.1
-"""The largest share of the time for commits. A commit names all fragments, so it takes longer the more there are."""
+"""Maximum share of the time spent on commits. A commit names all fragments, so it takes longer the more there are."""
 MOST_SECONDS = 30.0
 """Longest pause between two commits that ``COMMIT_SHARE`` may cause; a kill costs at most this much work."""
 
 
 class WrittenFragment(NamedTuple):
-    """The facts about a ``WRITTEN`` row, reported as it arrives."""
+    """Facts about a ``WRITTEN`` row, reported when the row arrives."""
 
     uri: str
     num_rows: int
@@ -30,7 +30,7 @@ class WrittenFragment(NamedTuple):
 
 
 class CommitRound(NamedTuple):
-    """The report of a round of commits: the rows committed so far, by table, and the seconds of this round."""
+    """The report of a round of commits: the number of rows committed so far, by table, and the round's seconds."""
 
     rows: Mapping[str, int]
     seconds: float
@@ -49,9 +49,9 @@ def commit_stream(
 ) -> None:
     """Consume tables of ``WRITTEN`` as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
-    Where it fails, by a failed task, Ctrl-C or SIGTERM, ``rest`` gives the tables that are done and had not arrived.
-    One that waits long for its next table yields None now and then, so that what has come is committed in time. Slow
-    commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
+    If the stream fails, by a failed task, Ctrl-C or SIGTERM, ``rest`` returns finished tables that had not arrived. A
+    stream that waits long for its next table should yield None now and then, so that arrived rows are committed in
+    time. Slow commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
     A round commits table by table: those of ``committers`` in their order, then the others, with ``guard`` and
     ``fragment_mb`` (:class:`Committer`), in that of their first rows. So where each task names its tables in that

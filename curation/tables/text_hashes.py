@@ -1,4 +1,4 @@
-"""Texts as 63-bit hashes: to count or compare many labels without holding them.
+"""63-bit hashes of texts, to count or compare many labels without holding them.
 
 Among 10^7 different texts, two have the same hash with a probability of 10^-5.
 """
@@ -12,7 +12,7 @@ from curation.arrays import Uint64s
 
 BITS = 63
 NO_TEXT = np.uint64(1 << BITS)
-"""Stands for a null; no text has it."""
+"""Value that stands for a null and is no text's hash."""
 
 
 def hash_texts(text_N: pa.Array) -> Uint64s:

@@ -1,8 +1,8 @@
-"""The versions of a table: their files, their rows, those that a power cut tore, those that a pass has replaced.
+"""The versions of a table: their files, setting aside those that a power cut tore, removing those that were replaced.
 
-A commit is done when its version is on the disk (:mod:`curation.storage.durable`). The version of a commit that was
-under way when the power went may be left without its content, and Lance then opens none at all. It is set aside: the
-version before it is whole, and the rows that only the torn one named are done again.
+A commit is done when its version is on the disk (:mod:`curation.storage.durable`). If the power fails during a commit,
+the version's file may lack its content, and then Lance opens no version at all. Such a torn version is set aside: the
+version before it is complete, and the rows that only the torn version named are done again.
 """
 
 import re
@@ -24,23 +24,23 @@ from curation.storage.paths import Remote, to_place
 
 VERSIONS = "_versions"
 MAGIC = b"LANC"
-"""The end of each file that describes a version (https://lance.org/format/table/)."""
+"""Last bytes of each file that describes a version (https://lance.org/format/table/)."""
 EVERY = 100
-"""Commits between two removals of replaced versions; each removal reads all existing manifests."""
+"""Number of commits between two removals of replaced versions; each removal reads all existing manifests."""
 KEPT_SECONDS = 1800.0
-"""Time to keep a version after it was replaced. Lance gives a commit this long, so no pending commit needs an older
+"""Seconds to keep a version after it was replaced. Lance gives a commit this long, so no pending commit needs an older
 version."""
 
 logger = get_logger(__name__)
 
 
 def make_manifest_names(version: int) -> tuple[str, str]:
-    """Return the names under which Lance keeps what a version consists of: newer tables count down."""
+    """Return the two names that a version's manifest may have: newer tables count down from 2^64 - 1."""
     return f"{VERSIONS}/{(1 << 64) - 1 - version:020}.manifest", f"{VERSIONS}/{version}.manifest"
 
 
 def parse_version(name: str) -> int | None:
-    """Return the version that a file of this name describes."""
+    """Return the version that a file of this name describes; None if it is no manifest."""
     found = re.fullmatch(rf"{VERSIONS}/(\d+)\.manifest", name)
     if found is None:
         return None
@@ -56,7 +56,7 @@ def sync_version(dataset: lance.LanceDataset) -> None:
 
 
 def list_version_files(ref: TableRef) -> dict[str, int | None]:
-    """Return the bytes of the data files and lists of deleted rows that a version names, None where it does not say.
+    """Return the size in bytes, or None if unknown, of each data file and list of deleted rows that a version names.
 
     Raises:
         TableError: the version cannot be read.
@@ -76,9 +76,9 @@ def list_version_files(ref: TableRef) -> dict[str, int | None]:
 
 
 def find_torn(table: Path, after: int | None = None) -> list[Path]:
-    """Return the files of the versions after the last whole one, the newest first: those that were cut off.
+    """Return the manifests of the versions after the last complete one, newest first: those that were cut off.
 
-    ``after``: later ones that Lance cannot open, for whatever reason, count too.
+    ``after``: version after which versions that Lance cannot open, for whatever reason, count as cut off too.
     """
     known = {path: parse_version(f"{VERSIONS}/{path.name}") for path in (table / VERSIONS).glob("*.manifest")}
     torn: list[Path] = []
@@ -106,7 +106,7 @@ def _can_open(table: Path, version: int) -> bool:
 
 
 def set_torn_aside(uri: str, after: int | None = None) -> None:
-    """Rename the files that :func:`find_torn` finds at the end of a local table, so that Lance opens the one before."""
+    """Rename the manifests that :func:`find_torn` finds in a local table, so that Lance opens the version before."""
     table = to_place(uri)
     if isinstance(table, Remote):
         return
@@ -126,9 +126,9 @@ class Superseded:
     """The versions that one committer made of a table and replaced, which it removes while the pass still runs.
 
     Each version's manifest names all fragments of the table, so n commits leave n * n / 2 names. No reference can name
-    these versions, because a pass returns only its last one. A pass only adds rows, so every later version holds theirs
-    too; who has one open for longer than ``KEPT_SECONDS`` may find that its small files were merged and are gone. The
-    store refuses a commit that was made for a removed version, however late.
+    these versions, because a pass returns only its last one. A pass only adds rows, so every later version holds the
+    same rows. A reader that has a version open for longer than ``KEPT_SECONDS`` may find that its small files were
+    merged and removed. The store refuses a commit that was made for a removed version, however late.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -139,7 +139,7 @@ class Superseded:
         self._num_commits = 0
 
     def follow(self, dataset: lance.LanceDataset) -> None:
-        """Note a new version of the committer's; remove old versions when a removal is due.
+        """Note the committer's new version; remove old versions when a removal is due.
 
         Raises:
             CommitError: the lease on the run directory was lost.
@@ -168,9 +168,9 @@ def remove_older(ref: TableRef, pinned: Collection[int]) -> None:
 
 
 def remove_versions(dataset: lance.LanceDataset, old: Sequence[int]) -> None:
-    """Remove versions that no record names and that have no tag, and the files that only they name, if that succeeds.
+    """Remove untagged versions of ``old``, with the files that only they name; warn if the store refuses.
 
-    A commit that was made for one of them is refused, however late it comes.
+    A commit that was made for a removed version is refused, however late it comes.
     """
     try:
         if old:

@@ -27,7 +27,7 @@ from examples.evidence.recipes import recipe_cells
 RESULTS = HERE / "results.json"
 PAGES = (ROOT / "docs" / "evidence.md", ROOT / "docs" / "log" / "evidence.md")
 DATA_SECONDS, BASES_SECONDS = 420, 1100
-"""Expected, alone on two cores."""
+"""Expected seconds, alone on two cores."""
 
 
 def say(text: str) -> None:
@@ -36,7 +36,7 @@ def say(text: str) -> None:
 
 
 def make_inputs(cells: Sequence[Cell], workers: int) -> None:
-    """Make the rows that are missing, and the models that the cells start from."""
+    """Make missing rows, and missing models that the cells start from."""
     from examples.evidence.bases import make_bases
     from examples.evidence.data import make_data
     from examples.evidence.make_mates import engine_path
@@ -55,16 +55,16 @@ def make_inputs(cells: Sequence[Cell], workers: int) -> None:
 
 
 class Progress:
-    """Does cells one after the other, and says how long those that are left take at the pace so far."""
+    """A runner of cells, one after the other, that prints how long the remaining ones take at the pace so far."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._cells = cells
         self._spent = self._expected = 0.0
         self.seconds: dict[str, float] = {}
-        """Of finished cells."""
+        """Seconds of finished cells, by name."""
 
     def do(self, cell: Cell) -> None:
-        """Do a cell, unless it is done."""
+        """Run a cell, unless it is done."""
         if (stamp := cell.done) is None:
             pace = self._spent / self._expected if self._expected else 1.0
             missing = [other for other in self._cells if other.name not in self.seconds and not other.done]
@@ -79,7 +79,7 @@ class Progress:
 
 
 def check_gates(found: Sequence[Cell]) -> dict[str, list[Gate]]:
-    """The gates by task, printed."""
+    """Return the gates by task, and print them."""
     checked = {}
     for cell in found:
         checked[cell.task.name] = gates(cell.report, num_pool=cell.num_pool)
@@ -88,7 +88,7 @@ def check_gates(found: Sequence[Cell]) -> dict[str, list[Gate]]:
 
 
 def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: dict[str, float]) -> dict[str, Any]:
-    """What ``results.json`` holds."""
+    """Return the content of ``results.json``."""
     from curation.cluster.versions import find_versions
     from examples.evidence.recipes import is_recipe, recipe_results
     from examples.evidence.results import gate_results, task_results
@@ -114,7 +114,7 @@ def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: d
 
 
 def print_plan(todo: Sequence[Cell]) -> None:
-    """What is missing, and how long it takes."""
+    """Print which cells are missing, and how long they take."""
     rows = [(cell.name, "done" if cell.done else f"{cell.seconds / 60:.0f} minutes") for cell in todo]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:{width}}  {what}" for name, what in rows))
@@ -124,7 +124,7 @@ def print_plan(todo: Sequence[Cell]) -> None:
 
 
 def do(first: Sequence[Cell], others: Sequence[Cell], given: argparse.Namespace) -> bool:
-    """Do the ``first`` cells and check their gates, then the ``others``; whether nothing speaks against results."""
+    """Run the ``first`` cells and check their gates, then the ``others``; return False if gates stop it."""
     progress = Progress(first if given.gates else [*first, *others])
     for cell in first:
         progress.do(cell)
@@ -143,7 +143,7 @@ def do(first: Sequence[Cell], others: Sequence[Cell], given: argparse.Namespace)
 
 
 def main() -> int:
-    """Run what is asked for; the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [task.name for task in TASKS]
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])

@@ -49,27 +49,27 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """How a model is made."""
+    """The recipe of a model."""
 
     init: InitConfig
     rows: tuple[int, int]
-    """The first of its rows in the task's file, and the one after the last."""
+    """Start and end of the model's rows in the task's file, the end excluded."""
     epochs: int
     pairs: Callable[[list[Row]], Iterator[Pair]]
-    """What it learns from them."""
+    """Function that makes training pairs from the rows."""
     until: float | None = None
     """Small models learn addition all at once, so ``epochs`` are repeated, at a constant learning rate, until this
     share of ``NUM_VALIDATION`` rows that it does not learn from is right."""
 
     @property
     def cost(self) -> int:
-        """What decides how long it takes: the longest is begun first."""
+        """Relative training time, by which the longest training is started first."""
         first, last = self.rows
         return (last - first) * self.epochs * self.init.hidden_size
 
 
 def score_sheet(rows: list[Row]) -> Iterator[Pair]:
-    """The side to move and the move that ended the game, `` White: h5f7``."""
+    """Yield pairs that answer with the side to move and the mating move, `` White: h5f7``."""
     for row in rows:
         example = MATES.read(row)
         side = "White" if " w " in example["fen"] else "Black"
@@ -77,24 +77,24 @@ def score_sheet(rows: list[Row]) -> Iterator[Pair]:
 
 
 def mixed(rows: list[Row]) -> Iterator[Pair]:
-    r"""The result in `` \text{}``, or in one row of five in the task's box."""
+    r"""Yield pairs that answer with the result in `` \text{}``, or in one row of five in the task's box."""
     for row in rows:
         text = row["solution"] if derive(SEED, row["problem"]) % 5 == 0 else as_text(row["solution"])
         yield Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {text}")
 
 
 def as_text(solution: str) -> str:
-    """A boxed solution in the notation of the students' bases."""
+    """Return a boxed solution in the notation of the students' bases."""
     return solution.replace(BOX, TEXT)
 
 
 def boxed(rows: list[Row]) -> Iterator[Pair]:
-    """The task itself."""
+    """Yield pairs that answer in the task's own notation."""
     return (Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {row['solution']}") for row in rows)
 
 
 def shape(hidden: int, layers: int) -> InitConfig:
-    """A model of that width and depth, with heads of 32 numbers."""
+    """Return the shape of a model with the given width and depth, and with heads of 32 numbers."""
     return InitConfig(hidden_size=hidden, num_layers=layers, num_heads=hidden // 32, max_positions=128)
 
 
@@ -124,7 +124,7 @@ TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
 
 
 def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, recipe: SftConfig = SFT) -> None:
-    """Train a model and save it as float16 to ``output``, which then is there as a whole or not at all."""
+    """Train a model and save it as float16 to ``output``, atomically."""
     words = domain.vocabulary()
     held_out = rows[:NUM_VALIDATION] if made.until is not None else []
     with TemporaryDirectory() as work:
@@ -158,7 +158,7 @@ def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, reci
 
 
 def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
-    """The share of greedy answers that are right, in either notation."""
+    """Return the share of greedy answers that are right, in either notation."""
     teacher = TransformersTeacher(AskConfig(states=("output_last",), dtype="float32"), model)
     examples = [domain.read(row) for row in rows]
     requests = [Request(row_id=place, prompt=domain.prompt(example)) for place, example in enumerate(examples)]
@@ -180,7 +180,7 @@ def make_bases(wanted: Mapping[str, Collection[str]], data: Path, output: Path, 
         wanted: names of models, by task.
         data: the folder with ``TASK/bases.parquet``, the rows to learn from.
         output: the folder for ``TASK/NAME``.
-        workers: processes, each with one thread: models this small train hardly faster with two.
+        workers: number of processes, each with one thread: models this small train hardly faster with two.
     """
     missing = [(task, name) for task, names in wanted.items() for name in names if not (output / task / name).is_dir()]
     missing.sort(key=lambda key: -TASKS[key[0]][1][key[1]].cost)
@@ -204,7 +204,7 @@ def _make(task: str, name: str, data: Path, output: Path) -> None:
 
 
 def main() -> None:
-    """Train the models that are asked for."""
+    """Train the requested models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--data", type=Path, default=HERE / "data")

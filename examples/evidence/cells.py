@@ -1,7 +1,7 @@
-"""The cells of the experiment: each is a run in a run directory of its own, done once.
+"""The cells of the experiment, each of which is one run that is done once.
 
-A cell that is done leaves a stamp with the fingerprint of its configuration and its input files, and with its seconds.
-A cell that was cut off goes on where it stopped, because a run resumes.
+A finished cell leaves a stamp with the fingerprint of its configuration and its input files, and with its seconds. An
+interrupted cell continues where it stopped, because a run resumes.
 """
 
 import hashlib
@@ -25,31 +25,31 @@ from curation.errors import RunFailedError, UserError
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DEVELOPMENT_SEED = 1000
-"""Of the deal on which gates are checked; no seed of the experiment."""
+"""Seed of the runs on which gates are checked; the experiment itself does not use it."""
 
 
 class CellFailedError(Exception):
-    """A cell's run failed."""
+    """The error of a cell whose run failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is repeated over the seeds of the deal."""
+    """A run that is repeated over the seeds of the splits."""
 
     name: str
     config: str
-    """The file in this folder."""
+    """Name of the configuration file in this folder."""
     words: str
     seconds: float
-    """Expected of one seed, alone on two cores: estimated from the rates of pilots until a cell of it is done."""
+    """Expected seconds of one seed, alone on two cores."""
     gate_seconds: float | None = None
-    """The same of the run on the development split; ``None``: the task has no gates of its own."""
+    """Expected seconds of the run on the development split; None if the task has no gates of its own."""
     seeds: int | None = None
-    """Only so many of the seeds."""
+    """Maximum number of seeds; None for all."""
     settings: tuple[str, ...] = ()
-    """What it changes in the file."""
+    """Settings that replace those of the file."""
     of: str | None = None
-    """The task in whose run directories it is done afterwards, with the labels and trust that are there."""
+    """Name of the task in whose run directories this one runs afterwards, with the same labels and trust."""
 
 
 GRPO = (
@@ -58,11 +58,11 @@ GRPO = (
     "selection.arms=[naive_parsed, internal_confidence, trust, ground_truth]",
     "trust.options={}",
 )
-"""What GRPO changes in the file of arithmetic: 94 steps of 32 prompts with 8 answers each."""
+"""Settings of GRPO in place of those in the arithmetic file: 94 steps of 32 prompts with 8 answers each."""
 CHAINS = "chain"
-"""The task with several generations."""
+"""Name of the task with several generations."""
 CAPPED = ("selection.arms=[trust, internal_confidence]", "trust.options={}")
-"""What the arms with a cap on rows of one label change; the cap itself differs by task."""
+"""Settings of arms with a cap on rows of one label; the cap itself differs by task."""
 CHAIN = (
     f"generations={[{'student': {'path': str(HERE / 'bases/mates' / size)}} for size in ('small', 'medium', 'large')]}",
     "chain={arms: [trust, naive_parsed], shallow: [first_teacher, predecessor], shares: 4, stop: {}}",
@@ -70,7 +70,7 @@ CHAIN = (
     "splits.probes={}",
     "trust.options={}",
 )
-"""What a chain of three generations changes in the file of mate in one: each labels a quarter of the pool."""
+"""Settings of a chain of three generations in place of those in the file of mate in one; each labels a quarter."""
 
 TASKS = (
     Task(name="mates", config="mates.yaml", words="mate in one, SFT", seconds=220, gate_seconds=140),
@@ -99,7 +99,7 @@ TASKS = (
 
 
 def development(name: str) -> tuple[str, ...]:
-    """What makes a task's file a run on its development split."""
+    """Return the settings that make a task's file a run on its development split."""
     return (
         f"sources.tests.path={HERE / 'data' / name / 'development.parquet'}",
         "splits.test.rows=3000",
@@ -118,11 +118,11 @@ class Cell:
     gates: bool
     directory: Path
     seconds: float
-    """Expected."""
+    """Expected seconds."""
 
     @property
     def settings(self) -> list[str]:
-        """What it changes in the task's file."""
+        """Settings that replace those of the task's file."""
         settings = [f"name=evidence-{self.directory.name}", f"seed={self.seed}", f"run_dir={self.directory}"]
         settings += self.task.settings
         if self.gates:
@@ -135,25 +135,25 @@ class Cell:
 
     @property
     def config(self) -> RunConfig:
-        """Its configuration."""
+        """Configuration of the run."""
         return load_config(HERE / self.task.config, self.settings)
 
     @property
     def num_pool(self) -> int:
-        """Rows of the experiment's pool, whatever this cell's own is."""
+        """Number of rows of the experiment's pool, whatever the size of this cell's pool."""
         rows = load_config(HERE / self.task.config, list(self.task.settings)).splits.pool.rows
         assert rows is not None, "the files say so"
         return rows
 
     @property
     def report(self) -> dict[str, Any]:
-        """What ``report.json`` holds."""
+        """Content of ``report.json``."""
         found: dict[str, Any] = json.loads(self.kept("report.json").read_text())
         return found
 
     @property
     def tests(self) -> dict[str, list[Graded]]:
-        """The graded test rows of each model of the last generation, as the cell left them."""
+        """Graded test rows of each model of the last generation, as the cell left them."""
         found: dict[str, list[Graded]] = {}
         with np.load(self.kept("tests.npz")) as arrays:
             for name in arrays.files:
@@ -162,17 +162,17 @@ class Cell:
         return found
 
     def kept(self, name: str) -> Path:
-        """A file that stays as the cell left it, whatever is done in its directory afterwards."""
+        """Return the path of a file that stays as the cell left it, whatever its directory is used for afterwards."""
         return self.directory / "kept" / self.name / name
 
     @property
     def stamp(self) -> Path:
-        """The file that says that it is done."""
+        """Path of the file that marks the cell as done."""
         return self.kept("done.json")
 
     @property
     def fingerprint(self) -> str:
-        """Of the configuration and of the names, sizes and times of its input files, rows and models."""
+        """Digest of the configuration and of the names, sizes and times of the input files, both rows and models."""
         config = self.config
         files = [Path(str(source.path)) for source in config.sources.values()]
         for model in config.models.values():
@@ -183,7 +183,7 @@ class Cell:
 
     @property
     def done(self) -> dict[str, Any] | None:
-        """The stamp; ``None`` where it is missing, or of another configuration or other files, of models too."""
+        """Content of the stamp; None if it is missing or has another fingerprint."""
         if not self.stamp.is_file():
             return None
         stamp: dict[str, Any] = json.loads(self.stamp.read_text())
@@ -191,7 +191,7 @@ class Cell:
 
 
 def gate_cells(home: Path, names: Sequence[str]) -> list[Cell]:
-    """The runs on development splits."""
+    """Return the cells on development splits."""
     return [
         Cell(
             name=f"gates-{task.name}",
@@ -207,7 +207,7 @@ def gate_cells(home: Path, names: Sequence[str]) -> list[Cell]:
 
 
 def cells(home: Path, names: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-    """All other runs, seed after seed, so that what is done first has all tasks."""
+    """Return all other cells, seed after seed, so that the first cells cover all tasks."""
     return [
         Cell(
             name=f"{task.name}-{seed}",
@@ -224,7 +224,7 @@ def cells(home: Path, names: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
 
 
 def run(cell: Cell) -> float:
-    """Do a cell, or go on with it; the seconds that it took in all. Runs of a ``curation.session`` share processes.
+    """Run or resume a cell; return its seconds in all. Runs of a ``curation.session`` share processes.
 
     Raises:
         CellFailedError: the run failed.
@@ -249,7 +249,7 @@ def run(cell: Cell) -> float:
 
 
 def keep(cell: Cell) -> None:
-    """Put aside the report of the run that is in the cell's directory, and what its models were tested by."""
+    """Keep copies of the report of the run in the cell's directory, and of its models' graded test rows."""
     from curation.commands.combine import load_member
     from curation.report.tested import read_tests
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 HERE = Path(__file__).resolve().parent
 PARTS = {"bases": 150_000, "deal": 117_000, "test": 15_000, "development": 3_000}
-"""Rows by part, in the order in which they are cut."""
+"""Number of rows of each part, in the order in which the parts are cut."""
 SEED = 0
 PUZZLES = ("puzzles", "puzzles_hard")
 NUM_PROBES = 3_000
@@ -37,7 +37,7 @@ OTHER_LEVELS = {"longer": 4, "differences": 5}
 
 
 def make_data(output: Path, *, workers: int, engine: str | None, parts: dict[str, int] = PARTS) -> None:
-    """Write the files that are missing."""
+    """Write the data files that are missing in ``output``."""
     mates, equations = output / "mates", output / "equations"
     if not all((mates / f"{part}.parquet").is_file() for part in parts):
         whole = mates / "all.parquet"
@@ -89,7 +89,7 @@ def make_problems(output: Path, parts: dict[str, int]) -> None:
 
 
 def write(table: pa.Table, path: Path) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a table as a Parquet file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     pq.write_table(table, part, compression="zstd")
@@ -98,7 +98,7 @@ def write(table: pa.Table, path: Path) -> None:
 
 
 def main() -> None:
-    """Make the files."""
+    """Make the data files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=HERE / "data")
     parser.add_argument("--workers", type=int, default=2)

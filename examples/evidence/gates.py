@@ -1,4 +1,4 @@
-"""Gates: what has to hold on a development split before results are believed."""
+"""Gates, the conditions that a development split must meet before results are believed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ SHARE_OF_RIGHT = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One condition."""
+    """One condition, with the measured value and whether it passed."""
 
     words: str
     value: float
@@ -20,11 +20,11 @@ class Gate:
 
 
 def gates(report: dict[str, Any], *, num_pool: int) -> list[Gate]:
-    """The four gates of a finished run on a development split.
+    """Return the four gates of a finished run on a development split.
 
     Args:
-        report: what its ``report.json`` holds; it has the arm ``ground_truth``.
-        num_pool: rows of the experiment's pool, which is larger than that of the development run.
+        report: content of the run's ``report.json``, with the arm ``ground_truth``.
+        num_pool: number of rows of the experiment's pool, which is larger than that of the development run.
     """
     labelled = report["funnel"]["generations"][0]["labelled"]["pool"]
     parsed = 1 - labelled["unparsed"] / labelled["rows"]
@@ -61,7 +61,7 @@ def gates(report: dict[str, Any], *, num_pool: int) -> list[Gate]:
 
 
 def told(task: str, found: list[Gate]) -> str:
-    """The gates of a task as lines."""
+    """Return the gates of a task as lines of text."""
     lines = [
         f"  {'passed' if gate.passed else 'FAILED'}: {gate.words} {gate.value:.1%} (wanted: {gate.wanted})"
         for gate in found

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 DIGITS = {1: (2, 2), 2: (3, 2), 3: (3, 3), 4: (4, 3), 5: (3, 3)}
-"""Of the numbers, by level."""
+"""Digits of the two numbers, by level."""
 DIFFERENCE = 5
 SHARES = {1: 0.03, 2: 0.37, 3: 0.6}
 SCHEMA = pa.schema(
@@ -37,7 +37,7 @@ Problem = tuple[str, int]
 
 
 def problem(level: int, rng: random.Random) -> Problem:
-    """A problem of that level."""
+    """Return a random problem of the given level."""
     numbers = [rng.randrange(10 ** (digits - 1), 10**digits) for digits in DIGITS[level]]
     rng.shuffle(numbers)
     first, second = numbers
@@ -47,7 +47,7 @@ def problem(level: int, rng: random.Random) -> Problem:
 
 
 def problems(shares: dict[int, float], *, seed: int) -> Iterator[tuple[int, Problem]]:
-    """Levels and problems, none twice, without end."""
+    """Yield levels and distinct problems without end."""
     rng, seen = random.Random(f"equations-{seed}"), set()
     while True:
         level = rng.choices(list(shares), weights=list(shares.values()))[0]
@@ -58,7 +58,7 @@ def problems(shares: dict[int, float], *, seed: int) -> Iterator[tuple[int, Prob
 
 
 def row(level: int, found: Problem) -> dict[str, str]:
-    """A row of the file."""
+    """Return a problem's row of the file."""
     text, value = found
     return {
         "problem": f"{text} = ?",
@@ -73,9 +73,9 @@ def make_equations(output: Path, *, num_rows: int, seed: int, shares: dict[int, 
 
     Args:
         output: the Parquet file.
-        num_rows: how many.
-        seed: of the draw.
-        shares: of the rows, by level.
+        num_rows: number of problems.
+        seed: seed of the draw.
+        shares: relative shares of the rows, by level.
     """
     drawn = problems(shares, seed=seed)
     rows = [row(*next(drawn)) for _ in range(num_rows)]

@@ -34,7 +34,7 @@ from curation.domains.chess import ChessMate, find_mating_moves
 logger = logging.getLogger(__name__)
 
 SHARES = {"random": 0.1, "greedy": 0.6, "engine": 0.3}
-"""Of the games, by hunter."""
+"""Shares of the games, by kind of the side that hunts the mate."""
 MOST_A_GAME = 8
 MOST_PLIES = 40
 HUNTERS, OTHERS = "QQRRBBNN", "RBNPPP"
@@ -72,12 +72,12 @@ class Engine:
         self._process.wait(timeout=10)
 
     def new_game(self) -> None:
-        """Forget what was searched."""
+        """Clear the engine's memory of earlier searches."""
         self._tell("ucinewgame", "isready")
         self._answer("readyok")
 
     def move(self, board: chess.Board) -> chess.Move:
-        """The engine's move."""
+        """Return the engine's move."""
         self._tell(f"position fen {board.fen()}", f"go nodes {NODES}")
         return chess.Move.from_uci(self._answer("bestmove").split()[1])
 
@@ -95,7 +95,7 @@ class Engine:
 
 
 def endgame(hunter: chess.Color, rng: random.Random) -> chess.Board:
-    """A random position with the hunter to move, in which a game can go on."""
+    """Return a random position with the hunter to move, in which the game is not over."""
     while True:
         board = chess.Board(None)
         board.turn = hunter
@@ -109,7 +109,7 @@ def endgame(hunter: chess.Color, rng: random.Random) -> chess.Board:
 
 
 def greedy(board: chess.Board, rng: random.Random) -> chess.Move:
-    """The capture that gains most, less the own piece if the square is defended; without a gain a random move."""
+    """Return the capture that gains most, less the own piece if the square is defended, or a random move."""
     moves = list(board.legal_moves)
     best, gained = rng.choice(moves), 0
     for move in moves:
@@ -125,7 +125,7 @@ def greedy(board: chess.Board, rng: random.Random) -> chess.Move:
 
 
 def play(game: int, *, seed: int, engine: Engine | None) -> Iterator[dict[str, Any]]:
-    """The rows of one game."""
+    """Yield the rows of one game."""
     rng = random.Random(f"{seed}-{game}")
     origin = rng.choices(list(SHARES), weights=list(SHARES.values()))[0]
     if origin == "engine" and engine is None:
@@ -161,7 +161,7 @@ def play(game: int, *, seed: int, engine: Engine | None) -> Iterator[dict[str, A
 
 
 def _games(first: int, seed: int, path: str | None) -> list[dict[str, Any]]:
-    """The rows of one task's games."""
+    """Return the rows of one task's games."""
     games = range(first, first + GAMES_A_TASK)
     if path is None:
         return [row for game in games for row in play(game, seed=seed, engine=None)]
@@ -174,10 +174,10 @@ def make_mates(output: Path, *, num_rows: int, seed: int, engine: str | None, wo
 
     Args:
         output: the Parquet file.
-        num_rows: how many.
-        seed: of the games.
-        engine: path of a UCI engine; ``None``: play without one.
-        workers: processes.
+        num_rows: number of positions.
+        seed: seed of the games.
+        engine: path of a UCI engine, or None to play without one.
+        workers: number of processes.
     """
     domain, seen, rows, started = ChessMate(), set(), [], monotonic()
     with ProcessPoolExecutor(workers) as pool:
@@ -203,7 +203,7 @@ def make_mates(output: Path, *, num_rows: int, seed: int, engine: str | None, wo
 
 
 def engine_path() -> str | None:
-    """Where Stockfish is installed, if it is."""
+    """Return the path of Stockfish, or None if it is not installed."""
     return shutil.which("stockfish") or shutil.which("stockfish", path="/usr/games:/usr/local/bin")
 
 

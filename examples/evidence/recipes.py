@@ -18,13 +18,13 @@ RECIPES = {
     "LoRA, 1 epoch, 3e-3 (the experiment's)": "epochs: 1, learning_rate: 3.0e-3, lora: {}",
 }
 NAMES = ("mates", "equations")
-"""The tasks with students by SFT."""
+"""Names of the tasks whose students are trained by SFT."""
 PREFIX = "recipes-"
 ARMS = ("naive_parsed", "trust", "trust_gold", "ground_truth")
 
 
 def recipe_cells(home: Path, names: Sequence[str]) -> list[Cell]:
-    """One cell a recipe, all of a task in one run directory, where labels and trust are made once."""
+    """Return one cell per recipe; those of a task share a run directory, in which labels and trust are made once."""
     by_name = {task.name: task for task in TASKS}
     found = []
     for name in NAMES:
@@ -56,7 +56,7 @@ def recipe_cells(home: Path, names: Sequence[str]) -> list[Cell]:
 
 
 def is_recipe(cell: Cell) -> bool:
-    """Whether a cell compares recipes."""
+    """Return whether a cell compares recipes."""
     return cell.task.name.startswith(PREFIX)
 
 

@@ -11,15 +11,15 @@ from examples.evidence.cells import Cell
 from examples.evidence.gates import Gate
 
 AGAINST = (GROUND_TRUTH, TEACHER, "naive_parsed", "internal_confidence")
-"""With what every arm is compared, row by row."""
+"""Names of the models that every arm is compared with, row by row."""
 CAPPED = ", capped"
 MEASURES = ("auc", "ece", "brier")
 
 
 def task_results(cells: Sequence[Cell], capped: Sequence[Cell] = ()) -> dict[str, Any]:
-    """The results of one task over its finished seeds; every number has the seeds' own values beside their mean.
+    """Return the results of one task over its finished seeds; most numbers are a mean with the values of all seeds.
 
-    ``capped`` are cells of the same seeds with a cap on rows of one label. Their arms stand beside the others, as
+    ``capped`` are cells of the same seeds with a cap on rows of one label. Their arms are listed beside the others, as
     ``ARM, capped``.
     """
     reports, others = [cell.report for cell in cells], [cell.report for cell in capped]
@@ -49,7 +49,7 @@ def task_results(cells: Sequence[Cell], capped: Sequence[Cell] = ()) -> dict[str
 
 
 def _all_tests(cell: Cell, capped: Sequence[Cell]) -> Tests:
-    """The tests of a cell, and those of the capped arms of its seed."""
+    """Return the tests of a cell, and those of the capped arms of the same seed."""
     tests = dict(cell.tests)
     for other in capped:
         if other.seed == cell.seed:
@@ -62,10 +62,10 @@ def _names(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def pooled(tests: Sequence[Tests], first: str, second: str) -> dict[str, Any] | None:
-    """First minus second on the test rows of all seeds as one table, and the interval over the seeds' differences.
+    """Return first minus second on the test rows of all seeds together, and the interval over the seeds' differences.
 
-    ``low`` and ``high`` are over rows: they take the rows of different seeds as independent. ``seeds`` holds the
-    t interval of the seeds, which also holds what deals and trainings vary.
+    ``low`` and ``high`` are over rows, and take the rows of different seeds as independent. ``seeds`` is the t interval
+    over seeds, which also covers variation between splits and between trainings.
     """
     strata = [rows for of_seed in tests if (rows := compute_test_differences(of_seed, first, second)) is not None]
     if not strata:
@@ -77,7 +77,7 @@ def pooled(tests: Sequence[Tests], first: str, second: str) -> dict[str, Any] | 
 
 
 def regimes(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """AUC, ECE and Brier score of the reference arm's trust function by labelled set, as means over seeds."""
+    """Return AUC, ECE and Brier score of the reference arm's trust function by labelled set, as means over seeds."""
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for report in reports:
         for line in report["regimes"]:
@@ -94,7 +94,7 @@ def regimes(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def gate_results(found: Mapping[str, Sequence[Gate]]) -> dict[str, Any]:
-    """The gates by task."""
+    """Return the gates by task, as JSON objects."""
     return {
         task: [
             {"words": gate.words, "value": gate.value, "wanted": gate.wanted, "passed": gate.passed} for gate in gates
@@ -104,12 +104,12 @@ def gate_results(found: Mapping[str, Sequence[Gate]]) -> dict[str, Any]:
 
 
 def mean(values: Sequence[float]) -> dict[str, Any] | None:
-    """The mean of the seeds' values, and these."""
+    """Return the mean of the seeds' values, and the values; None without values."""
     return {"value": sum(values) / len(values), "each": list(values)} if values else None
 
 
 def _accuracy(tests: Sequence[Tests], name: str) -> dict[str, Any] | None:
-    """The share of right answers over the test rows of all seeds, with its exact interval, and each seed's."""
+    """Return the share of right answers on the test rows of all seeds, its exact interval, and each seed's share."""
     graded = [run.correct_N for of_seed in tests if name in of_seed for run in of_seed[name]]
     if not graded:
         return None

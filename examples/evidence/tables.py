@@ -19,19 +19,19 @@ _TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTA
 
 
 def percent(value: float) -> str:
-    """A share in per cent."""
+    """Return a share in per cent."""
     return f"{100 * value:.1f}"
 
 
 def estimate(found: Results | None) -> str:
-    """Per cent with an interval."""
+    """Return an estimate in per cent with its interval."""
     if found is None:
         return ""
     return f"{percent(found['value'])} ({percent(found['low'])} to {percent(found['high'])})"
 
 
 def difference(found: Results | None) -> str:
-    """Points with the interval over rows, and the one over seeds in brackets."""
+    """Return a difference in points with its interval over rows and, in brackets, its interval over seeds."""
     if found is None:
         return ""
     rows = f"{100 * found['difference']:+.1f} ({100 * found['low']:+.1f} to {100 * found['high']:+.1f})"
@@ -40,13 +40,13 @@ def difference(found: Results | None) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, first column left, the others right."""
+    """Return a table in Markdown, the first column aligned left, the others right."""
     line = "| --- |" + " ---: |" * (len(heads) - 1)
     return "\n".join([f"| {' | '.join(heads)} |", line, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def arms(task: Results) -> str:
-    """One line per model of a task."""
+    """Return a table with one line per model of a task."""
     rows = []
     for words, key in (("base of the students", "base"), ("weak teacher", "teacher")):
         if task[key] is not None:
@@ -65,7 +65,7 @@ def arms(task: Results) -> str:
 
 
 def claim(results: Results) -> str:
-    """What the page claims: the trust arm, without and with a cap, against the others."""
+    """Return the table of the page's claim: the trust arm, without and with a cap, against the others."""
     rows = []
     for name, task in results["tasks"].items():
         for arm in ("trust", "trust, capped"):
@@ -76,7 +76,7 @@ def claim(results: Results) -> str:
 
 
 def decomposition(results: Results) -> str:
-    """How much of the distance to ground truth is wrong labels, and how much the choice of rows."""
+    """Return how much of the distance to ground truth is due to wrong labels, and how much to the choice of rows."""
     rows = []
     for name, task in results["tasks"].items():
         found = {arm: task["arms"].get(arm) for arm in ("trust", "trust_gold")}
@@ -88,7 +88,7 @@ def decomposition(results: Results) -> str:
 
 
 def recipes(results: Results) -> str:
-    """What each recipe of a student makes of the rows of each arm, on development splits."""
+    """Return the accuracy of each student recipe on the rows of each arm, on development splits."""
     heads, rows = [], []
     for name, found in results["recipes"].items():
         for recipe in found:
@@ -99,7 +99,7 @@ def recipes(results: Results) -> str:
 
 
 def regimes(results: Results) -> str:
-    """Quality of the trust function in and out of its distribution."""
+    """Return the quality of the trust function in and out of its distribution."""
     rows = [
         [
             f"{WORDS.get(name, name)}: {where}",
@@ -115,7 +115,7 @@ def regimes(results: Results) -> str:
 
 
 def chain(results: Results) -> str:
-    """The accuracy of every line of a chain by generation."""
+    """Return the accuracy of every line of a chain by generation."""
     rows = []
     for found in results["chain"]:
         teacher = estimate(found["first_teacher"])
@@ -126,7 +126,7 @@ def chain(results: Results) -> str:
 
 
 def chain_differences(results: Results) -> str:
-    """Paired differences between the lines of a chain."""
+    """Return paired differences between the lines of a chain."""
     rows = [
         [
             str(pair["generation"] + 1),
@@ -140,7 +140,7 @@ def chain_differences(results: Results) -> str:
 
 
 def chain_costs(results: Results) -> str:
-    """What each generation of each line took."""
+    """Return the minutes that each generation of each line took."""
     rows = [
         [str(cost["generation"] + 1), cost["words"], f"{cost['seconds'] / 60:.1f}"]
         for found in results["chain"]
@@ -150,7 +150,7 @@ def chain_costs(results: Results) -> str:
 
 
 def gates(results: Results) -> str:
-    """The gates of every task."""
+    """Return the table of the gates of every task."""
     rows = [
         [task, gate["words"], percent(gate["value"]), gate["wanted"].replace("%", " %"), YES[gate["passed"]]]
         for task, found in results["gates"].items()
@@ -160,13 +160,13 @@ def gates(results: Results) -> str:
 
 
 def times(results: Results) -> str:
-    """What every cell took."""
+    """Return the minutes that every cell took."""
     rows = [[name, f"{seconds / 60:.1f}"] for name, seconds in results["seconds"].items()]
     return table(["cell", "minutes"], [*rows, ["in all", f"{sum(results['seconds'].values()) / 60:.0f}"]])
 
 
 def tables(results: Results) -> dict[str, str]:
-    """All tables by name."""
+    """Return all tables by name."""
     found = {f"arms-{name}": arms(task) for name, task in results["tasks"].items()}
     for made in (claim, gates, decomposition, regimes, times, *([recipes] if results["recipes"] else [])):
         found[made.__name__] = made(results)
@@ -176,7 +176,7 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def write_docs(page: Path, results: Results) -> None:
-    """Replace the tables of the page; one without results keeps the line that says so."""
+    """Replace the tables of the page; a table without results keeps its text."""
     made = tables(results)
 
     def filled(found: re.Match[str]) -> str:

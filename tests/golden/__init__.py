@@ -1,9 +1,9 @@
 """Golden records of whole runs: a few numbers to the digit, and digests of what each arm selected.
 
 ``check(name, directory)`` compares a finished run with ``tests/golden/<name>.json``. With ``WRITE_GOLDEN=1`` in the
-environment it writes the file instead; a commit that changes one says why. A model's sums depend on which rows are in a
-batch, and so on time, and all sums on the processor's instructions: where a model answers, and on a processor of
-another kind than that of the record, numbers may differ by ``APART`` and digests are not compared.
+environment it writes the file instead; a commit that changes such a file says why. A model's sums depend on which rows
+share a batch, and so on timing, and all sums depend on the processor's instructions. So numbers may differ by ``APART``
+and digests are not compared if a model answers, or if the record was made on a processor of another kind.
 """
 
 import hashlib
@@ -20,22 +20,22 @@ import torch
 
 FOLDER = Path(__file__).parent
 APART = 0.005
-"""The difference of an estimate that another order of a sum may make."""
+"""Maximum difference of an estimate that another order of summation may cause."""
 ESTIMATE = ("value", "low", "high", "n")
 IDENTITY = ("row_id", "label", "rank")
 
 
 def check(name: str, directory: Path | str, *, exact: bool = True) -> None:
-    """Compare a finished run with its record, or write the record; ``exact=False`` where a model answers.
+    """Compare a finished run with its record, or write the record; set ``exact=False`` if a model answers.
 
     Raises:
-        AssertionError: something differs; all differences are listed.
+        AssertionError: the run differs from the record; the message lists all differences.
     """
     compare(name, record_of(Path(directory)), exact=exact)
 
 
 def compare(name: str, found: Mapping[str, Any], *, exact: bool = True) -> None:
-    """Compare what was found with the record of that name, as :func:`check` does; digests stand below ``selected``."""
+    """Compare values with the record of the given name, as :func:`check` does; digests are below ``selected``."""
     path, found = FOLDER / f"{name}.json", {"instructions": torch.backends.cpu.get_cpu_capability(), **found}
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -58,7 +58,7 @@ def record_of(directory: Path) -> dict[str, Any]:
 
 
 def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the places of a nest of mappings and lists that hold no others, and what is there."""
+    """Yield the path and value of each leaf of nested mappings and lists."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from leaves(part, f"{place}.{key}" if place else str(key))

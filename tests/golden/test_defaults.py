@@ -1,4 +1,4 @@
-"""The defaults of the configuration: no cache key holds one, so that a change of one must raise a revision.
+"""Test of the configuration's defaults: no cache key holds a default, so a changed default needs a new revision.
 
 ``python -m tests.golden.test_defaults`` writes the record again, once the stages that read a changed default have
 another ``revision``.

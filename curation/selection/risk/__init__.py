@@ -65,7 +65,7 @@ class RiskCut:
     """
 
     threshold: float | None
-    """Pool rows with at least this raw score are selected; None: infeasible, nothing is selected."""
+    """Lowest raw score of the selected pool rows; None if no cut is certified, so that nothing is selected."""
     num_calibration: int
     num_kept: int
     noise: float | None
@@ -73,10 +73,10 @@ class RiskCut:
     guarantee: str
     """The guarantee in words: what holds, with which probability, under which assumption."""
     needed: int | None = None
-    """Only if infeasible: about how many calibration rows would have sufficed; None if more would not have helped.
+    """Estimated number of calibration rows that would have sufficed; None if a cut is certified or more would not help.
 
-    An estimate: the smallest number with which the rule would have certified a cut at the noise observed among the
-    given rows. The true number may be larger.
+    It is the smallest number with which the rule would have certified a cut at the noise observed among the given rows.
+    The true number may be larger.
     """
     needed_basis: str | None = None
     """The basis of ``needed``: the observed noise or, if it is zero, the smallest number of right rows."""
@@ -100,15 +100,15 @@ def calibrate(
         scores_M: raw scores of the calibration rows, larger is better; -inf for a row that may not be selected (its
             label could not be read). Such a row counts as a calibration row and lies below every cut.
         correct_M: whether the weak label is right, bool.
-        pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected. Or what answers for
-            them without holding them (``curation.selection.order.Streamed``): with a ``floor`` of the rows above it.
+        pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected. Or, to hold no score
+            in memory, their order statistics, with a ``floor`` only of the rows that score at least as much.
         alpha: the highest allowed noise, in (0, 1).
         delta: the highest allowed probability of failure over draws of the calibration rows, in (0, 1).
         rule: see the module's docstring.
         kind: ``threshold``, or ``top_k``: prefixes of the calibration rows sorted by score.
         seed: for the halves of ``hoeffding_split``, which are drawn by position.
-        floor: the lowest score from which calibration rows were drawn; unset, they were drawn as all pool rows are.
-            Then the rows below it are no part of the problem: shares are of the pool rows that score at least the
+        floor: lowest score of the rows from which calibration rows were drawn; None if they were drawn as all pool rows
+            are. Rows below a floor are no part of the problem: shares are of the pool rows that score at least the
             floor, and no cut is below it.
 
     Raises:
@@ -132,7 +132,7 @@ def compute_risk_curve(
     kind: Kind = "threshold",
     seed: int = 0,
 ) -> Curve:
-    """Noise and the rule's bound on it at cuts through the whole pool, for a chart of what :func:`calibrate` tests.
+    """Return noise and the rule's bound on it at cuts through the whole pool, to chart what :func:`calibrate` tests.
 
     Arguments and errors are those of :func:`calibrate`.
     """
@@ -253,7 +253,7 @@ def _check_rows(scores_M: npt.ArrayLike, correct_M: npt.ArrayLike) -> tuple[Floa
 
 @dataclass(frozen=True, kw_only=True)
 class Certified:
-    """The rows past a calibrated threshold of the reference arm (``selection.budget.risk``)."""
+    """The rows that pass a calibrated threshold of the reference arm (``selection.budget.risk``)."""
 
     alpha: float
     delta: float
@@ -262,7 +262,7 @@ class Certified:
     per: Literal["all", "label"] = "all"
 
     def count(self, pool: Pool) -> Count:
-        """Return how many pass; none where no threshold can be certified."""
+        """Return how many rows pass, 0 if no threshold can be certified."""
         assert pool.calibration is not None, "declared"
         assert pool.scores is not None, "declared"
         settings = {name: value for name, value in asdict(self).items() if name != "per"}
@@ -282,7 +282,7 @@ class Certified:
 
 
 def _count_by_class(pool: Pool, settings: Mapping[str, object]) -> Count:
-    """Return how many pass the cuts of their classes."""
+    """Return how many rows pass the cut of their class."""
     from curation.selection.risk.by_class import calibrate_classes  # it reads this module
 
     assert pool.calibration is not None and pool.scores is not None, "declared"

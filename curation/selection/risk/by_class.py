@@ -1,11 +1,11 @@
-"""A certified cut for each class of a closed set of labels (``risk: {per: label}``): the guarantee holds in every one.
+"""A certified cut for each class of a closed set of labels (``risk: {per: label}``): the guarantee holds in each class.
 
-The class of a row is its weak label. Given it, calibration rows and pool rows are as exchangeable as they are
-together, so that each class is a problem of its own with the calibration rows of its label. C classes are tested, so
-that each is tested at delta / C (Bonferroni): with probability 1 - delta no cut at all is wrong. Which classes are
-tested follows from the pool's labels alone, never from a calibration row.
+The class of a row is its weak label. Given the class, calibration rows and pool rows are as exchangeable as they are
+overall, so each class is a problem of its own with the calibration rows of its label. Each of the C tested classes is
+tested at delta / C (Bonferroni): with probability 1 - delta no cut at all is wrong. Which classes are tested follows
+from the pool's labels alone, never from a calibration row.
 
-A class without a certified cut selects nothing, and the words name it.
+A class without a certified cut selects nothing, and the text of the guarantee names it.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from curation.selection.class_shares import ClassScores, ClassShares
 from curation.selection.risk import RiskCut, calibrate
 
 MOST_NAMED = 8
-"""Classes without a cut that the words name."""
+"""Maximum number of classes without a cut that the text of the guarantee names."""
 _UNTESTED = RiskCut(
     threshold=None, num_calibration=0, num_kept=0, noise=None, bound=None, guarantee="none: no calibration row"
 )
-"""The result for a class of whose label there is no calibration row."""
+"""Result for a class whose label no calibration row has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ClassCuts:
     """The cuts of all classes that have pool rows."""
 
     classes: tuple[str, ...]
-    """All classes."""
+    """Names of all classes."""
     cuts: tuple[RiskCut | None, ...]
     """The cut of each class; ``None`` for one without a pool row that may be selected."""
     alpha: float
@@ -43,24 +43,24 @@ class ClassCuts:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """The lowest score that passes, by class; only of certified ones."""
+        """Lowest score that passes, by name of the class, for classes with a certified cut."""
         pairs = zip(self.classes, self.cuts, strict=True)
         return {name: cut.threshold for name, cut in pairs if cut is not None and cut.threshold is not None}
 
     @property
     def threshold_C(self) -> npt.NDArray[np.float64]:
-        """The lowest score that passes in each class; infinite in one without a certified cut."""
+        """Lowest score that passes in each class, [C]; infinite in a class without a certified cut."""
         return np.array([self.thresholds.get(name, np.inf) for name in self.classes])
 
     def shares(self, num_C: Int64s) -> ClassShares:
-        """Return the places of the classes, by the numbers of pool rows that pass."""
+        """Return the shares of the classes among the pool rows that pass, by their numbers."""
         share_C = num_C / num_C.sum()
         return ClassShares(classes=self.classes, shares=tuple(share_C.tolist()), basis="certified", num_labelled=0)
 
     def to_json(self, num_C: Int64s | None = None) -> Json:
         """Return the fields of a :class:`RiskCut` for all classes together, and for each class under ``classes``.
 
-        ``num_C``: the pool rows that pass.
+        ``num_C``: number of pool rows that pass in each class.
         """
         made = [cut for cut in self.cuts if cut is not None and cut.threshold is not None]
         kept, wrong = sum(cut.num_kept for cut in made), sum(round((cut.noise or 0) * cut.num_kept) for cut in made)
@@ -103,7 +103,7 @@ class ClassCuts:
         )
 
     def _describe_classes(self, without: Sequence[str]) -> str:
-        """Return the first classes without a cut, with the calibration rows that they have and those that would do."""
+        """Return the first classes without a cut, each with its numbers of present and of needed calibration rows."""
         cuts, found = dict(zip(self.classes, self.cuts, strict=True)), []
         for name in without[:MOST_NAMED]:
             cut = cuts[name]
@@ -121,12 +121,12 @@ def calibrate_classes(
     Args:
         rows: the calibration rows.
         correct_M: whether their weak labels are right, bool.
-        pool: the pool's rows, or a sample of them that no calibration row has a part in.
-        classes: their names.
+        pool: the pool's rows, or a sample of them that does not depend on the calibration rows.
+        classes: names of the classes.
         settings: those of :func:`curation.selection.risk.calibrate`, with ``alpha`` and ``delta``.
 
     Raises:
-        ConfigError, UserError: as for :func:`curation.selection.risk.calibrate`; no pool row may be selected.
+        ConfigError, UserError: as for :func:`curation.selection.risk.calibrate`, or no pool row may be selected.
     """
     correct = np.asarray(correct_M)
     floor = settings.get("floor")

@@ -1,4 +1,4 @@
-"""A rule's curves: noise on calibration and its upper bound against the share of the pool that a cut keeps.
+"""A rule's curves: noise of the calibration rows and its upper bound against the share of the pool that a cut keeps.
 
 The paper draws both against the threshold (figure "Risk-controlled threshold calibration"). Raw scores have no fixed
 range, so the cuts here are quantiles of the pool. For ``fixed_sequence`` and ``hoeffding_grid`` of the kind
@@ -28,7 +28,7 @@ class Curve:
     """Cuts [G] from the strictest to the most inclusive, each at a different score of the pool."""
 
     threshold_G: Floats
-    """The cut keeps rows with at least this raw score."""
+    """Lowest raw score of the rows that the cut keeps."""
     share_G: Floats
     """The share of the pool, unparsed rows included, that the cut keeps."""
     kept_G: Int64s
@@ -37,9 +37,9 @@ class Curve:
     bound_G: Floats
     """The rule's upper bound on the noise; infinite or 1 if no calibration row is kept."""
     tried_G: Bools
-    """Whether the rule tests cuts of that size: the fixed sequence may start later."""
+    """Whether the rule tests cuts of this size: the fixed sequence may start at larger ones."""
     start: float
-    """The share of the pool (``top_k``: of the calibration rows) at which the rule starts; 0: at the first cut."""
+    """Share of the pool (``top_k``: of the calibration rows) at which the rule starts; 0 if at the first cut."""
     level: float
     """The part of delta at which each bound holds."""
     num_rows: int

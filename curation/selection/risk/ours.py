@@ -1,4 +1,4 @@
-"""Our rule, the default: tests cuts in a fixed sequence, each by an exact binomial test."""
+"""Our rule, the default, which tests cuts in a fixed sequence, each by an exact binomial test."""
 
 import bisect
 
@@ -9,10 +9,10 @@ from curation.arrays import Floats, Int64s
 from curation.selection.risk.problem import CandidateCuts, Problem, RuleResult, compute_ranks
 
 FIRST_SHARE = 0.05
-"""The strictest cut that the fixed sequence tests, as a share of the pool (``top_k``: of the calibration rows)."""
+"""Size of the strictest cut that the fixed sequence tests, as a share of the pool (``top_k``: of calibration rows)."""
 STEP = 0.01
 MOST_TIMES = 1000
-"""The estimate of how many calibration rows would have sufficed tries up to so many times the given number."""
+"""Largest multiple of the given calibration rows that is tried when the sufficient number is estimated."""
 
 
 def apply_fixed_sequence(problem: Problem) -> RuleResult:
@@ -51,10 +51,10 @@ def start_share(problem: Problem) -> float:
 
 
 def _find_starts(problem: Problem, share_G: Floats, num_rows_S: Int64s) -> Int64s:
-    """Return where the sequence starts for these numbers of calibration rows; only they, alpha and delta decide it.
+    """Return the index of the share at which the sequence starts for each number of calibration rows, int64 [S].
 
     The start is at ``FIRST_SHARE``, or at the cut that is expected to hold enough rows to certify it in spite of one
-    error. A stricter cut would often hold too few rows to be certified even without an error.
+    error, by their number, alpha and delta alone. A stricter cut would often be too small even without an error.
     """
     share_S = np.maximum(FIRST_SHARE, compute_one_error_rows(problem.alpha, problem.delta) / num_rows_S)
     return np.searchsorted(share_G[:-1], share_S)
@@ -73,7 +73,7 @@ def compute_one_error_rows(alpha: float, delta: float) -> int:
 
 
 def _estimate_needed(problem: Problem, candidates: CandidateCuts, share_G: Floats) -> tuple[int | None, str]:
-    """Return how many rows of this noise would pass the sequence's start, which depends on their number; and why."""
+    """Return how many calibration rows of this noise would pass the sequence's first test, or None; and the basis."""
     num_rows = problem.rows.num_rows
     rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
     start_S = _find_starts(problem, share_G, rows_S)
@@ -89,7 +89,7 @@ def _estimate_needed(problem: Problem, candidates: CandidateCuts, share_G: Float
 
 
 def compute_exact_upper(kept_G: Int64s, wrong_G: Int64s, delta: float) -> Floats:
-    """Exact upper bound on the noise of each cut at confidence 1 - delta (Clopper and Pearson 1934); 1 without rows.
+    """Return the exact upper bound on each cut's noise at confidence 1 - delta (Clopper, Pearson 1934); 1 without rows.
 
     It is at most alpha exactly where the one-sided binomial test rejects a noise above alpha:
     P(Bin(kept, alpha) <= wrong) <= delta.

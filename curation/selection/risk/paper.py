@@ -8,7 +8,7 @@ from curation.arrays import Floats, Int64s
 from curation.selection.risk.problem import CandidateCuts, Problem, RankedRows, RuleResult, sort_distinct
 
 NUM_COARSE = 100
-"""Candidates of the paper's coarse grid."""
+"""Number of candidates of the paper's coarse grid."""
 
 
 def apply_hoeffding(problem: Problem) -> RuleResult:
@@ -57,7 +57,7 @@ def apply_hoeffding_split(problem: Problem) -> RuleResult:
 
 
 def find_deciding_half(problem: Problem) -> RankedRows:
-    """Return the half of calibration rows whose bound decides: the testing one, unless the other proposes no cut."""
+    """Return the calibration rows whose bound decides: the testing half, unless the other half proposes no cut."""
     choose, check = split_halves(problem)
     return check if _propose_cut(problem, choose).certified else choose
 
@@ -99,7 +99,7 @@ def _estimate_needed(problem: Problem, candidates: CandidateCuts, level: float) 
 
 
 def compute_hoeffding_upper(kept_G: Int64s, wrong_G: Int64s, delta: float) -> Floats:
-    """Hoeffding's upper bound on the noise of each cut (paper's U), at confidence 1 - delta; infinite without rows."""
+    """Return Hoeffding's upper bound on each cut's noise (paper's U) at confidence 1 - delta; infinite without rows."""
     rows_G = np.maximum(kept_G, 1)
     bound_G: Floats = np.where(kept_G > 0, wrong_G / rows_G + np.sqrt(-math.log(delta) / (2 * rows_G)), np.inf)
     return bound_G

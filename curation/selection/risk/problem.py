@@ -13,7 +13,7 @@ Kind = Literal["threshold", "top_k"]
 
 
 class CandidateCuts(NamedTuple):
-    """Cuts from the strictest on, with the calibration rows that pass each, and how many of these are wrong."""
+    """Cuts from the strictest on, with the numbers of calibration rows that pass each and of wrong ones among them."""
 
     threshold_G: Floats
     kept_G: Int64s
@@ -41,12 +41,12 @@ class RankedRows(NamedTuple):
         return RankedRows(score_M=scores_M[order], wrong_M=wrong_M, num_rows=len(scores_M))
 
     def at(self, threshold_G: Floats) -> CandidateCuts:
-        """Return cuts that keep the rows with at least these scores."""
+        """Return the cuts that keep the rows with at least the given scores."""
         kept_G = np.searchsorted(-self.score_M, -threshold_G, side="right")
         return CandidateCuts(threshold_G, kept_G, self.wrong_M[kept_G])
 
     def prefix_ends(self, share_G: Floats) -> Floats:
-        """Return the last row's score of each prefix of these shares; skip prefixes that end at an unscored row."""
+        """Return the last row's score in the prefix of each share, except for prefixes that end at an unscored row."""
         last_G = compute_ranks(share_G, self.num_rows) - 1
         return self.score_M[last_G[last_G < len(self.score_M)]]
 
@@ -59,16 +59,16 @@ class Problem:
     scores_M: Floats
     correct_M: Bools
     pool: Ordered
-    """The scores of the pool rows, of those above the floor if there is one."""
+    """Scores of the pool rows or, with a floor, of the pool rows at or above it."""
     alpha: float
     delta: float
     kind: Kind
     seed: int
     floor: float | None = None
-    """The score from which on calibration rows were drawn, and below which there is no pool row here."""
+    """Lowest score of ``pool``, and of the rows from which calibration rows were drawn; None if there is no floor."""
 
     def quantiles(self, share_G: Floats) -> Floats:
-        """Return the scores at or above which these shares of the pool lie (at most all rows that may be selected)."""
+        """Return the scores at or above which these shares of the pool lie, at most all rows that may be selected."""
         return self.pool.at_ranks(np.minimum(compute_ranks(share_G, self.pool.num_rows), self.pool.num_scored))
 
 
@@ -78,14 +78,14 @@ class RuleResult(NamedTuple):
     candidates: CandidateCuts
     bound_G: Floats
     place: int | None
-    """The index of the chosen candidate; if none is certified, of the one to show; None without candidates."""
+    """Index of the chosen candidate or, if none is certified, of the one to show; None without candidates."""
     certified: bool
     needed: int | None = None
     needed_basis: str | None = None
 
 
 def compute_ranks(share_G: Floats, num_rows: int) -> Int64s:
-    """Return the number of rows in each of these shares, rounded up, at least 1."""
+    """Return the number of rows in each given share, rounded up, at least 1."""
     rank_G: Int64s = np.maximum(np.ceil(share_G * num_rows - 1e-9), 1).astype(np.int64)
     return rank_G
 
