@@ -42,7 +42,7 @@ from curation.storage.paths import to_place
 from curation.telemetry.console import is_too_quiet, say
 
 RARE = ("ablate", "analyze", "explain", "verify", "clean", "doctor")
-"""Commands that only a few runs need; the others stand in the order in which a user meets them."""
+"""Commands that few runs need; ``USUAL`` has the others, in the order in which a user meets them."""
 USUAL = (
     "init",
     "validate",
@@ -71,17 +71,17 @@ SPOKEN = {
     "export-trust": "writing the trust package",
     "filter": "preparing the filter",
 }
-"""Commands that may work long before their first line, and what they do where nothing closer is known."""
+"""Commands that may work long before they print, with words for their work that are used if no activity is named."""
 LATER, LATER_SECONDS = {"validate": "checking the configuration", "status": "reading the record"}, 12.0
-"""Commands that answer in seconds unless files are large or the machine is busy, and when they say that they work."""
+"""Such words for commands that usually answer in seconds, and the seconds after which they are printed."""
 
 RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
-"""Commands that go on from what is committed."""
+"""Commands that continue from committed results when they are run again."""
 
 
 @contextmanager
 def _heard(ctx: click.Context) -> Iterator[None]:
-    """Within the context, say that a command is at work when nothing else was said for long: it imports, or reads."""
+    """Within the context, report that a command is at work when it has printed nothing for long."""
     begun = time.monotonic()
 
     def look() -> None:
@@ -97,13 +97,13 @@ def _heard(ctx: click.Context) -> Iterator[None]:
 
 
 class _Verbs(click.Group):
-    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run, 3 a shifted pool.
+    """The group of commands, which prints errors in one line. Exit codes: 2 user error, 1 failed run, 3 shifted pool.
 
-    SIGINT gives 130 and SIGTERM 143, with a line that says what is kept, at whatever time they come.
+    SIGINT at any time gives 130 and SIGTERM 143, with a line that says what is kept.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of ``--help``."""
+        """Return the names of the commands in the order of ``--help``."""
         return [*USUAL, *RARE]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -167,7 +167,7 @@ def main() -> None:
 def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check the configuration, the input files and the models without running anything.
 
-    1,000 rows of each source are read, to foresee rows that cannot be used.
+    Read 1,000 rows of each source to estimate how many rows cannot be used.
     """
     with doing("importing curation.commands.validate"):
         from curation.cluster.capacity import check_machine, list_needs
@@ -200,7 +200,7 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
     """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
 
-    For a run directory alone, list its tables. A filter's output stands for one, too.
+    For a run directory alone, list its tables. A filter's output counts as a run directory.
     """
     from curation.commands import inspect as tables
 
@@ -229,7 +229,7 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
     """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name.
 
-    Of a filter's output, RUN_DIR too, it cleans the record alone: `curate filter` removes superseded data itself.
+    RUN_DIR may be a filter's output: only its record is cleaned, since `curate filter` itself removes superseded data.
     """
     from curation.commands.clean import clean
     from curation.commands.inspect.text import format_size
