@@ -1,4 +1,4 @@
-"""A weak teacher labels, a trust function filters, a strong student learns: data curation on Ray (arXiv 2606.01000)."""
+"""Data curation on Ray: a weak teacher labels, a trust function filters, a strong student learns (arXiv 2606.01000)."""
 
 import sys
 from collections.abc import Mapping
@@ -35,14 +35,14 @@ def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[s
 
 
 def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Results":
-    """Return the results of a run as objects, from its directory or its URL in an object store.
+    """Return the results of a run as an object, from its directory or its URL in an object store.
 
-    They have ``report``, ``metrics`` and ``verdict``; ``selected(arm)``, ``labels(split)``, ``grades(split)`` and
+    It has ``report``, ``metrics`` and ``verdict``; ``selected(arm)``, ``labels(split)``, ``grades(split)`` and
     ``rows(split)``, each ``.to_arrow()``, ``.to_pandas()``, ``.to_polars()`` or ``.to_dataset()``; and ``sql(query)``.
-    ``generation``: unset, the last one.
+    ``generation``: A generation of the run's chain; by default the last one.
 
     Raises:
-        UserError: it is no run directory, has no rows yet, or no such generation.
+        UserError: ``run`` is no run directory, or has no rows yet or no such generation.
     """
     from curation.namesakes import claim
 
@@ -53,7 +53,7 @@ def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Resul
 
 
 def session() -> AbstractContextManager[None]:
-    """Within the context, runs share one Ray, and the actors and training processes that they start."""
+    """Return a context in which runs share one Ray and the actors and training processes that they start."""
     from curation.namesakes import claim
 
     claim()
@@ -63,7 +63,7 @@ def session() -> AbstractContextManager[None]:
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``curation.Filter``, whose modules are heavy, when it is asked for."""
+    """Return ``curation.Filter``, imported on first use because its modules are heavy."""
     if name != "Filter":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from curation.filter import Filter
@@ -72,6 +72,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the package and of its modules so far, without what it imports from elsewhere."""
+    """Return the public and private names of the package and its submodules imported so far."""
     found = {name for name in globals() if name.startswith("_") or f"{__name__}.{name}" in sys.modules}
     return sorted({*__all__, *found})

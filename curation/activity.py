@@ -1,4 +1,4 @@
-"""Names the work that this process does, for the line of a command that has said nothing for long."""
+"""Names the current work of this process, for the line that a command prints after a long silence."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ _under_way: list[str] = []
 
 @contextmanager
 def doing(words: str) -> Iterator[None]:
-    """Within the context ``words`` name the work of this process, e.g. ``starting Ray``."""
+    """Name the work of this process within the context by ``words``, e.g. ``starting Ray``."""
     _under_way.append(words)
     try:
         yield
@@ -17,5 +17,5 @@ def doing(words: str) -> Iterator[None]:
 
 
 def get_current_activity() -> str | None:
-    """Return what was begun last and goes on, of all threads; None if nothing was named."""
+    """Return the words for the unfinished work that any thread began last, or None."""
     return next(iter(_under_way[-1:]), None)

@@ -1,7 +1,7 @@
-"""The arms, as data: which trust function ranks the rows, how they are cut, and whose label is used.
+"""The arms as data: the trust function that ranks the rows, the rule that selects them, and the labels that are used.
 
-A trust function is one line of ``TRUST``, which makes it an arm by itself; an arm that differs in something else is one
-line of ``ARMS``. Each line names the code (``module:Class``) and what it needs. Source: paper, App. "Baseline Details".
+A line of ``TRUST`` adds a trust function and an arm of the same name; an arm that differs in something else is a line
+of ``ARMS``. Each line names the code (``module:Class``) and what it needs. Source: paper, App. "Baseline Details".
 """
 
 from collections.abc import Iterable
@@ -13,18 +13,18 @@ from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import Registry, make_instance_check
 
 REFERENCE_ARM = "trust"
-"""The method's own arm: it ranks by the function that the section ``trust`` names."""
+"""The method's own arm, which ranks rows by the trust function that the section ``trust`` configures."""
 PAPER_TRUST = "ntf"
 """The paper's trust function: the network of ``neural`` with the paper's settings (``curation.config.trust``)."""
 REFERENCE_GOLD = "trust_gold"
-"""The arm of the same rows with their gold labels."""
+"""The arm that trains on the rows of ``REFERENCE_ARM`` with their gold labels."""
 FREE = ("internal_confidence", "margin", "entropy", "min_logprob", "last_logprob")
-"""The free signals: trust functions that read one column which every labelling pass fills. They need no gold label and
-no further pass, and are measured beside the reference arm in every run, search and filter. Numbers that came with
-labels made elsewhere are free, too (:func:`is_free`)."""
+"""Free signals: trust functions that read one column which every labelling pass fills, so that they need no gold labels
+and no further pass. Every run, search and filter measures them beside the reference arm. Numbers that came with labels
+made elsewhere are free, too (:func:`is_free`)."""
 
 Unit = Literal["share", "logprob", "logit", "negentropy"]
-"""The scale of a column that ranks, which says how it becomes a trust in [0, 1] (``curation.trust.column``)."""
+"""The scale of a ranking column, which determines its conversion to a trust in [0, 1] (``curation.trust.column``)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Signal:
-    """A column that a further question to a model fills."""
+    """A column that is filled by asking a model a further question about each row."""
 
     words: str
     column: str
@@ -53,37 +53,37 @@ class Signal:
     """A class with the members of ``curation.signals.SignalMethod``, as ``module:Class``."""
     unit: Unit = "share"
     asks: str = "teacher"
-    """The model that answers: the labelling one, or another of the section ``signals``: ``second_teacher``, ``reward``,
-    or one of ``signals.models``."""
+    """The model that answers: ``teacher``, which also labels, or one of the section ``signals``: ``second_teacher``,
+    ``reward`` or a name of ``signals.models``."""
     shots: bool = False
-    """It shows demonstrations, which its class takes as ``shots``: the split of that name."""
+    """Whether its prompts show demonstrations: rows of the split ``shots``, which its class takes as ``shots``."""
     section: str | None = None
-    """The part of the section ``signals`` whose keys its class takes; unset, ``signals.options`` under its column."""
+    """The key of ``signals`` with its class's arguments; by default the column's key of ``signals.options``."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A function that is fitted on the source split before it scores. It makes two columns, its score and its trust."""
+    """A trust function that is fitted on the source split. It adds two columns, its score and its trust."""
 
     words: str
     made_by: str
     """A subclass of ``curation.trust.states.StateTrust``, as ``module:Class``."""
     reads: tuple[str, ...] | None = ()
-    """The keys of ``RunConfig.trust`` that its fit reads, beside those that all fits read; ``None``: all
-    keys of the neural fit. It is fitted again only where one of them changes."""
+    """Keys of ``RunConfig.trust`` that its fit reads beside those that all fits read; ``None`` means all keys of the
+    neural fit. The function is fitted again only if one of these keys changes."""
     fit: str | None = None
-    """The function that fits it, as ``module:function``; unset, its own ``fitted`` in the driver's process
-    (``train.trust``)."""
+    """The function that fits it, as ``module:function``; by default ``made_by``'s class method ``fitted``, in the
+    driver's process (``train.trust``)."""
     fit_rows: str | None = None
-    """The function that fits it on rows in memory and in one process, where ``fit`` does not, as
-    ``module:function``."""
+    """The function that fits it on rows in memory in one process, as ``module:function``; needed if
+    ``fit`` is set."""
     by_state: bool = False
-    """It reads state by state, so that ``trust.pca``, which joins them, is refused."""
+    """Whether it reads each hidden state separately, so that ``trust.pca``, which concatenates them, is refused."""
 
 
 @dataclass(frozen=True)
 class Configured:
-    """The fitted function that the section ``trust`` of a run names (``trust.kind``) or its search finds."""
+    """The fitted function that the section ``trust`` of a run names (``trust.kind``) or its search chooses."""
 
     words: str
 
@@ -184,7 +184,7 @@ TRUST: Registry[Trust] = _Trusts(
     _trust,
     groups=("curation.trust", "curation.signals"),
 )
-"""Trust functions by name; all but a draw are arms of the same name, and so is each number that came with labels made
+"""Trust functions by name. Each except a draw is also an arm, and so is each number that came with labels made
 elsewhere (``curation.label_columns``)."""
 
 
@@ -200,7 +200,7 @@ def free_of(columns: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Rule:
-    """How an arm spends the budget."""
+    """A rule by which an arm selects rows within the budget."""
 
     made_by: str
     """A class with the member ``cut`` of ``curation.selection.Selector``, as ``module:Class``."""
@@ -232,26 +232,26 @@ class Arm:
     """A name of ``TRUST``."""
     rule: Rule = TOP
     ranked: bool = True
-    """Ranks by trust; a uniform draw does not."""
+    """Whether the arm ranks rows by trust; a uniform draw does not."""
     parsed: bool = True
-    """Takes no row whose label could not be read; of the uniform draws only the control does."""
+    """Whether rows with unparsed labels are excluded; of the uniform draws only ``naive_parsed`` excludes them."""
     gold: bool = False
-    """Trains on gold labels of the pool."""
+    """Whether students are trained on gold labels of the pool."""
 
     @property
     def signal(self) -> Signal | None:
-        """The column that another pass adds to the pool's labels for this arm."""
+        """The signal that another pass adds to the pool's labels for this arm, or None."""
         trust = TRUST[self.trust]
         return trust if isinstance(trust, Signal) else None
 
     @property
     def takes_top(self) -> bool:
-        """Takes its best rows by trust: places by class, and a check from the top down, are for such arms."""
+        """Whether the arm takes its top rows by trust; only such arms can have class quotas or have rows checked."""
         return self.ranked and self.rule == TOP
 
     @property
     def oracle(self) -> bool:
-        """Gold labels of the pool go into it, as labels or as quotas."""
+        """Whether the arm uses gold labels of the pool, as labels or for quotas."""
         return self.gold or "accuracy" in self.rule.reads
 
 

@@ -1,4 +1,4 @@
-"""The types of NumPy arrays, by what they hold; a name's ending says the axes (CONTRIBUTING, "Shapes")."""
+"""Types of NumPy arrays by their elements; the end of an array's name gives its axes (CONTRIBUTING, "Shapes")."""
 
 from typing import Any
 
@@ -11,4 +11,4 @@ Uint64s = npt.NDArray[np.uint64]
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
-"""Numbers of any precision."""
+"""Floating-point numbers of any precision."""

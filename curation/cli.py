@@ -50,7 +50,7 @@ RARE = {
     "clean": f"{_COMMANDS}.clean_verb:clean",
     "doctor": f"{_COMMANDS}.doctor_verb:doctor",
 }
-"""Commands that only a few runs need."""
+"""Commands that few runs need, in the same form."""
 SPOKEN = {
     "plan": "listing the stages",
     "run": "preparing the run",
@@ -63,17 +63,17 @@ SPOKEN = {
     "export-trust": "writing the trust package",
     "filter": "preparing the filter",
 }
-"""Commands that may work long before their first line, and what they do where nothing closer is known."""
+"""Commands that may work long before they print, with words for their work that are used if no activity is named."""
 LATER, LATER_SECONDS = {"validate": "checking the configuration", "status": "reading the record"}, 12.0
-"""Commands that answer in seconds unless files are large or the machine is busy, and when they say that they work."""
+"""Such words for commands that usually answer in seconds, and the seconds after which they are printed."""
 
 RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
-"""Commands that go on from what is committed."""
+"""Commands that continue from committed results when they are run again."""
 
 
 @contextmanager
 def _heard(ctx: click.Context) -> Iterator[None]:
-    """Within the context, say that a command is at work when nothing else was said for long: it imports, or reads."""
+    """Within the context, report that a command is at work when it has printed nothing for long."""
     begun = time.monotonic()
 
     def look() -> None:
@@ -89,13 +89,13 @@ def _heard(ctx: click.Context) -> Iterator[None]:
 
 
 class _Verbs(click.Group):
-    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run, 3 a shifted pool.
+    """The group of commands, which prints errors in one line. Exit codes: 2 user error, 1 failed run, 3 shifted pool.
 
-    SIGINT gives 130 and SIGTERM 143, with a line that says what is kept, at whatever time they come.
+    SIGINT at any time gives 130 and SIGTERM 143, with a line that says what is kept.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of ``--help``."""
+        """Return the names of the commands in the order of ``--help``."""
         return [*USUAL, *RARE]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:

@@ -1,4 +1,4 @@
-"""One tree of exceptions, all picklable: user errors, bad rows, failed runs.
+"""Exceptions of this project, all picklable: user errors, bad rows, failed runs.
 
 A message names the broken rule, the value found and the fix. Every class takes exactly one message, so that an instance
 survives ``pickle`` and Ray unchanged.
@@ -33,7 +33,7 @@ class ModelError(UserError):
 
 
 class StartError(ModelError):
-    """A model did not start in this process; it may in another one, on another node or when memory is free."""
+    """A model did not start in this process; it may start in another one, on another node or once memory is free."""
 
 
 class RunDirError(UserError):
@@ -45,7 +45,7 @@ class ClusterError(UserError):
 
 
 class DegenerateSourceError(UserError):
-    """The labelled rows cannot fit a trust function: the weak labels are all right or all wrong."""
+    """No trust function can be fitted: the weak labels of the labelled rows are all right or all wrong."""
 
 
 class BudgetError(UserError):
@@ -61,11 +61,11 @@ class CombineError(UserError):
 
 
 class ExportError(UserError):
-    """An export that cannot be made: its part is missing or unfinished, or its folder is taken or cannot be written."""
+    """An export cannot be made: its part is missing or unfinished, or its folder is taken or cannot be written."""
 
 
 class PackageError(UserError):
-    """A trust package is missing, incomplete, changed or of another format, or does not fit what it is given."""
+    """A trust package is missing, incomplete, changed or of another format, or does not fit its input."""
 
 
 class ReviewError(UserError):
@@ -73,7 +73,7 @@ class ReviewError(UserError):
 
 
 LONGEST_KIND = 60
-"""Characters of an error row's kind."""
+"""Maximum length of an error row's kind, in characters."""
 
 
 class RowError(CurationError):
@@ -89,7 +89,7 @@ class RowError(CurationError):
 
     @property
     def has_kind(self) -> bool:
-        """Whether the message starts with a kind: a short word that can be counted by, not the row's own text."""
+        """Whether the message starts with a kind: a short identifier to count rows by, not text of the row."""
         return self.kind != str(self) and len(self.kind) <= LONGEST_KIND and self.kind.isidentifier()
 
 
@@ -98,21 +98,21 @@ class RunFailedError(CurationError):
 
 
 class ShiftError(CurationError):
-    """A pool differs clearly from the rows that trust was fitted on, and nothing may be written then (exit code 3)."""
+    """A pool differs clearly from the rows that trust was fitted on, so nothing may be written (exit code 3)."""
 
     exit_code = 3
 
 
 class TrainingError(RunFailedError):
-    """A training met what every further try would meet, in all its workers together: it is not tried again."""
+    """A training failed in all its workers in a way that would recur, so it is not tried again."""
 
 
 class CommitError(CurationError):
-    """The store refused or lost a commit, or rows in and rows out differ."""
+    """The store refused or lost a commit, or the numbers of rows read and written differ."""
 
 
 def describe_file_error(error: OSError) -> str | None:
-    """Return an error about one file in our words; ``None`` where it names none."""
+    """Return a message for the user about an error of one file, or ``None`` if the error names no file."""
     path = error.filename2 or error.filename
     return None if path is None else f"{path}: {error.strerror}; mend it, or move it away"
 
@@ -134,19 +134,19 @@ _PANIC = "PanicException"
 
 
 def get_error_kind(problem: str) -> str:
-    """Return the part of a row's problem before the first colon (:class:`RowError`)."""
+    """Return the kind of a row's problem (:class:`RowError`): its text before the first colon."""
     return problem.partition(":")[0]
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether Rust code ended by a panic, as Lance's does on some damaged files: it is no ``Exception``."""
+    """Return whether an error is a panic of Rust code (no ``Exception``), as Lance raises on some damaged files."""
     return type(error).__name__ == _PANIC
 
 
 def describe_lance_error(error: BaseException) -> str | None:
-    """Return an error of Lance in our words, without its compiler's paths; ``None`` for an error of another origin.
+    """Return a message for the user about an error of Lance, without source paths; ``None`` for any other error.
 
-    What the store says (e.g. a full disk) is left as it is.
+    A message of the store (e.g. of a full disk) is kept as it is.
     """
     text = " ".join(str(error).split())
     if is_panic(error) or _PANIC in text:

@@ -1,7 +1,7 @@
-"""Features: optional parts of a run that own all that they have: a section, stages, numbers, a part of the report.
+"""Features: optional parts of a run, each with its own section, stages, numbers and part of the report.
 
 A feature is one folder or module with a :class:`Feature`, and one line of ``OURS``; an installed package adds one by an
-entry point of the group ``curation.features``. The core finds all of them here, and imports none by its own name. A
+entry point of the group ``curation.features``. The core finds features here and imports none of them by name. A
 feature's key in the configuration is its name.
 """
 
@@ -31,49 +31,49 @@ class Feature:
     """
 
     section: str
-    """The class of its section of the configuration, a ``curation.config.base.Section``."""
+    """The class of the feature's section of the configuration, a ``curation.config.base.Section``."""
     title: str = ""
     """The heading of its part of the report."""
     is_on: bool = False
-    """Whether it is on in a run whose configuration leaves its key out, with the section's defaults."""
+    """Whether a run whose configuration omits the feature's key has the feature, with the section's defaults."""
     needs: tuple[str, ...] = ()
-    """Names of what a run must have, of ``curation.config.limits.CAPABILITIES``."""
+    """Names of the capabilities that a run must have (``curation.config.limits.CAPABILITIES``)."""
     problems: str | None = None
-    """A function of the run's configuration and the section: it yields what does not go with the feature, and the
-    mend; such a run is refused."""
+    """A function of the run's configuration and the section that yields the conflicts with the feature, each with its
+    fix; a run with a conflict is refused."""
     warnings: str | None = None
-    """Such a function that yields what can hardly be meant."""
+    """A function of the same arguments that yields warnings of settings that are probably unintended."""
     require: str | None = None
-    """A function of the section, called before a run begins: it raises ``ConfigError`` if this machine lacks something
-    that the feature needs."""
+    """A function of the section that is called before a run begins and raises ``ConfigError`` if this machine lacks
+    something that the feature needs."""
     dtypes: str | None = None
-    """A function of the configuration and the section that yields ``curation.pipeline.outlook.TypedModels``: settings
-    ``auto`` of a type of numbers, of which `curate validate` says what they come to."""
+    """A function of the configuration and the section that yields ``curation.pipeline.outlook.TypedModels``: keys
+    whose number type may be ``auto``; `curate validate` prints the type that is used."""
     columns: str | None = None
-    """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by the column of the scored labels
-    that they become. An arm ranks by such a column with one line, ``curation.arms.Column``."""
+    """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by name of the column that each adds
+    to the scored labels. A line with ``curation.arms.Column`` makes an arm that ranks by such a column."""
     candidates: str | None = None
-    """Stages before selection; their output ``left_out`` is a table (schema ``schemas.LEFT_OUT``) of rows of the pool
-    that arms do not select which rank as the budget's reference arm does."""
+    """Stages before selection; their output ``left_out`` is a table (schema ``schemas.LEFT_OUT``) of pool rows that
+    are not selected by arms with the same ranking as the budget's reference arm."""
     selected: str | None = None
     """Stages after selection."""
     analysis: str | None = None
-    """Stages over a finished run, which ``curate analyze`` does."""
+    """Stages over a finished run, which ``curate analyze`` runs."""
     check: str | None = None
-    """A function of the run's configuration and the section: it yields, in words, what of the analysis is left out, or
-    refuses the run."""
+    """A function of the run's configuration and the section that yields a sentence on each part of the analysis that is
+    omitted, or refuses the run."""
     numbers: str | None = None
-    """A function from outputs by name (of ``columns`` those of the pool) to the JSON that metrics.json and the report
-    have under ``features``; unset, outputs that are JSON."""
+    """A function from outputs by name (for ``columns``, those of the pool) to the JSON under ``features`` in
+    metrics.json and the report; by default, the outputs that are JSON."""
     page: str | None = None
-    """A Jinja template for the report's page, as ``package:file``, with its numbers (``found``) and ``figures``."""
+    """A Jinja template for the report, as ``package:file``; it gets the numbers (``found``) and ``figures``."""
     figures: str | None = None
     """A function from the numbers and a prefix of ids to SVG by name."""
     lines: str | None = None
     """A function from the numbers to lines for the terminal."""
     publish: str | None = None
-    """A function of the section, the report's content and the run directory, called when the report is written: it
-    yields a sentence on each thing that failed, which does not fail the run."""
+    """A function of the section, the report's content and the run directory, called when the report is written. It
+    yields a sentence on each failure, which does not fail the run."""
 
 
 _FOUND = Registry("feature", {}, make_instance_check(Feature))
@@ -81,10 +81,10 @@ _FOUND = Registry("feature", {}, make_instance_check(Feature))
 
 @cache
 def features() -> Mapping[str, Feature]:
-    """Return all features by name; an installed package takes no name of ours.
+    """Return all features by name; a feature of an installed package cannot replace one of ``OURS``.
 
     Raises:
-        ConfigError: an installed package names one that is not there.
+        ConfigError: an entry point of an installed package does not lead to a feature.
     """
     found = {}
     for name, path in {**find_installed(GROUP), **OURS}.items():
@@ -96,10 +96,10 @@ def features() -> Mapping[str, Feature]:
 
 
 def sections(taken: Set[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the type and the default of each feature's key in the configuration, which has the keys ``taken``.
+    """Return the type and the default of each feature's key in the configuration, whose other keys are ``taken``.
 
     Raises:
-        ConfigError: a feature of an installed package has one of these for its name.
+        ConfigError: a feature has the name of a key in ``taken``.
     """
     if both := sorted(taken & features().keys()):
         raise ConfigError(f"entry point {both[0]} of {GROUP}: every run has a key of that name; rename the feature")
@@ -108,20 +108,20 @@ def sections(taken: Set[str]) -> dict[str, tuple[Any, Any]]:
 
 
 def active(config: object) -> Iterator[tuple[str, Feature, Any]]:
-    """Yield the features that a run's configuration has, by name, with their sections."""
+    """Yield the name, the feature and the section of each feature that a run's configuration has."""
     for name, feature in features().items():
         if (section := getattr(config, name, None)) is not None:
             yield name, feature, section
 
 
 def parts(config: object, part: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:
-    """Yield the functions that a run's features have for a part, by feature, each with its section."""
+    """Yield the name, the function for ``part`` and the section of each feature of a run that has such a function."""
     for name, feature, section in active(config):
         if (path := getattr(feature, part)) is not None:
             yield name, load_code(path), section
 
 
 def iter_found(config: object, part: str) -> Iterator[Any]:
-    """Yield what a part's functions of a run's configuration and a section find, for all of its features."""
+    """Yield all that the functions of a run's features for ``part`` yield, given the configuration and the section."""
     for _, find, section in parts(config, part):
         yield from find(config, section)

@@ -33,9 +33,9 @@ def derive(seed: int, purpose: str) -> int:
 
 
 def draw_by_hash(row_ids_N: Int64s, num: int, seed: int) -> Int64s:
-    """Return a draw of at most ``num`` of the ids, int64 [M] in the order of their hashes.
+    """Return the at most ``num`` ids with the smallest hashes, int64 [M] in the order of their hashes.
 
-    Draws of two sets share the ids that both sets have, as far as they reach.
+    So draws from two overlapping sets share many ids.
     """
     ids_N = np.asarray(row_ids_N, dtype=np.int64)
     drawn_M: Int64s = ids_N[np.argsort(hash64(ids_N, seed), kind="stable")[:num]]

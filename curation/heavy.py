@@ -1,4 +1,4 @@
-"""Heavy modules, each imported when something of it is first used.
+"""Heavy modules, each imported on first use.
 
 Modules that describe a run, or that the command line loads, reach them through here, so that ``curate --help`` and a
 finished run answer without them. A module that only workers load imports them at its top.
@@ -12,7 +12,7 @@ from curation.activity import doing
 
 
 class Lazy:
-    """A module that is imported when one of its names is asked for."""
+    """A module that is imported when one of its names is first used."""
 
     def __init__(self, module: str) -> None:
         self._module = module

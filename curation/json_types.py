@@ -6,4 +6,4 @@ from typing import Any
 Json = dict[str, Any]
 """An object of JSON, values of any type by name."""
 JsonView = Mapping[str, Any]
-"""An object of JSON that is only read."""
+"""A read-only object of JSON."""

@@ -1,6 +1,6 @@
-"""Names of columns of a labels table: numbers that each has, and what only some domains have.
+"""Names of columns of a labels table: numbers that every table has, and those that only some domains have.
 
-Those of some domains are labels made elsewhere, and both orders.
+The latter are numbers that came with labels made elsewhere, and those of pairs asked about in both orders.
 """
 
 import re
@@ -26,39 +26,39 @@ LabelNumber = Literal[
     "num_output_tokens",
     "truncated",
 ]
-"""A number of a row that each labelling stores (``curation.tables.schemas.make_completions_schema`` says what it
-means)."""
+"""The name of a number that every labelling stores for each row; ``curation.tables.schemas.make_completions_schema``
+describes them."""
 
 _PREFIX = "given_"
 WEAK_COMPLETION = "weak_completion"
-"""A column of an examples table: the completion that came with a row."""
+"""The column of an examples table with the completion that came with each row."""
 
 
 ORDER_AGREEMENT = "order_agreement"
-"""A number of pairs of answers that are asked about in both orders (``curation.tables.schemas.make_labels_schema``)."""
+"""The column with the agreement of a pair's answers in both orders (``curation.tables.schemas.make_labels_schema``)."""
 ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS = "order_prompt_tokens", "order_output_tokens"
-"""The tokens that the second order of such a pair took; no trust function reads them."""
+"""Columns with the tokens that the question in the second order took; no trust function reads them."""
 ORDER_COLUMNS = (ORDER_AGREEMENT, ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS)
 
 
 def make_given_column(name: str) -> str:
     """Return the column of a number that came with labels made elsewhere, by its name in the source: ``given_<name>``.
 
-    Signs that are no letter, digit or underscore become underscores, since in Lance a dot leads into a column.
+    Characters other than letters, digits and underscores become underscores, since Lance reads a dot as nesting.
     """
     return _PREFIX + re.sub(r"\W", "_", name)
 
 
 def is_given(column: str) -> bool:
-    """Return whether a column's name is of :func:`make_given_column`'s form, as is the arm that ranks by it."""
+    """Return whether the name of a column, or of an arm that ranks by it, is one of :func:`make_given_column`."""
     return column.startswith(_PREFIX) and column != _PREFIX
 
 
 def is_from_domain(column: str) -> bool:
-    """Return whether a number of labels follows from the domain: a given one, or the agreement of both orders."""
+    """Return whether only some domains have a column: that of a given number, or the agreement of both orders."""
     return column == ORDER_AGREEMENT or is_given(column)
 
 
 def describe_column(column: str) -> str:
-    """Return the column in words: ``given confidence``."""
+    """Return the name of a column in words, e.g. ``given confidence``."""
     return column.replace("_", " ")

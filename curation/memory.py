@@ -1,4 +1,4 @@
-"""Memory: how much this process may use, and giving freed memory back to the system, which glibc keeps by default."""
+"""The memory that this process may use, and the return of freed memory, which glibc keeps by default, to the system."""
 
 import ctypes
 import os
@@ -13,14 +13,14 @@ ROOT = Path("/")
 
 
 class Memory(NamedTuple):
-    """Bytes that this process may use."""
+    """The memory that this process may use, in bytes."""
 
     total: int
     free: int
 
 
 def read_usable_memory(root: Path = ROOT) -> Memory:
-    """Return the memory of the machine, or what the control groups (cgroup v1 or v2) of this process leave of it.
+    """Return the memory of the machine within the limits of this process's control groups (cgroup v1 or v2).
 
     A limit holds for a group and all groups in it, so those from this process's own up to the top are read. Files that
     the group's processes have read count as free, as they do on a machine.
@@ -38,7 +38,7 @@ def read_usable_memory(root: Path = ROOT) -> Memory:
 
 
 def _iter_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use of each control group of this process that has a limit."""
+    """Yield the limit and the use of each control group of this process that has a limit."""
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -60,7 +60,7 @@ def _iter_limits(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _read_number(path: Path) -> int | None:
-    """Return the number in a file; None where there is none, as ``max`` for no limit."""
+    """Return the number in a file, or None if the file is missing or has no number, e.g. ``max`` for no limit."""
     try:
         text = path.read_text().strip()
     except OSError:
@@ -77,14 +77,14 @@ def _read_statistic(path: Path, name: str) -> int:
 
 
 def trim() -> None:
-    """Give back what lies free in the heaps of all threads, some milliseconds' work."""
+    """Return the free memory in the heaps of all threads to the system, which takes some milliseconds."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 def give_back() -> None:
-    """Let each buffer of at least ``LARGE`` bytes be a mapping of its own, which is gone when it is freed.
+    """Make malloc map each buffer of at least ``LARGE`` bytes by itself, so that freeing it frees its memory.
 
     By default glibc raises that limit up to 32 MiB as such buffers are freed. Later ones then lie in the heaps of its
     threads, whose holes stay resident: a driver that read columns of 10^7 rows kept some 200 MB of them. New mappings

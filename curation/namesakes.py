@@ -1,9 +1,9 @@
-"""Modules of a user's own with the name of a package here, or of an installed one: on no process do they hide it.
+"""Keeps a user's modules from hiding packages of the same name, ours or installed ones, in any process.
 
 Two packages of this project have common names, ``train`` and ``tune``: a ``train.py`` in the folder where a command is
 given must not take their place. Ray puts the driver's working directory before all other places where its workers look
-for modules, so a ``datasets.py`` there would hide the library on the workers alone. Here the driver and the workers
-look in the same order.
+for modules, so a ``datasets.py`` there would hide the library on the workers alone. This module makes the driver
+and the workers look in the same order.
 """
 
 import os
@@ -24,7 +24,7 @@ HOME = Path(os.path.abspath(__file__)).parents[1]
 
 
 class _Behind(MetaPathFinder):
-    """Keeps a folder behind all other places: Ray puts it before them when a worker's first task arrives."""
+    """A finder that keeps a folder last on ``sys.path``, since Ray puts it first when a worker's first task arrives."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class _Behind(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Put the folder behind the others, and find nothing."""
+        """Move the folder to the end of ``sys.path``, and find nothing."""
         if self._folder in sys.path and sys.path[-1] != self._folder:
             sys.path.remove(self._folder)
             sys.path.append(self._folder)
@@ -61,9 +61,9 @@ def claim() -> None:
 
 
 def make_sender() -> Callable[[], None] | None:
-    """Return a function, to be pickled, by which a worker of Ray finds modules as this process does.
+    """Return a picklable function that makes a worker of Ray find modules as this process does.
 
-    ``None`` if nothing in the working directory would hide a module from workers.
+    Return ``None`` if nothing in the working directory would hide a module from workers.
     """
     folder = os.path.abspath(os.curdir)
     paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]

@@ -1,10 +1,9 @@
-"""Modules of a user's own that lie beside a configuration file: found by name, on the driver and on Ray's workers.
+"""Finds a user's modules that lie beside a configuration file, on the driver and on Ray's workers.
 
-Only a command that is given the file looks there, and nothing else in the folder comes into reach: Python asks every
-other place first, so that a ``json.py`` hides no installed module; a module is found only if the configuration names
-it (``module:NAME``), or one that was found imports or names it; and no metadata there passes for an installed package.
-So the folder cannot stand on ``sys.path``. Ray sends the modules to its workers (``py_modules``): other nodes need not
-have the folder.
+Only a command that is given the file looks there. Python looks in every other place first, so that a ``json.py`` hides
+no installed module. A module is found only if the configuration names it (``module:NAME``), or a module found before
+imports or names it. No metadata in the folder counts as an installed package. For these rules the folder cannot be on
+``sys.path``. Ray sends the modules to its workers (``py_modules``), so that other nodes need not have the folder.
 """
 
 import ast
@@ -23,14 +22,14 @@ _NAMED = re.compile(r"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*")
 
 
 class _Finder(MetaPathFinder):
-    """The wanted modules of a folder, whose ``files`` are by their names; of a package its ``__init__.py``."""
+    """A finder of a folder's requested modules; ``files`` maps their names to files (``__init__.py`` of packages)."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.files: dict[str, Path] = {}
 
     def want(self, module: str) -> None:
-        """Let a module be found, and what it imports or names, as far as it lies in the folder and nowhere else."""
+        """Make a module, and those that it imports or names, be found if they lie in the folder and nowhere else."""
         wanted = [module.partition(".")[0]]
         while wanted:
             top = wanted.pop()
@@ -45,7 +44,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where a module is, if it is wanted."""
+        """Return the spec of a requested module, or None for any other one."""
         return spec_from_file_location(fullname, self.files[fullname]) if fullname in self.files else None
 
 
@@ -53,7 +52,7 @@ _finder: _Finder | None = None
 
 
 def search_beside(path: str) -> None:
-    """Find modules beside this configuration file from now on, in place of those beside an earlier one."""
+    """Find modules beside a configuration file from now on, and no longer those beside an earlier one."""
     global _finder
     if "://" in path:
         return
@@ -70,7 +69,7 @@ def import_own_module(name: str) -> ModuleType:
     """Return the module of that name, also from beside the configuration.
 
     Raises:
-        ImportError: there is none; it imports what is not there, or it is no Python.
+        ImportError: the module or one that it imports does not exist or has invalid syntax.
     """
     if _finder is not None:
         _finder.want(name)
@@ -81,7 +80,7 @@ def import_own_module(name: str) -> ModuleType:
 
 
 def suggest_mend(name: str, error: BaseException) -> str:
-    """Return the mend where ``module:NAME`` was not found; "" where the module is there and something else is wrong."""
+    """Return the fix if the module of ``module:NAME`` does not exist, or "" if an error has another cause."""
     top = name.partition(":")[0].partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or error.name != top:
         return ""
@@ -92,7 +91,7 @@ def suggest_mend(name: str, error: BaseException) -> str:
 
 
 def list_sent_files() -> list[str]:
-    """Return files and package folders of the modules wanted until now, for the ``py_modules`` of Ray's runtime_env."""
+    """Return files and package folders of the modules requested so far, for the ``py_modules`` of Ray's runtime_env."""
     files = {} if _finder is None else _finder.files
     return [str(file.parent if file.name == "__init__.py" else file) for file in files.values()]
 

@@ -1,4 +1,4 @@
-"""Credentials in text: a URL's password or signature, found and hidden.
+"""Finds and hides credentials in text: a URL's password or signature.
 
 What is printed, logged or written to a run directory passes through :func:`redact_text`; in a configuration
 :func:`iter_secrets` finds what must not be there at all.
@@ -26,7 +26,7 @@ def redact_text(text: str) -> str:
 
 
 def redact_value(value: object) -> Any:
-    """Return a JSON value whose texts are :func:`redact_text`."""
+    """Return a JSON value with :func:`redact_text` applied to all its strings."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def redact_value(value: object) -> Any:
 
 
 def iter_secrets(value: object, at: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a mapping that hold a credential: in a URL, or by their own name."""
+    """Yield the dotted keys of a mapping whose value is a credential, by a URL in it or by the key's name."""
     if isinstance(value, str) and (redact_text(value) != value or (value and _KEY.search(at.rpartition(".")[2]))):
         yield at
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""References that stages pass to each other: pinned, hashable, JSON.
+"""References that stages pass to each other; they are pinned, hashable and convertible to JSON.
 
 A reference never holds data. Equal references mean equal bytes, so that the manifest can fingerprint them.
 """
@@ -16,7 +16,7 @@ Leaf = TypeVar("Leaf")
 
 @dataclass(frozen=True, kw_only=True)
 class Ref:
-    """Fields of all references."""
+    """The base class of all references."""
 
     def to_json(self) -> Json:
         """Return the reference as a JSON object."""
@@ -24,7 +24,7 @@ class Ref:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
-        """Return the inverse of :meth:`to_json`."""
+        """Return the reference that :meth:`to_json` converted to ``value``."""
         return cls(**value)
 
 
@@ -48,10 +48,10 @@ class ModelRef(Ref):
     revision: str | None = None
     adapter: str | None = None
     code: str | None = None
-    """The commit (hub id) or digest (directory) of the model's own Python code that may run; None: none may."""
+    """The commit (hub id) or digest (directory) of the model's own Python code that may run, or None if none may."""
 
     def to_json(self) -> Json:
-        """Return the reference as a JSON object; without ``code`` where there is none, which most models have not."""
+        """Return the reference as a JSON object, which omits ``code`` if it is None."""
         return {name: value for name, value in asdict(self).items() if name != "code" or value is not None}
 
 
@@ -81,7 +81,7 @@ def iter_table_refs(value: object) -> Iterator[TableRef]:
 
 
 def iter_leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
-    """Yield the values of that type in mappings, lists, tuples and dataclasses, at any depth."""
+    """Yield the values of type ``kind`` in mappings, lists, tuples and dataclasses, at any depth."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, Mapping):
@@ -97,7 +97,7 @@ def iter_leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
 def as_json(value: object) -> Any:
     """Return outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
 
-    An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
+    A trailing underscore of a NamedTuple's field, which avoids a keyword of Python, is dropped.
     """
     if isinstance(value, Ref):
         return value.to_json()
@@ -122,7 +122,7 @@ def fingerprint(value: object) -> str:
 
 
 class ListDigest:
-    """:func:`fingerprint` of a list that is never held: its items are given in order, some at a time."""
+    """The :func:`fingerprint` of a list whose items are given in order, some at a time, and are not kept."""
 
     def __init__(self) -> None:
         self.num_items = 0

@@ -1,8 +1,8 @@
-"""Registries: what can be added to a run as one new file and one line, found by name.
+"""Registries of parts that can be added to a run by one new file and one line, and are found by name.
 
 An entry declares what the part is, what it reads and where its code is (``module:Name``). It is light, so that a
-configuration can be checked without Ray, torch or transformers. ``module:NAME`` in place of a name is an entry that
-stands in a module of the user's own; a package that is installed can give it a name by an entry point.
+configuration can be checked without Ray, torch or transformers. ``module:NAME`` in place of a name refers to an entry
+in a user's module; an installed package can give such an entry a name by an entry point.
 """
 
 import difflib
@@ -23,7 +23,7 @@ def load_code(path: str) -> Any:
     """Return the class, function or constant that ``module:Name`` names.
 
     Raises:
-        ImportError, AttributeError, ValueError: there is none.
+        ImportError, AttributeError, ValueError: the path names nothing that exists.
     """
     module, _, name = path.partition(":")
     return getattr(own_modules.import_own_module(module), name)
@@ -36,10 +36,10 @@ def find_installed(group: str) -> Mapping[str, str]:
 
 
 def check_options(key: str, function: Callable[..., Any], *arguments: object, **options: object) -> None:
-    """Refuse settings of a user that a class or function does not take.
+    """Raise if a class or function does not take a user's settings for it.
 
     Raises:
-        ConfigError: names the ``key`` of the configuration where they stand.
+        ConfigError: it does not; the message names the ``key`` of the settings in the configuration.
     """
     try:
         inspect.signature(function).bind(*arguments, **options)
@@ -54,8 +54,8 @@ class Registry(Mapping[str, T], Generic[T]):
     Args:
         what: an entry in words, e.g. ``arm``.
         entries: by name.
-        accept: the entry that a constant of a user's module stands for, from its path and value; raises ``TypeError``
-            where it is none.
+        accept: a function that returns the entry for a constant of a user's module, given its path and value, or raises
+            ``TypeError``.
         groups: the entry points in which installed packages name further entries, as ``name = "module:NAME"``.
     """
 
@@ -110,7 +110,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def make_instance_check(kind: type[T]) -> Callable[[str, Any], T]:
-    """Return a function for ``accept`` that takes constants of one type."""
+    """Return an ``accept`` of :class:`Registry` that takes constants of one type as entries."""
 
     def accept(path: str, found: object) -> T:
         if not isinstance(found, kind):
@@ -122,7 +122,7 @@ def make_instance_check(kind: type[T]) -> Callable[[str, Any], T]:
 
 @dataclass(frozen=True)
 class Method:
-    """How students are trained (``student.method``)."""
+    """A method of training students (``student.method``)."""
 
     config: str
     """The method's section of the configuration, a ``curation.config.StudentConfig``, as ``module:Class``."""
@@ -132,9 +132,9 @@ class Method:
     """Arguments beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows, and ``examples``, the table
     of the pool's rows."""
     learns: Literal["completions", "labels", "pairs"] = "completions"
-    """The part of a selected row that it learns from beside the prompt. Of labels alone, gold arms need no rollouts,
-    and only prompts are measured by ``student.max_length``. Of pairs, its rows are prompts with a chosen and a rejected
-    answer (``schemas.PREFERENCES``), and base and students are tested by which answer they find likelier."""
+    """The part of a selected row that it learns from beside the prompt. With labels, gold arms need no rollouts, and
+    ``student.max_length`` limits only prompts. With pairs, rows are prompts with a chosen and a rejected answer
+    (``schemas.PREFERENCES``), and base and students are tested by which answer they find likelier."""
 
 
 METHODS: Registry[Method] = Registry(
@@ -154,7 +154,7 @@ METHODS: Registry[Method] = Registry(
 
 @dataclass(frozen=True)
 class Budget:
-    """How many rows every arm selects (a key of ``selection.budget``)."""
+    """A rule for the number of rows that every arm selects (a key of ``selection.budget``)."""
 
     counted_by: str
     """A class with the member ``count`` of ``curation.selection.budget.BudgetRule``, as ``module:Class``."""
@@ -162,7 +162,7 @@ class Budget:
     """Fields of ``curation.selection.budget.Pool`` that it reads beside the number of rows; ``right`` makes it an
     oracle."""
     keys: tuple[str, ...] | None = None
-    """The keys of ``selection.budget`` that its class takes; unset, what stands under its own name."""
+    """The keys of ``selection.budget`` that its class takes; by default, those under the rule's own name."""
 
 
 _BUDGETS = "curation.selection.budget"
@@ -184,24 +184,24 @@ BUDGETS: Registry[Budget] = Registry(
 
 @dataclass(frozen=True)
 class Backend:
-    """How models answer (``teacher.backend``)."""
+    """A backend by which models answer (``teacher.backend``)."""
 
     made_by: str
     """A class with the members of ``curation.teachers.Teacher``, as ``module:Class``."""
     weights: bool = True
-    """It needs a model; one that needs none is asked for the width of its states (``width``, a static method)."""
+    """Whether it needs a model; if not, its static method ``width`` gives the width of its states."""
     calls: int = 1
-    """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
+    """Number of simultaneous calls of ``label`` that keep a teacher busy: above 1 if they share its batches."""
     replaceable: bool = True
-    """A process can give up such a teacher for another one; an engine that keeps its memory ends with its process."""
+    """Whether a process can replace such a teacher by another one; false for an engine that never frees its memory."""
     all_cores: bool = False
-    """Without a GPU, an actor takes all the cores that its node has for it, unless ``num_cpus`` says otherwise."""
+    """Whether an actor without a GPU takes all the cores that its node has for it, unless ``num_cpus`` is set."""
     asks: bool = True
-    """It asks a model, or takes as long as one; else there is no speed to probe."""
+    """Whether it asks a model or takes as long as one; otherwise there is no speed to probe."""
     probe_rows: int | None = None
-    """The rows that a forecast asks it, unless more are wanted, where each is paid for."""
+    """Default number of rows that a forecast asks, for a backend where each row is paid for."""
     fed_twice: int = 0
-    """Tokens of a prompt that passes a first cut which are fed again, at most: a block of a prefix cache."""
+    """Maximum number of prompt tokens that are fed again if a row passes a first cut: a block of a prefix cache."""
 
 
 BACKENDS: Registry[Backend] = Registry(
@@ -224,13 +224,13 @@ class Reader:
     """A format of source files (``sources.NAME.format``)."""
 
     made_by: str | None
-    """A class with the members of ``curation.sources.readers.Reads``, as ``module:Class``; ``None``: one of ours."""
+    """A class with the members of ``curation.sources.readers.Reads``, as ``module:Class``; ``None`` for ours."""
     endings: tuple[str, ...]
-    """Endings of the names of files in this format, with their dots: ``format: auto`` takes them for it."""
+    """File name endings of this format, with their dots, by which ``format: auto`` recognises it."""
 
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Arrow's names of compressions by the endings of compressed files; JSONL, JSON and CSV are read from them, too."""
+"""Arrow's names of compressions by file name ending; JSONL, JSON and CSV files may be compressed so."""
 
 
 def _list_endings(*endings: str) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ READERS: Registry[Reader] = Registry(
 
 
 def _accept_path(path: str, found: object) -> str:
-    """Return a form of one's own as its path."""
+    """Return the path of a user's form, which must have the methods ``fits`` and ``read``."""
     if not callable(getattr(found, "read", None)) or not callable(getattr(found, "fits", None)):
         raise TypeError("it has no methods fits and read")
     return path
@@ -270,7 +270,7 @@ FORMS: Registry[str | None] = Registry(
     groups=("curation.forms",),
 )
 """Forms of rows (``sources.NAME.form``) by name: a class with the members of ``curation.sources.forms.Form``, as
-``module:Class``; ``None``: columns as they stand."""
+``module:Class``, or ``None`` for columns as they stand."""
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",

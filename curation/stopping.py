@@ -22,11 +22,11 @@ Result = TypeVar("Result")
 LOOK_SECONDS = 0.2
 """The interval at which a wait checks whether it was stopped."""
 LIMIT_SECONDS = 28.0
-"""A command that has not ended so long after a signal is ended as it is; what is committed stays."""
+"""Seconds after a signal at which a command that has not ended is ended at once; what is committed stays."""
 
 
 class Stopped(BaseException):
-    """The work of this thread is to end; like KeyboardInterrupt, it is not an error of a stage."""
+    """A request to end the work of this thread; like KeyboardInterrupt, it is not an error of a stage."""
 
 
 class _Own(threading.local):
@@ -34,7 +34,7 @@ class _Own(threading.local):
 
     event: threading.Event | None = None
     is_raised = False
-    """Whether :func:`check` has raised: what cleans up afterwards may look again."""
+    """Whether :func:`check` has raised; it does so only once, so that cleanup may call it again."""
     is_deferred = False
 
 
@@ -45,7 +45,7 @@ def check() -> None:
     """Raise ``Stopped`` if the work of this thread is to end.
 
     Raises:
-        Stopped: it is, and this was not raised before. Threads that nothing stops never raise.
+        Stopped: this thread's event is set, and this was not raised before.
     """
     if _own.event is not None and _own.event.is_set() and not _own.is_raised:
         _own.is_raised = True
@@ -53,7 +53,7 @@ def check() -> None:
 
 
 def iter_checked(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items, with a :func:`check` before each: for what a stage computes in its own thread."""
+    """Yield the items, with a :func:`check` before each, for work that a stage does in its own thread."""
     for item in items:
         check()
         yield item
@@ -61,7 +61,7 @@ def iter_checked(items: Iterable[Item]) -> Iterator[Item]:
 
 @contextmanager
 def stopped_by(event: threading.Event) -> Iterator[None]:
-    """Within the context, ``event`` ends the work of this thread."""
+    """End the work of this thread, within the context, once ``event`` is set."""
     before = _own.event, _own.is_raised
     _own.event, _own.is_raised = event, False
     try:
@@ -72,9 +72,9 @@ def stopped_by(event: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Within the context, a signal raises nothing by itself: :func:`check` does, at the latest at the end.
+    """Let a signal within the context raise nothing by itself; :func:`check` raises, at the latest at its end.
 
-    What is raised anywhere in Ray's start could leave a lock locked, and in a stage's record half of the work.
+    An exception at any point of Ray's start could leave a lock locked, and one in a stage's record half of the work.
     """
     before, _own.is_deferred = _own.is_deferred, True
     try:
@@ -85,29 +85,29 @@ def deferred() -> Iterator[None]:
 
 
 class Signals:
-    """The signals that end the work: the first one stops the main thread, further ones are ignored.
+    """A handler of the signals that end the work: the first one stops the main thread, further ones are ignored.
 
-    With a ``farewell`` they end the process: a clock starts with the first one, a second SIGINT ends it at once, and
-    ``farewell`` is called with the first signal before the process is ended from here.
+    With a ``farewell``, the process is ended ``LIMIT_SECONDS`` after the first signal, or at once by a second SIGINT;
+    before that, ``farewell`` is called with the first signal.
     """
 
     def __init__(self, farewell: Callable[[signal.Signals], None] | None) -> None:
         self.first: signal.Signals | None = None
         """The signal that came first."""
         self.event = threading.Event()
-        """Set once a signal has come."""
+        """The event that the first signal sets."""
         self._farewell = farewell
         self.clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
         self.clock.daemon = True
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: set the event and, unless :func:`deferred`, raise as Python does where no stage works.
+        """Handle a signal: set the event and, unless :func:`deferred`, raise an exception.
 
-        Where that is ignored, as in a finaliser, the next :func:`check` raises.
+        If Python ignores the exception, as in a finaliser, the next :func:`check` raises.
 
         Raises:
-            KeyboardInterrupt: it is the first one, SIGINT.
-            Stopped: it is the first one, SIGTERM.
+            KeyboardInterrupt: the first signal is SIGINT.
+            Stopped: the first signal is SIGTERM.
         """
         if self.first is not None:
             if number == signal.SIGINT and self._farewell is not None:
@@ -122,7 +122,7 @@ class Signals:
             raise KeyboardInterrupt if number == signal.SIGINT else Stopped
 
     def end(self) -> None:
-        """End the process by the code of its signal: threads that still wait in C++ would abort a longer way out."""
+        """End the process at once with its signal's exit code: threads that wait in C++ would abort a normal exit."""
         assert self.first is not None, "a signal has come"
         sys.stdout.flush()
         sys.stderr.flush()
@@ -170,9 +170,9 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
 
 
 def wait_for_call(call: Callable[[], Result]) -> Result:
-    """Return what ``call`` returns; ``call`` itself cannot be interrupted, so it runs in a thread of its own.
+    """Return the result of ``call``, which runs in a thread of its own so that the wait for it can be interrupted.
 
-    As a call that waits outside Python, as most of Ray's do, looks at nothing. The thread ends with the process.
+    A call that waits outside Python, as most of Ray's do, cannot be interrupted. The thread is a daemon.
 
     Raises:
         Stopped: the work of the calling thread is to end.
@@ -182,7 +182,7 @@ def wait_for_call(call: Callable[[], Result]) -> Result:
 
 
 def iter_arriving(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items as they arrive, made in a thread of their own.
+    """Yield the items as they arrive; a thread of their own iterates over them.
 
     Raises:
         Stopped: the work of the calling thread is to end.

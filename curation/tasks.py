@@ -12,7 +12,7 @@ from curation.stopping import LOOK_SECONDS, check
 Result = TypeVar("Result")
 
 MAX_RETRIES = 10
-"""How often a task is repeated whose process or node died."""
+"""Maximum number of retries of a task whose process or node died."""
 
 
 def run_in_tasks(
@@ -25,16 +25,16 @@ def run_in_tasks(
 ) -> Iterator[Result]:
     """Yield the results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
 
-    At most three tasks a CPU of the cluster are under way or have a result that is not taken. A wait can be interrupted
+    At most three tasks per CPU of the cluster are submitted whose result is not taken yet. A wait can be interrupted
     (:mod:`curation.stopping`).
 
-    ``beside_actors``: the tasks run while idle actors hold CPUs, maybe all of them, until the driver goes on. A task
-    that asked Ray for a CPU, or a part of one, might wait for ever, also if one was free when it was made: an actor may
-    take it first. So it asks for none, at most one a CPU is under way, and where the cluster has workers the head,
-    which serves all of them, computes none. At worst two processes share a CPU meanwhile.
+    ``beside_actors``: The tasks run while idle actors hold CPUs, maybe all of them, until the driver goes on. A task
+    that requests a CPU, or part of one, might wait for ever, even if one was free when it was submitted: an actor may
+    take it first. So tasks request none, at most one per CPU is submitted, and if the cluster has workers, no task runs
+    on the head, which serves all of them. At worst two processes share a CPU meanwhile.
 
     Raises:
-        UserError: as the function raised it.
+        UserError: the function raised it.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
@@ -58,9 +58,9 @@ HEAD = "node:__internal_head__"
 
 
 def keep_off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
-    """Return the CPUs for tasks that ask for none, and options that keep these off the head if there are other nodes.
+    """Return the number of CPUs for tasks that request none, and options that keep them off the head if possible.
 
-    If the other nodes go, the tasks run on the head all the same.
+    If the cluster has no other node left, the tasks run on the head.
     """
     living = [node for node in nodes if node["Alive"]]
     heads = [node["NodeID"] for node in living if HEAD in node["Resources"]]
@@ -84,7 +84,7 @@ def _wait_for_result(task: "ray.ObjectRef[Result]") -> Result:
 
 
 def find_root_error(error: BaseException) -> BaseException:
-    """Return the error that a function raised in a task; another error of Ray as it is."""
+    """Return the error that a task's function raised; return any other error unchanged."""
     while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error

@@ -1,1 +1,1 @@
-"""Training: takes references and returns references."""
+"""Training of students and trust functions: takes references and returns references."""

@@ -1,4 +1,4 @@
-"""Agreement between the workers of a training; alone, a worker agrees with itself."""
+"""Agreement between the workers of a training; a single worker uses its own values."""
 
 from typing import TypeVar
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def gather_values(value: T) -> list[T]:
-    """Return a value of each worker, by rank; equal in all of them."""
+    """Return the values of all workers, by rank; every worker gets the same list."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return [value]
     found: list[T | None] = [None] * torch.distributed.get_world_size()
@@ -17,7 +17,7 @@ def gather_values(value: T) -> list[T]:
 
 
 def combine_flags(flags: list[bool], device: torch.device) -> list[bool]:
-    """Return each flag: whether it is true in any worker; equal in all of them."""
+    """Return for each flag whether it is true in any worker; every worker gets the same list."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return flags
     found = torch.tensor(flags, dtype=torch.int32, device=device)

@@ -1,4 +1,4 @@
-"""Callbacks beside the steps of a ``transformers.Trainer``: checkpoints are stored elsewhere, progress is reported."""
+"""Callbacks of a ``transformers.Trainer`` that store checkpoints and report progress."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,13 @@ from train.partial import Partial
 log = get_logger(__name__)
 
 CHECKPOINT_SECONDS = 600.0
-"""The longest time between two checkpoints, where the share of the steps asks for none in between."""
+"""Maximum time between two checkpoints, even if the share of steps requires none in between."""
 PREEMPTION_SECONDS = 5.0
-"""The time between two questions whether a node of the workers drains."""
+"""Time between two checks whether a node of the workers drains."""
 
 
 class Kept(Protocol):
-    """Stores a folder of checkpoints so that it outlives the machine."""
+    """A store for a folder of checkpoints that outlives the machine."""
 
     def keep(self, directory: Path) -> None:
         """Store the folder's current content, replacing what was stored before."""
@@ -38,10 +38,10 @@ class Kept(Protocol):
 
 
 def open_partial(output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Partial:
-    """Return the folder of a training that begins or goes on, with what is stored of it; every worker calls this.
+    """Return the folder of a training that begins or resumes, with its stored checkpoints; every worker calls this.
 
-    The first worker readies it; where the workers do not share it (``kept``), each its own. Checkpoints of what learnt
-    something else (``learnt``, JSON) are not used; where the run directory is makes no difference.
+    The first worker prepares it; if the workers do not share it (``kept``), each prepares its own. Checkpoints of other
+    inputs (``learnt``, JSON) are not used; the location of the run directory makes no difference.
     """
     partial = Partial(output, fingerprint(to_record(learnt, run_around(output))))
     if kept is not None:
@@ -52,17 +52,17 @@ def open_partial(output: Path, learnt: Sequence[object], kept: Kept | None, args
 
 
 class TerminatedError(RuntimeError):
-    """SIGTERM reached a worker, and its checkpoint is saved: another process goes on from there."""
+    """A worker received SIGTERM and saved a checkpoint, from which another process can resume."""
 
 
 class Checkpointing(TrainerCallback):
-    """Adds checkpoints by time and before a worker is taken away; seals each one, and removes the one before.
+    """A callback that adds checkpoints by time and before preemption, seals each one and removes the one before.
 
     Leave ``save_total_limit`` of ``TrainingArguments`` unset: it would remove the last good checkpoint too early.
     """
 
     def __init__(self, partial: Partial, kept: Kept | None = None) -> None:
-        """Take ``kept``, which stores checkpoints where the workers do not share the folder of ``partial``."""
+        """Store checkpoints in ``kept``, too, if the workers do not share the folder of ``partial``."""
         self._partial, self._kept = partial, kept
         self._saved = self._asked = time.monotonic()
         self._is_preempted = False
@@ -70,7 +70,7 @@ class Checkpointing(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Ask for a checkpoint where one is due, by the first worker's clock, or where a worker is about to go.
+        """Request a checkpoint if one is due by the first worker's clock, or if a worker is about to be preempted.
 
         Raises:
             CommitError: another driver has the run directory.
@@ -115,10 +115,10 @@ class Checkpointing(TrainerCallback):
 
 
 class Progress(TrainerCallback):
-    """Logs the loss, rows/s and the seconds left at each logging interval, and passes the rows done to ``update``."""
+    """A callback that logs loss, rows/s and seconds left at each logging interval, and passes on the rows done."""
 
     def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
-        """Take ``num_rows``, counted over all epochs."""
+        """Report progress out of ``num_rows``, counted over all epochs."""
         self._name = name
         self._num_rows = num_rows
         self._update = update
@@ -139,7 +139,7 @@ class Progress(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **kwargs: object,
     ) -> None:
-        """Log, and tell the rows done."""
+        """Log the progress, and pass on the rows done."""
         num_steps = state.global_step - self._first_step
         if not state.is_world_process_zero or not logs or "loss" not in logs or not num_steps:
             return

@@ -1,6 +1,6 @@
-"""Combinations of columns, numbers of the answers and members' logits, fitted fold by fold (stacking).
+"""Combinations of columns (numbers of the answers and members' logits) that are fitted fold by fold (stacking).
 
-A labelled row's logit comes from weights that have not seen it; a new row's from weights of all labelled rows. The
+A labelled row's logit comes from weights fitted without it, a new row's from weights fitted on all labelled rows. The
 whole stack or a simpler function is chosen by cross-validation on the labelled rows.
 """
 
@@ -28,22 +28,22 @@ from curation.trust.stacked import Bent, Combination, Logistic, Trees
 
 
 class Candidate(NamedTuple):
-    """A function that may be taken, with its out-of-fold scores."""
+    """A function that may be chosen, with its out-of-fold scores."""
 
     name: str
     """``stacked``, ``fitted_confidence``, or a free signal."""
     combination: Combination
     raw_M: Float64s
-    """The logits of the labelled rows that are used."""
+    """The out-of-fold logits of the M labelled rows."""
 
 
 def choose_candidate(
     simpler: Sequence[Candidate], stacked: Candidate, correct_M: Bools, proof: float
 ) -> tuple[Candidate, Json]:
-    """Return the function that is taken, and why, as JSON.
+    """Return the chosen function, and the reason as JSON.
 
-    The whole stack, unless a simpler function is ahead of it in cross-validated AUC by more than ``proof`` standard
-    errors of the paired difference (DeLong); then the one that is furthest ahead.
+    The whole stack is chosen, unless simpler functions exceed its cross-validated AUC by more than ``proof`` standard
+    errors of the paired difference (DeLong); then the one that exceeds it most.
     """
     taken, most = stacked, 0.0
     found: list[Json] = []
@@ -71,20 +71,20 @@ def choose_candidate(
 
 STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 """Inverse penalties of a logistic regression (scikit-learn's C): prior variances of the weights of columns of deviation
-1. Regressions under all of them are averaged, each as much as its evidence weighs."""
+1. Regressions under all of them are averaged, weighted by their evidence."""
 NUM_LEADS, LEADS = 2, (4.0, 16.0)
-"""The number of free signals, the best by AUC, that lead in turn, and the deviations to which the column of a lead is
-scaled, so that it is penalised less. With few rows the function stays near a lead that the evidence supports; with more
+"""The number of free signals, the best by AUC, that lead in turn, and the deviations to which a lead's column is scaled
+so that it is penalised less. With few rows the function stays near a lead that the evidence supports; with more
 rows it departs from it. No lead, one, three and five, and one deviation for all sets were tried
 (docs/log/experiments.md)."""
 NEGLIGIBLE = 0.05
 """Priors with less than this share of the best one's evidence are left out of an average."""
 LEARNED = 0.1
 """A member's logits of at least this deviation are a column of deviation 1; smaller ones, of a member that has learned
-little, stay as much smaller, as they would be noise of full size otherwise."""
+little, keep their ratio to it, since they would otherwise be noise of full size."""
 LINE_ROWS, BEND_ROWS = 300, 500
-"""From so many labelled rows on a line makes logits those of a probability, and from so many one with bends. Lines
-that draw logits of fewer rows to a constant were tried (100 rows of four sets, 12 to 16 draws): where the teacher is
+"""Minimum numbers of labelled rows for calibrating logits by a line, and by a line with bends. Lines that shrink the
+logits of fewer rows to a constant were tried (100 rows of four sets, 12 to 16 draws): where the teacher is
 hardly better than a guess they gain less in Brier score (.0005) than they lose elsewhere (.002 to .005)."""
 KNEES = (0.5, 0.75)
 """Quantiles of the logits at which a line may bend (docs/log/experiments.md has others, and beta calibration)."""
@@ -100,7 +100,7 @@ class Folded:
         self.num_rows, self.num_folds = len(correct_M), int(fold_M.max()) + 1
 
     def alone(self, name: str, column: str, column_M: Float64s) -> Candidate:
-        """Return one number, by whose order rows rank."""
+        """Return a candidate that ranks rows by one column."""
         filled_M1 = _fill_missing(column_M[:, None])
         model = _average_regressions(filled_M1, self.correct_M, np.ones(1))
         deviation = float(_compute_deviations(filled_M1)[0])
@@ -120,9 +120,9 @@ class Folded:
         rising: Sequence[str],
         num_members: int,
     ) -> Candidate:
-        """Return a logistic regression of the columns, near one of ``leads`` as far as the evidence speaks for it.
+        """Return a logistic regression of the columns, near one of ``leads`` as far as the evidence supports it.
 
-        No weight of the columns ``rising`` is below 0. The last ``num_members`` columns are logits of members.
+        The weights of the columns ``rising`` are not below 0. The last ``num_members`` columns are logits of members.
         """
         scale_K = np.ones(len(names))
         members = slice(len(names) - num_members, None)
@@ -139,7 +139,7 @@ class Folded:
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
 
     def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
-        """Return the columns in boosted trees, with the slope and intercept that their out-of-fold logits need."""
+        """Return boosted trees of the columns, calibrated by the line that fits their out-of-fold logits."""
         filled_MK, out_M = _fill_missing(columns_MK), np.empty(self.num_rows)
         settings = config.model_copy(update={"class_weight": 0.0})
 
@@ -153,7 +153,7 @@ class Folded:
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(out_M))
 
     def _compute_out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Bools], Logistic]) -> Float64s:
-        """Logits [M] of what is fitted on the rows of the other folds, without the level by which those differ."""
+        """Return logits [M] of models fitted on the other folds, without the differences in level between folds."""
         out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
@@ -169,9 +169,9 @@ class Folded:
 def assign_folds(
     row_ids_M: Int64s, correct_M: Bools, folds: int, seed: int, *, cluster_M: Int64s | None = None
 ) -> Int64s:
-    """Return each row's fold, int64 [M]: rows of a class in the order of a seeded hash of their ids, dealt in turn.
+    """Return each row's fold, int64 [M]: rows of a class take folds in turn, in the order of a seeded hash.
 
-    With ``cluster_M`` whole clusters are dealt, so that folds have about as many rows and as many right ones.
+    With ``cluster_M`` whole clusters are assigned, so that folds have about equal numbers of rows and of right rows.
 
     Raises:
         DegenerateSourceError: there are fewer clusters than folds.
@@ -197,9 +197,9 @@ def assign_folds(
 
 
 def fit_rising_line(raw_M: Float64s, correct_M: Bools) -> Bent:
-    """Return the rising line, of many rows with bends, that makes out-of-fold logits those of a probability.
+    """Return the rising line, with bends if there are many rows, that calibrates out-of-fold logits.
 
-    A penalty makes logits too small, and the most trusted rows can be surer than a straight line says.
+    A penalty makes logits too small, and the most trusted rows can be likelier right than a straight line says.
     """
     if len(raw_M) < LINE_ROWS:
         return Bent()
@@ -208,7 +208,7 @@ def fit_rising_line(raw_M: Float64s, correct_M: Bools) -> Bent:
 
 
 def average_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
-    """Return the mean of rising lines with a bend at one of ``KNEES``, weighed by their likelihood, if there is one."""
+    """Return the likelihood-weighted mean of rising lines with a bend at one of ``KNEES``, or None if none rises."""
     found = [fit_line(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
     lines = [line for line in found if line is not None]
     if not lines:
@@ -225,7 +225,7 @@ def average_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
 
 
 def fit_line(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
-    """Return the likeliest line with these knees, ascending, if it rises everywhere."""
+    """Return the likeliest line with these ascending knees, or None if it does not rise everywhere."""
     columns_MK = np.stack([raw_M, *(np.maximum(raw_M - knee, 0) for knee in knees)], axis=1)
     model = LogisticRegression(max_iter=1000).fit(columns_MK, correct_M.astype(int))
     slope, *bends = model.coef_[0].tolist()
@@ -247,7 +247,7 @@ def _compute_deviations(columns_MK: Float64s) -> Float64s:
 
 
 def _fill_missing(columns_MK: Float64s, taken_M: Bools | slice = slice(None)) -> Float64s:
-    """Return the columns with the mean of the rows ``taken_M`` in place of missing values; 0 where those have none."""
+    """Return the columns with missing values replaced by the mean of the rows ``taken_M``, or 0 if those have none."""
     known_MK = ~np.isnan(columns_MK[taken_M])
     mean_K = np.nansum(columns_MK[taken_M], axis=0) / np.maximum(known_MK.sum(axis=0), 1)
     return np.where(np.isnan(columns_MK), mean_K, columns_MK)
@@ -256,9 +256,9 @@ def _fill_missing(columns_MK: Float64s, taken_M: Bools | slice = slice(None)) ->
 def _average_regressions(
     columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int] = (), rising: Sequence[int] = ()
 ) -> Logistic:
-    """Return the mean of logistic regressions under all priors, weighed by their evidence (Bayesian model averaging).
+    """Return the mean of logistic regressions under all priors, weighted by evidence (Bayesian model averaging).
 
-    ``scale_K``: deviations to which the columns are brought; a column of ``leads`` has each of ``LEADS`` in turn.
+    ``scale_K``: deviations to which the columns are scaled; each column of ``leads`` has each of ``LEADS`` in turn.
     ``rising``: columns whose weights are not below 0.
 
     Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
@@ -313,7 +313,7 @@ def fit_rising_regression(
 
 
 def _list_scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:
-    """Return the deviations of columns without a lead, then with each column of ``leads`` as one."""
+    """Return the deviations of the columns without a lead, then with each column of ``leads`` as the lead."""
     is_lead_LK = np.eye(len(scale_K), dtype=np.bool_)[list(leads)]
     return [scale_K, *(np.where(is_lead_K, size, scale_K) for is_lead_K in is_lead_LK for size in LEADS)]
 
@@ -321,7 +321,7 @@ def _list_scales(scale_K: Float64s, leads: Sequence[int]) -> list[Float64s]:
 def log_evidences(columns_MK: Float64s, correct_M: Bools, priors: Sequence[tuple[float, Float64s]]) -> Float64s:
     """Return the log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
 
-    It is that of linear regression on columns of mean 0, whose weights are those of a logistic one times the outcomes'
+    It is that of linear regression on columns of mean 0, whose weights are logistic weights times the outcomes'
     variance. A prior is the variance of a logistic weight and the deviation of each column, float64 [K].
 
     Source: MacKay 1992, "Bayesian Interpolation".

@@ -1,6 +1,6 @@
-"""The course of a fit: its first worker notes the steps done and the validation AUC, and the waiting stage reads them.
+"""The progress of a fit: its first worker writes steps and validation AUC, and the waiting stage reads them.
 
-A fit of several networks one after the other is told as one of all their steps.
+A fit of several networks in turn is reported as one fit of all their steps.
 """
 
 import time
@@ -14,22 +14,22 @@ from curation.telemetry import progress
 from curation.telemetry.standing import Update
 
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
-"""The least time between two notes, in a file system and in an object store."""
+"""Minimum seconds between two notes, in a file system and in an object store."""
 
 
 @dataclass
 class FitCourse:
-    """The place of the notes of one network; pickled to its workers."""
+    """The place for the progress notes of one network; pickled to its workers."""
 
     path: str
     part: int = 0
-    """The number of networks that were fitted before it."""
+    """The number of networks that were fitted before this one."""
     parts: int = 1
     """The number of networks of the fit."""
     _noted: float = field(default=-NOTE_SECONDS)
 
     def note(self, step: int, max_steps: int, auc: float) -> None:
-        """Note an evaluation: the steps done, those that the network may take, and the AUC of the validation rows."""
+        """Note an evaluation: the steps done, the maximum number of steps, and the AUC on validation rows."""
         now, path = time.monotonic(), to_place(self.path)
         pause = REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS
         if step >= max_steps or now - self._noted >= pause:
@@ -44,7 +44,7 @@ _course: ContextVar[FitCourse | None] = ContextVar("_course", default=None)
 
 @contextmanager
 def followed(path: Place, update: Update) -> Iterator[None]:
-    """Within the context, pass what fits note to ``update``; ``path`` is a file that their workers can write."""
+    """Pass the progress of fits within the context to ``update``; ``path`` is a file that their workers can write."""
     token = _course.set(FitCourse(str(path)))
     try:
         with progress.follow(path, update, "steps"):
@@ -56,7 +56,7 @@ def followed(path: Place, update: Update) -> Iterator[None]:
 
 @contextmanager
 def part(index: int, of: int) -> Iterator[None]:
-    """Within the context, fits are the network of this index among ``of`` of one fit."""
+    """Count fits within the context as the network with this index among ``of`` networks of one fit."""
     course = _course.get()
     token = _course.set(None if course is None else replace(course, part=index, parts=of))
     try:
@@ -66,5 +66,5 @@ def part(index: int, of: int) -> Iterator[None]:
 
 
 def get_course() -> FitCourse | None:
-    """Return where fits that are launched now note how far they are; None where nobody asks."""
+    """Return the place where fits launched now note their progress, or None if nobody follows them."""
     return _course.get()

@@ -2,8 +2,8 @@
 
 The loss of a pair is -log sigmoid(beta (r_chosen - r_rejected)), where r is an answer's log-probability, end token
 included, less that under the reference, and a step takes the mean over its pairs. The reference is the base: the model
-without its adapter or, where all weights are trained, a copy that is frozen. It is ours and not TRL's, whose step it
-equals (tests/train/test_dpo.py), so that order of rows, workers and checkpoints are those of the other trainings.
+without its adapter or, where all weights are trained, a copy that is frozen. This is our code
+rather than TRL's, so that row order, workers and checkpoints are those of the other trainings; its step equals TRL's.
 
 Shapes: B pairs of a batch, whose 2B sequences are the chosen ones and then the rejected ones; T tokens of the longest,
 K last positions, V words of the vocabulary.
@@ -46,19 +46,19 @@ def prefer(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> Tra
 
 
 class Preferences:
-    """Learns to prefer each pair's chosen answer (:class:`train.epochs.RowObjective`)."""
+    """The objective of preferring each pair's chosen answer (:class:`train.epochs.RowObjective`)."""
 
     def __init__(self, config: DpoConfig) -> None:
         self._config = config
         self._reference: Any = None
 
     def source(self, rows: TableRef, tokenizer: Any) -> PreferenceSource:
-        """Return prompts with two answers each."""
+        """Return the rows: prompts with two answers each."""
         config = self._config
         return PreferenceSource(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
-        """Keep a frozen copy as reference where all weights are trained, in the type that is computed in."""
+        """Keep a frozen copy of the model as reference if all weights are trained, in the compute type."""
         if self._config.lora is None:
             self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
             if args.bf16:  # not .to(dtype), which would round buffers, too: the frequencies of positions
@@ -70,15 +70,15 @@ class Preferences:
         return make_pair_batch(rows, pad)
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> "DpoTrainer":
-        """Return the trainer by the loss of preferences."""
+        """Return the trainer with the preference loss."""
         return DpoTrainer(loader, beta=self._config.beta, reference=self._reference, **settings)
 
 
 def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     """Return the batch of :func:`train.sft.collate` for 2B sequences, whose labels are ``targets`` int64 [2B, K].
 
-    ``labels`` int64 [B, 2] has one label a pair after one that is ignored, so that the items of a step are its pairs.
-    A batch of no rows is two sequences of padding, and a pair that is ignored.
+    ``labels`` int64 [B, 2] has for each pair an ignored label and a counted one, so that a step's items are its pairs.
+    A batch of no rows has two sequences of padding and an ignored pair.
     """
     worse: list[TrainingRow] = [{**row, "input_ids": row["rejected"]} for row in rows]
     both = collate([*rows, *worse], pad)
@@ -109,10 +109,10 @@ def compute_preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tens
 
 
 class DpoTrainer(SftTrainer):
-    """Trains on batches of :func:`make_pair_batch`."""
+    """A trainer on batches of :func:`make_pair_batch`."""
 
     def __init__(self, loader: Loader, *, beta: float, reference: Any, **settings: object) -> None:
-        """Take the ``reference`` model to compare with; None: the trained one without its adapter."""
+        """Compare with the ``reference`` model, or if None, with the trained model without its adapter."""
         super().__init__(loader, loss=self._compute_pair_loss, first_step=None, **settings)
         self._beta, self._reference = beta, reference
         self._targets = self._reference_2B = torch.empty(0)
@@ -127,7 +127,7 @@ class DpoTrainer(SftTrainer):
 
     @torch.no_grad()
     def _compute_reference(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the reference's log-probabilities, [2B]; without dropout, as it answers."""
+        """Return the reference's log-probabilities, [2B], computed without dropout."""
         trained: Any = self.accelerator.unwrap_model(self.model)
         model = trained if self._reference is None else self._reference
         read = {name: value for name, value in inputs.items() if name not in ("labels", "row_ids")}

@@ -1,7 +1,7 @@
-"""Trains a model on the rows of a table, epoch after epoch, by an objective; in one or several processes.
+"""Trains a model on the rows of a table for several epochs by an objective, in one or several processes.
 
-The order of rows follows from their ids, their lengths and the seed (``train.stream.Order``), whatever the objective:
-which columns it reads, how it makes a batch of them, and its loss.
+An objective has the columns to read, the batches and the loss. The order of rows depends on their ids, their lengths
+and the seed (``train.stream.Order``), not on the objective.
 """
 
 import math
@@ -42,11 +42,11 @@ class RowObjective(Protocol):
         ...
 
     def prepare(self, model: object, args: TrainingArguments) -> None:
-        """Ready the base before it gets an adapter, or refuse it."""
+        """Prepare the base model before it gets an adapter, or raise if it does not fit."""
         ...
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """Return a micro-batch with ``row_ids`` and ``labels``; a step's items are its labels that are not ignored."""
+        """Return a micro-batch with ``row_ids`` and ``labels``; labels that are not ignored are the items of a step."""
         ...
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> Guarded:
@@ -88,7 +88,7 @@ def train_epochs(
     ``progress`` receives rows done and rows in all, over all epochs.
 
     Raises:
-        SourceError: there are no rows, or none within ``max_length``, or no trust to weight them by.
+        SourceError: there are no rows, none within ``max_length``, or no positive trust to weight them by.
         ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
         ModelError: the base does not load.
         TrainingError: a loss is not finite, or a checkpoint cannot be written.
@@ -142,10 +142,10 @@ def train_epochs(
 
 
 def _check_rows(name: str, survey: Survey, max_length: int) -> None:
-    """Refuse rows of which none is left, or none can be weighed; those that are too long are told.
+    """Raise if no row is left or none can be weighted by trust; log the number of rows that are too long.
 
     Raises:
-        SourceError: with which rule.
+        SourceError: no row is left, or the mean trust is not positive and finite.
     """
     num_rows, num_dropped = len(survey.positions_N), len(survey.dropped_M)
     if num_dropped:

@@ -1,6 +1,6 @@
-"""The fence of a training: its workers leave the run directory alone once another driver has it.
+"""A fence for trainings: their workers stop writing to the run directory once another driver has it.
 
-A driver that is paused for longer than its lease lives, or cut off, does not end its workers. They would train on, and
+A driver that is cut off, or paused for longer than its lease lives, does not end its workers. They would go on and
 write checkpoints and the result where the next driver's training writes. So the first worker reads the lease now and
 then, and again before it writes.
 """
@@ -20,14 +20,14 @@ _loss: CommitError | None = None
 
 
 def find_claim_error(*, read: bool) -> CommitError | None:
-    """Return the error of a directory that another driver has, as it was read last, or with ``read`` as it is now."""
+    """Return the error if another driver has the directory, by the last reading or, with ``read``, by a new one."""
     if read:
         _look()
     return _loss
 
 
 def require() -> None:
-    """Return where the directory is still the driver's that started this training, or was never anybody's.
+    """Raise if another driver than the one that started this training has the run directory.
 
     Raises:
         CommitError: another driver has it.
@@ -38,7 +38,7 @@ def require() -> None:
 
 @contextmanager
 def around(claim: LeaseClaim | None) -> Iterator[None]:
-    """Within the context, this process trains under ``claim``; None: nobody else can have the directory.
+    """Let this process train under ``claim`` within the context; None means that no other driver can take it over.
 
     Raises:
         CommitError: at its start, another driver has the directory.

@@ -1,9 +1,9 @@
 """Group relative policy optimisation (GRPO; Shao et al. 2024, arXiv 2402.03300) on the selected prompts.
 
-The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Ours are the draws (``train.rollouts``,
-``train.rollouts_vllm``), the reward, the order of the rows and what is watched. A batch of prompts gives one optimizer
-step, so answers never come from older weights, and a checkpoint needs none of them. The reward is 1 where the label of
-an answer is the row's selected label.
+The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Our code draws the answers
+(``train.rollouts``, ``train.rollouts_vllm``), rewards them, orders the rows and monitors the training. Each batch of
+prompts gives one optimizer step, so that answers never come from older weights and no checkpoint contains them. The
+reward is 1 if the label of an answer is the row's selected label.
 """
 
 import os
@@ -74,7 +74,7 @@ def train_grpo(
     ``examples`` are the rows of the pool, which the domain reads to grade an answer.
 
     Raises:
-        ConfigError: the batch sizes do not divide, or shards are asked for without GPUs.
+        ConfigError: the batch sizes do not divide, or FSDP is requested without GPUs.
         SourceError, RunFailedError: as :func:`train.student.train_student`.
     """
     count_answer_steps(config, config.num_workers)
@@ -91,7 +91,7 @@ class Questions(NamedTuple):
 
     prompts: Sequence[str]
     labels: Sequence[str | None]
-    """The answers that are rewarded; a row without one stays, for equal numbers of rows in all arms."""
+    """The answers that are rewarded; rows without one are kept, so that all arms have equally many rows."""
     examples: Sequence[JsonView]
     """The rows of the pool, with their ``row_id``."""
 
@@ -108,7 +108,7 @@ def _learn(
 
 
 def count_answer_steps(config: GrpoConfig, num_workers: int) -> int:
-    """Return how many micro-batches of each worker make up the answers to a batch of prompts.
+    """Return the number of micro-batches per worker that make up the answers to a batch of prompts.
 
     Raises:
         ConfigError: the answers are not a multiple of micro-batch times workers.
@@ -202,7 +202,7 @@ def _record(
 
 
 def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
-    """Return the rows that can be learnt from."""
+    """Return the rows whose prompts are short enough as tasks."""
     prompts = questions.prompts
     if not prompts:
         raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
@@ -222,7 +222,7 @@ def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, nam
 
 
 def _shuffle_rows(num_rows: int, num_places: int, seed: int) -> list[int]:
-    """Return the row at each place of the training: shuffled anew for each epoch, one epoch after the other."""
+    """Return the row at each place of the training, shuffled anew for each epoch."""
     epochs = -(-num_places // num_rows)
     rows = np.concatenate([np.random.default_rng([seed, epoch]).permutation(num_rows) for epoch in range(epochs)])
     order: list[int] = rows[:num_places].tolist()
@@ -230,7 +230,7 @@ def _shuffle_rows(num_rows: int, num_places: int, seed: int) -> list[int]:
 
 
 def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:
-    """Return everything that TRL is told. Its own defaults differ from the paper and change with its versions."""
+    """Return all settings for TRL. Its own defaults differ from the paper and change with its versions."""
     accumulation = count_answer_steps(config, count_workers())
     return GRPOConfig(
         **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
@@ -276,9 +276,9 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
 
 
 def _prepare_policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
-    """Return the model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
+    """Return the model without adapters for TRL, which adds any new one itself so that checkpoints load.
 
-    TRL loads the reference of KL from the path of the model's files, so a merged base is written first.
+    TRL loads the KL reference from the path of the model's files, so a merged base is written to a file first.
     """
     if base.adapter is not None:
         merged = folder / "base"

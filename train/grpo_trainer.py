@@ -1,4 +1,4 @@
-"""TRL's GRPO trainer with our draws and rewards, its curves, and what stops it: rewards that teach nothing."""
+"""TRL's GRPO trainer with our draws and rewards, the recorded curves, and an early stop if rewards teach nothing."""
 
 import os
 import warnings
@@ -17,7 +17,7 @@ from train.rollouts import Rollout, Rollouts, Wanted, make_seeds
 from train.trainer import Guarded
 
 NUM_POINTS = 200
-"""Points of a curve in the record; those of more steps are averaged."""
+"""Maximum number of points of a recorded curve; with more steps, blocks of steps are averaged."""
 CURVES = {
     "reward": "reward",
     "right": "right",
@@ -32,16 +32,16 @@ CURVES = {
     "learning_rate": "learning_rate",
     "reward_errors": "reward_errors",
 }
-"""Curves of the record, and the measures of TRL and of :class:`train.grpo_trainer.Game` that they are."""
+"""The measure of TRL or :class:`Game` for each curve of the record, by the curve's name."""
 
 
 def select_steps(log_history: Sequence[Mapping[str, object]]) -> list[JsonView]:
-    """Return the entries of a ``transformers.TrainerState`` that stand for a step each."""
+    """Return the entries of a ``transformers.TrainerState``'s log that each describe a step."""
     return [entry for entry in log_history if "reward" in entry]
 
 
 def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -> str | None:
-    """Return why the training ends early: the last ``patience`` steps taught nothing; ``None`` where they did."""
+    """Return why the training ends early, or ``None`` if any of the last ``patience`` steps taught something."""
     last = history[-config.patience :]
     if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
         return None
@@ -54,7 +54,7 @@ def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -
 
 
 def compute_curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """Return the measures at each step, or the means of equal blocks of steps where there are many."""
+    """Return the measures of each step, or the means of equal blocks of steps if there are more than ``NUM_POINTS``."""
     size = max(1, -(-len(history) // NUM_POINTS))
     blocks = [history[start : start + size] for start in range(0, len(history), size)]
     found: dict[str, list[float | None]] = {"step": [float(block[-1]["step"]) for block in blocks]}
@@ -77,11 +77,11 @@ with warnings.catch_warnings(action="ignore"):  # of versions of vLLM: draws are
 __all__ = ["GRPOConfig", "Game", "Trainer", "Watch"]
 
 MAX_WEIGHT = 2.0
-"""The largest importance weight of a token: the probability of the trained model over that of its draw."""
+"""Maximum importance weight of a token: its probability under the trained model over that of its draw."""
 
 
 class Game:
-    """Answers drawn for a batch and rewarded; each worker has its share of both."""
+    """The answers drawn for a batch and their rewards; each worker has its share of both."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Game:
         return sorted({task.row_id for task, _ in self._played})
 
     def play(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        """Draw answers: TRL's ``rollout_func``. ``prompts`` are places of the training, each ``group_size`` times."""
+        """Draw answers (TRL's ``rollout_func``). ``prompts`` are places of the training, each ``group_size`` times."""
         places = [int(place) for place in prompts]
         tasks = [self._tasks[self._order[place]] for place in places]
         start = trainer.accelerator.process_index * len(prompts)
@@ -118,7 +118,7 @@ class Game:
         }
 
     def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
-        """Return the rewards of the answers just drawn: TRL's reward function."""
+        """Return the rewards of the answers just drawn, as TRL's reward function."""
         tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
         graded = grade(self._domain, tasks, texts, format_reward=self._config.format_reward)
         log_metric("right", float(np.mean([item.right for item in graded])))
@@ -129,11 +129,11 @@ class Game:
 
 
 class Trainer(Guarded, GRPOTrainer):
-    """TRL's trainer, guarded, which measures how far draws are from the model.
+    """TRL's trainer, guarded, which measures how far the draws' probabilities are from the model's.
 
-    Tokens weigh by their importance (Yao et al. 2025, truncated importance sampling): a draw's backend computes its
-    probabilities a little differently. TRL's own weights cost a further forward pass; here the loss's own pass has the
-    log-probabilities, before the advantages are read, as a batch gives one step. KL has no weights, as in TRL.
+    Tokens have importance weights (truncated importance sampling, Yao et al. 2025), since the backend of the draws
+    computes slightly different probabilities. TRL's own weights cost a further forward pass; here the loss's own pass
+    gives the log-probabilities before the advantages are read, as a batch is one step. KL has no weights, as in TRL.
     """
 
     game: Game
@@ -142,7 +142,7 @@ class Trainer(Guarded, GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the loss of a micro-batch, while its inputs are at hand to be weighted."""
+        """Return the loss of a micro-batch, and keep its inputs at hand for the importance weights."""
         self._inputs = dict(inputs)
         loss: torch.Tensor = super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
         self.remember(self.game.row_ids, loss)
@@ -167,7 +167,7 @@ class Trainer(Guarded, GRPOTrainer):
         return found
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log of a step, with the share of groups that have both outcomes."""
+        """Log a step as TRL does, with the share of groups that have both outcomes."""
         flat = self._metrics["train"].pop("frac_reward_zero_std", None)
         if flat:
             logs["mixed_groups"] = 1 - sum(flat) / len(flat)
@@ -175,12 +175,12 @@ class Trainer(Guarded, GRPOTrainer):
 
 
 class Watch(TrainerCallback):
-    """Stops a training whose rewards teach nothing."""
+    """A callback that stops a training whose rewards teach nothing."""
 
     def __init__(self, config: GrpoConfig) -> None:
         self._config = config
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Look at the rewards."""
+        """Stop the training if the last rewards taught nothing."""
         if without_signal(select_steps(state.log_history), self._config):
             control.should_training_stop = True

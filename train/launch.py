@@ -1,8 +1,8 @@
-"""Launches a training loop on the workers that a recipe's section asks for, and restarts it when they die.
+"""Launches a training loop on the workers that the configuration requests, and restarts it when they die.
 
 Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
 (:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the
-same resources use it too. In it the loop runs in Ray Train's local mode and so reads the same context.
+same resources use it too. There the loop runs in Ray Train's local mode and so reads the same context.
 """
 
 import gc
@@ -32,18 +32,18 @@ from curation.tasks import find_root_error
 HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
 CLAIM = "claim"
-"""The task's key with the claim that a worker trains under (``train.fence``), or None."""
+"""The task's key for the claim that a worker trains under (``train.fence``), or None."""
 FOLDER = "folder"
-"""The task's key with the path of the folder of checkpoints, for a loop in a :class:`TrainProcess`."""
+"""The task's key for the path of the folder of checkpoints, for a loop in a :class:`TrainProcess`."""
 
 Loop = Callable[[Json], None]
 
 
 class TrainProcess:
-    """A process that trains one model at a time, several in turn; after it dies a new one starts."""
+    """A process that trains several models in turn; if it dies, a new one starts."""
 
     def __init__(self, config: TrainSection, *, hold_cpus: bool = True) -> None:
-        """Take ``hold_cpus``: Ray keeps its CPUs from others as long as it lives."""
+        """Set whether Ray reserves the process's CPUs as long as it lives (``hold_cpus``)."""
         self._make = ray.remote(_Worker).options(
             **nodes.make_ray_options(config.per_worker if hold_cpus else {**config.per_worker, "CPU": 0}),
             max_restarts=0,
@@ -54,7 +54,7 @@ class TrainProcess:
         """Run ``loop(task)``; if it fails, try again up to ``config.max_failures`` times.
 
         Raises:
-            RunFailedError: it failed more often.
+            RunFailedError: the loop failed more often.
             CommitError: another driver has the run directory.
         """
         for num_failures in range(config.max_failures + 1):
@@ -78,7 +78,7 @@ class TrainProcess:
 
 
 class _Worker:
-    """The work of the process."""
+    """The actor that does the work of a :class:`TrainProcess`."""
 
     def run(self, loop: Loop, task: Json, name: str) -> None:
         """Run a loop as the only worker of a training."""
@@ -97,7 +97,7 @@ _process: ContextVar[TrainProcess | None] = ContextVar("_process", default=None)
 
 @contextmanager
 def trained_in(process: TrainProcess | None) -> Iterator[None]:
-    """Within, launches of one worker use this process, if one is given."""
+    """Let launches of one worker within the context use this process, unless it is None."""
     token = _process.set(process)
     try:
         yield
@@ -110,7 +110,7 @@ _claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
 
 @contextmanager
 def claimed(claim: LeaseClaim | None) -> Iterator[None]:
-    """Within, the workers of launches train under this claim on the run directory, if one is given."""
+    """Let workers launched within the context train under this claim on the run directory, unless it is None."""
     token = _claim.set(claim)
     try:
         yield
@@ -124,7 +124,7 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
     The same call resumes from the last checkpoint of the same ``name``.
 
     Raises:
-        RunFailedError: it failed more than ``config.max_failures`` times.
+        RunFailedError: the training failed more than ``config.max_failures`` times.
         CommitError: another driver has the run directory (:func:`claimed`).
     """
     process, claim = _process.get(), _claim.get()
@@ -141,7 +141,7 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
 
 
 def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-    """Run the worker group of Ray Train that does what :func:`launch` does."""
+    """Run ``loop(task)`` in a worker group of Ray Train; see :func:`launch`."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(
         loop,
@@ -174,7 +174,7 @@ def _make_failure(name: str, storage: Place, error: BaseException) -> RunFailedE
 
 
 def remove(storage: Place) -> None:
-    """Remove what Ray put in a folder, by what it put it with: that marks folders with objects of their own."""
+    """Remove a folder that Ray wrote, with Ray's library (pyarrow), which marks folders by objects of their own."""
     filesystem, path = pyarrow.fs.FileSystem.from_uri(str(storage))
     if filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound:
         filesystem.delete_dir(path)

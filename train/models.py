@@ -1,4 +1,4 @@
-"""The model that a training makes of a base: its trainable weights or an adapter, its files, and references to it."""
+"""The model that a training makes from a base: its trainable weights or adapter, its files and its references."""
 
 import json
 import shutil
@@ -26,22 +26,22 @@ TRAINING = "training.json"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
-    """How a model was trained."""
+    """The record of how a model was trained."""
 
     num_rows: int
     """The number of rows trained on."""
     num_dropped: int
-    """The number of given rows longer than ``max_length``, which were dropped. 0 for a student that teaches,
+    """The number of given rows that were dropped as longer than ``max_length``. 0 for a student that teaches,
     because :mod:`curation.stages.length` excludes such rows before the selection."""
     num_epochs: int
-    """Passes over the rows, from the number of rows given, including dropped ones."""
+    """The number of passes over the rows, computed from all given rows, including dropped ones."""
     losses: list[float]
-    """The mean loss of each logging interval; of supervised fine-tuning, natural log per token."""
+    """The mean loss of each logging interval; for supervised fine-tuning, in nats per token."""
     seconds: float
     curves: dict[str, list[float | None]] = field(default_factory=dict)
-    """Further measures by name, with ``step``: a value per logging interval, ``None`` where it was not measured."""
+    """Further measures by name, with ``step``: one value per logging interval, ``None`` if not measured."""
     stopped: str | None = None
-    """Why the training ended before its last step."""
+    """The reason why the training ended before its last step, if it did."""
     dropped: list[int] = field(default_factory=list)
     """The ids of the rows that were dropped, ascending."""
 
@@ -55,16 +55,16 @@ class TrainingResult:
 
 
 def count_warm_up_steps(wanted: int, num_steps: int) -> int:
-    """Return the steps in which the learning rate rises: always less than a third of all."""
+    """Return the number of warm-up steps: ``wanted``, but less than a third of all steps."""
     return max(0, min(wanted, (num_steps - 1) // 3))
 
 
 def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
-    """Return the base of a training, an adapter of its own merged into it, on the CPU.
+    """Return the base of a training on the CPU, with its own adapter, if any, merged into it.
 
-    Under a new adapter no weight of it is trained, so all are stored in the type that the training computes in:
-    autocast would otherwise cast every float32 weight at each use, and memory would hold 4 bytes a weight. Weights that
-    are trained are float32 whatever the type: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would
+    With a new adapter none of its weights are trained, so they are stored in the compute type of the training:
+    autocast would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that
+    are trained are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would
     be rounded away (mixed precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
 
     Raises:
@@ -130,8 +130,8 @@ def save(
     """Save an adapter, or a full model with its tokenizer, and the record of its training to ``path``.
 
     An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, in the type that
-    it was trained on, and names it by where it will stand: in ``output``. ``weights`` stand for those of ``model``
-    where it holds only a share of them.
+    it was trained on, and refers to it by its final place in ``output``. ``weights`` replace those of
+    ``model`` if it holds only a share of them.
     """
     shutil.rmtree(path, ignore_errors=True)
     model.config.use_cache = True

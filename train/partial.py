@@ -1,8 +1,8 @@
 """The folder of an unfinished training, ``<output>.partial``: its checkpoints, and the result until it is complete.
 
-A checkpoint counts only once it is sealed: a list of its files with their sizes is written last. A process that dies
-while it writes, or a disk that is full, so never costs more than the checkpoint that was being written: the one before
-is removed after the new one is sealed, and what is not sealed is never read.
+A checkpoint counts only once it is sealed: a list of its files with their sizes is written last. So a
+process that dies while it writes, or a full disk, never costs more than the checkpoint that was being written: the one
+before is removed after the new one is sealed, and a checkpoint without a seal is never read.
 """
 
 import json
@@ -28,8 +28,8 @@ class Partial:
     """The state of an unfinished training that is kept beside its output.
 
     Args:
-        output: where the result is to stand.
-        stamp: a digest of what is trained on what; checkpoints with another stamp are not used.
+        output: the place of the result.
+        stamp: a digest of the training's inputs; checkpoints with another stamp are not used.
     """
 
     def __init__(self, output: Path, stamp: str) -> None:
@@ -48,14 +48,14 @@ class Partial:
 
     @property
     def last_checkpoint(self) -> str | None:
-        """The newest good checkpoint of ``transformers.Trainer``; ``None`` where there is none."""
+        """The newest good checkpoint of ``transformers.Trainer``, or ``None`` if there is none."""
         return next((str(path) for path in self._list_newest_first() if _is_good(path)), None)
 
     def resume(self, trainer: "transformers.Trainer") -> None:
-        """Train from the newest good checkpoint on; torch's files in it are read without running code (weights_only).
+        """Resume from the newest good checkpoint; torch's files in it are read without running code (weights_only).
 
         Raises:
-            TrainingError: somebody else wrote one of them.
+            TrainingError: a file of the checkpoint was not written by a training.
         """
         checkpoint = self.last_checkpoint
         try:
@@ -86,7 +86,7 @@ class Partial:
                 shutil.rmtree(path, ignore_errors=True)
 
     def finish(self, save: Callable[[Path], None]) -> None:
-        """Write the result with ``save``, put it in its place at once, and remove the folder once it is on the disk."""
+        """Write the result with ``save``, move it into place when it is on the disk, and remove the folder."""
         fence.require()
         save(self.folder / "result")
         durable.sync_tree(self.folder / "result")

@@ -1,6 +1,6 @@
-"""Whether this worker is about to be taken away: by SIGTERM, or with a node that drains (a spot machine's notice).
+"""Detects that this worker is about to be taken away: by SIGTERM, or with a draining node (a spot machine's notice).
 
-Ray Train tells a group of workers of draining nodes; a worker alone asks Ray itself. The handler of SIGTERM must be set
+Ray Train tells a group of workers about draining nodes; a lone worker asks Ray. The handler of SIGTERM must be set
 in a process's main thread, where a worker of a group does not train: there, its actor is called to set it.
 """
 
@@ -26,7 +26,7 @@ def is_terminated() -> bool:
 
 
 def is_preempted() -> bool:
-    """Return whether a worker's node drains. All workers must ask together; False outside :func:`noticing`."""
+    """Return whether a worker's node drains; False outside :func:`noticing`. All workers must call this together."""
     if not _noticing.is_set():
         return False
     if ray.train.get_context().get_world_size() > 1:
@@ -36,9 +36,9 @@ def is_preempted() -> bool:
 
 @contextmanager
 def noticing() -> Iterator[None]:
-    """Within the context, SIGTERM does not end this worker of Ray Train, but :func:`is_terminated` says so.
+    """Within the context, let SIGTERM not end this worker of Ray Train but make :func:`is_terminated` true.
 
-    A signal that came meanwhile has its effect when the context ends.
+    A signal received within the context takes effect when the context ends.
     """
     _terminated.clear()
     _is_main_thread(_set_handler)

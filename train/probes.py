@@ -1,4 +1,4 @@
-"""Fits probes of the states: of right and wrong, and of a row's class, where labels are a closed set.
+"""Fits probes on the states: of right and wrong, and of a row's class if labels are a closed set.
 
 With the targets +1 and -1 and few rows for many numbers, ridge regression ranks rows as linear discriminant analysis
 with a shrunken covariance does. It has a closed form, from which the scores of left-out folds follow without another
@@ -24,9 +24,9 @@ from curation.trust.class_probe import LABEL, ClassProbe, find_value_places, log
 from train.trust_loop import LabelledRows
 
 STRENGTHS = tuple(10.0 ** np.arange(-1, 4.1, 0.5))
-"""Strengths of the penalty, for inputs of deviation 1 and a Gram matrix that is divided by their number."""
+"""Strengths of the penalty, for inputs of deviation 1 and a Gram matrix divided by the number of inputs."""
 MOST = 4_096
-"""Where rows and numbers are both more, the probe is fitted on so many rows; the others then need no fold."""
+"""Maximum number of rows of a fit if rows and numbers both exceed it; the other rows then need no fold."""
 
 
 class Probe(NamedTuple):
@@ -35,7 +35,7 @@ class Probe(NamedTuple):
     weight_D: Float64s
     bias: float
     out_of_fold_N: Float64s
-    """The score of each row by the weights of a probe that was fitted on the other folds, with the bias of all rows."""
+    """The score of each row by a probe that was fitted on the other folds, with the bias of all rows."""
     strength: float
 
 
@@ -45,18 +45,18 @@ class Ridge(NamedTuple):
     weight_DC: Float64s
     bias_C: Float64s
     out_of_fold_NC: Float64s
-    """The scores of :class:`Probe`, for each target."""
+    """The out-of-fold scores, as in :class:`Probe`, for each target."""
     strength: float
 
 
 def fit_probe(hidden_ND: Floats, correct_N: Bools, fold_N: Int64s) -> Probe:
-    """Fit right and wrong, as +1 and -1; see :func:`fit_ridge`."""
+    """Fit a probe of right and wrong, as +1 and -1; see :func:`fit_ridge`."""
     found = fit_ridge(hidden_ND, np.where(correct_N, 1.0, -1.0)[:, None], fold_N)
     return Probe(found.weight_DC[:, 0], float(found.bias_C[0]), found.out_of_fold_NC[:, 0], found.strength)
 
 
 def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
-    """Fit on all rows, with the strength of ``STRENGTHS`` whose out-of-fold scores have the least squared error.
+    """Fit a ridge regression with the strength of ``STRENGTHS`` whose out-of-fold scores have the least squared error.
 
     The inputs are standardised over all rows. Leaving a fold out of a quadratic problem changes its residuals r to
     (I - H)^-1 r, with the fold's block of the hat matrix H (Golub, Heath and Wahba 1979, for single rows). The mean
@@ -124,11 +124,11 @@ def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
 
 
 SHARPNESS = 10.0 ** np.arange(-1, 2.6, 0.1)
-"""Factors of the scores, of which the out-of-fold likelihood chooses."""
+"""Factors of the scores, one of which the out-of-fold likelihood chooses."""
 
 
 class ClosedLabels(NamedTuple):
-    """A closed set of labels, and where the gold ones of the labelled rows stand."""
+    """A closed set of labels, and the table with the gold labels of the labelled rows."""
 
     classes: tuple[str, ...]
     examples: TableRef
@@ -136,7 +136,7 @@ class ClosedLabels(NamedTuple):
 
 
 class FittedClasses(NamedTuple):
-    """A class probe, and each labelled row's log-odds of its label by a probe that has not seen the row."""
+    """A class probe, and the log-odds of each labelled row's label by a probe fitted without the row."""
 
     probe: ClassProbe
     out_of_fold_M: Float64s
@@ -159,9 +159,9 @@ def with_classes(rows: LabelledRows, labels: TableRef, closed: ClosedLabels) -> 
 def fit_class_probe(
     rows: LabelledRows, used_M: Int64s, fold_M: Int64s, states: tuple[str, ...]
 ) -> FittedClasses | None:
-    """Fit on the states of the prompt of the rows ``used_M``, whose folds are given.
+    """Fit a class probe on the prompt states of the rows ``used_M``, whose folds are given.
 
-    ``None`` where labels are no closed set, no state is of the prompt, or fewer than two classes are known.
+    Return ``None`` if labels are no closed set, no state is of the prompt, or fewer than two classes are known.
     """
     ends = zip(states, rows.sizes, np.cumsum(rows.sizes).tolist(), strict=False)
     spans = [(end - size, end) for name, size, end in ends if is_of_prompt(name)]
@@ -186,10 +186,10 @@ def fit_class_probe(
 
 
 def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:
-    """Return the probability of each class of the rows, as far as it is known, float64 [M, C].
+    """Return the probability of each class for each row, as far as it is known, float64 [M, C].
 
-    A row without a known class has those of the others, each as likely as it is among the known rows, without the one
-    that its label wrongly gives. NaN stands for a label or a gold label that is none of the classes.
+    A row without a known class has the frequencies of the classes among the known rows, without the class that its
+    label wrongly gives. NaN stands for a label or a gold label that is none of the classes.
     """
     known_M = np.where(np.isnan(gold_M) & correct_M, label_M, gold_M)
     is_known_M = ~np.isnan(known_M)

@@ -17,23 +17,23 @@ class Recipe:
 
     folds: Annotated[int, Field(ge=2)] = 5
     probe_rows: NonNegativeInt = 80
-    """With fewer labelled rows no member reads the states: the numbers stand alone."""
+    """Minimum number of labelled rows for members that read the states; with fewer, only the numbers are used."""
     network_rows: NonNegativeInt = 500
-    """With fewer labelled rows there are no networks."""
+    """Minimum number of labelled rows for networks."""
     tree_rows: NonNegativeInt = 2_000
-    """With fewer labelled rows a logistic regression combines; with as many, boosted trees do where they are better."""
+    """Minimum number of labelled rows for combining by boosted trees, if better, in place of a logistic regression."""
     proof: NonNegativeFloat = 2.0
-    """How many standard errors of the difference in cross-validated AUC a simpler function has to be ahead, to be taken
-    in place of the whole stack."""
+    """The lead in cross-validated AUC, in standard errors of the difference, at which a simpler function replaces the
+    whole stack."""
     depth: PositiveInt = 2
-    """Blocks of a network, which is one of ``neural``."""
+    """The number of blocks of a network of the kind ``neural``."""
     width: PositiveInt = 128
     learning_rate: PositiveFloat = 1e-3
     max_steps: PositiveInt = 1_000
     patience: PositiveInt = 200
 
     def network(self, config: TrustConfig) -> TrustConfig:
-        """Return how a network is fitted: its logits are to be probabilities, so no class weighs more."""
+        """Return the settings of a network; classes weigh the same, so that its logits are those of probabilities."""
         own = ("depth", "width", "learning_rate", "max_steps", "patience")
         return config.model_copy(update={"class_weight": 0.0, **{name: getattr(self, name) for name in own}})
 
@@ -42,7 +42,7 @@ def parse_recipe(options: Mapping[str, Any]) -> Recipe:
     """Return the recipe of ``trust.options.stacked``.
 
     Raises:
-        ConfigError: a setting that there is none of, or a value that it cannot have.
+        ConfigError: a setting is unknown, or its value is not allowed.
     """
     try:
         return Recipe(**options)

@@ -1,4 +1,4 @@
-"""Rewards of a student's answers: whether its label is that of its row, by the domain's own rule."""
+"""Rewards of a student's answers: whether an answer's label equals that of its row, by the domain's own rule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ class RolloutTask:
     """Token ids."""
     example: Example
     label: str | None
-    """The trusted label: the teacher's, or in gold arms the gold one. ``None``: unparsed; no answer agrees with it."""
+    """The trusted label: the teacher's, or in gold arms the gold one; ``None`` if unparsed (no answer is right)."""
 
 
 class AnswerReward(NamedTuple):
-    """The reward of an answer and how it came about."""
+    """The reward of an answer and its reasons."""
 
     reward: float
     right: bool
     parsed: bool
     problem: str | None
-    """Why the domain could not grade it; the reward is then 0."""
+    """The reason why the domain could not grade the answer, whose reward is then 0."""
 
 
 def grade(
     domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str], *, format_reward: float
 ) -> list[AnswerReward]:
-    """Return each answer's reward: 1 if it is right, and ``format_reward`` if a label can be read from it."""
+    """Return each answer's reward: 1 if it is right, plus ``format_reward`` if a label can be read from it."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
     asked = [
         place

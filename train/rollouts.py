@@ -1,6 +1,6 @@
-"""A student's own answers while it learns: token ids as they were sampled, and their log-probabilities.
+"""Draws a student's own answers while it learns: the sampled token ids and their log-probabilities.
 
-Each answer has a random stream of its own, of the run's seed, the place of its prompt in the training and its number in
+Each answer has a random stream of its own, from the run's seed, its prompt's place in the training and its number in
 the group. So neither the number of workers nor a restart changes what is drawn, up to the rounding of the model itself.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BATCH_TOKENS = 65_536
-"""Prompt and answer tokens that transformers draws at a time; bounds the key-value cache."""
+"""Maximum number of prompt and answer tokens in a batch of transformers, to bound the key-value cache."""
 
 
 class Wanted(NamedTuple):
@@ -35,31 +35,31 @@ class Wanted(NamedTuple):
     prompt: list[int]
     """Token ids."""
     seed: int
-    """Seed of its random stream, 63 bits."""
+    """The seed of the answer's random stream, 63 bits."""
 
 
 class Rollout(NamedTuple):
-    """An answer."""
+    """A drawn answer."""
 
     tokens: list[int]
     """The sampled ids, with the end token if it was drawn; at least one."""
     logprobs: list[float]
     """Log-probability of each token under the distribution that it was drawn from."""
     text: str
-    """Without special tokens and what begins with a stop string."""
+    """The text of the answer without special tokens, cut before the first stop string."""
     truncated: bool
-    """It reached ``max_tokens`` without an end."""
+    """Whether the answer reached ``max_tokens`` without an end."""
 
 
 class Rollouts(Protocol):
-    """Draws answers from the weights as they are in this step."""
+    """A source of answers from the current weights of the trained model."""
 
     def draw(self, wanted: Sequence[Wanted], trainer: object) -> list[Rollout]:
-        """Return an answer for each, in their order; every worker calls this with its own share."""
+        """Return the answers in the order of ``wanted``; every worker calls this with its own share."""
         ...
 
     def close(self) -> None:
-        """Free what drawing alone needs."""
+        """Free the resources that only drawing needs."""
         ...
 
 
@@ -67,10 +67,10 @@ def make_seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) 
     """Return the seeds of the answers to a worker's prompts.
 
     Args:
-        seed: the training's.
+        seed: the seed of the training.
         places_B: the place of each answer's prompt in the training, counted over all epochs.
-        group_size: the number of answers to a prompt, which stand side by side.
-        start: how many answers of this step the workers before this one draw.
+        group_size: the number of answers to a prompt, which are adjacent.
+        start: the number of answers of this step that the workers before this one draw.
     """
     sample_B = (start + np.arange(len(places_B))) % group_size
     keys_B = np.asarray(places_B, dtype=np.int64) * group_size + sample_B
@@ -79,14 +79,14 @@ def make_seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) 
 
 
 class TransformersRollouts:
-    """Draws with ``generate`` of the trained model itself."""
+    """Draws by the method ``generate`` of the trained model itself."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", config: RolloutsConfig, ends: Sequence[int]) -> None:
-        """Take ``ends``: the tokens that end an answer."""
+        """Draw answers that the tokens ``ends`` end."""
         self._tokenizer, self._config, self._ends = tokenizer, config, list(ends)
 
     def draw(self, wanted: Sequence[Wanted], trainer: object) -> list[Rollout]:
-        """Return draws like :meth:`Rollouts.draw`."""
+        """Return the answers; see :meth:`Rollouts.draw`."""
         order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt))
         found: dict[int, Rollout] = {}
         with _generating(trainer) as model:
@@ -141,7 +141,7 @@ def cut_rollout(
     stops: Sequence[str],
     text_of: Callable[[list[int]], str],
 ) -> Rollout:
-    """Return the answer in sampled tokens, which may go on with padding after its end."""
+    """Return the answer in sampled tokens, which may have padding after the answer's end."""
     num_all = len(tokens)
     end = next((place + 1 for place, token in enumerate(tokens) if token in ends), None)
     tokens = tokens[:end]
@@ -154,7 +154,7 @@ def cut_rollout(
 
 
 class _Stopped(StoppingCriteria):
-    """Ends answers that hold a stop string. Transformers' own needs a tokenizer that can decode any text."""
+    """A criterion that ends answers with a stop string; transformers' own needs a tokenizer that decodes any text."""
 
     def __init__(self, text: Callable[[list[int]], str], stops: Sequence[str], width: int) -> None:
         self._text, self._stops, self._width = text, stops, width
@@ -175,15 +175,15 @@ class _Stopped(StoppingCriteria):
 
 
 class _Drawing(LogitsProcessor):
-    """Draws a token for each row by inverting the distribution function, and leaves it as the only likely one.
+    """A processor that draws each row's token by inverting the distribution function, and rules out all others.
 
-    ``generate`` then takes the likeliest token. One uniform number a token is all that is drawn at random.
+    ``generate`` then takes the likeliest token. The only random draw is one uniform number per token.
     """
 
     def __init__(self, seeds: Sequence[int], temperature: float) -> None:
         self._seeds_B, self._temperature = np.asarray(seeds, dtype=np.int64), temperature
         self.logprobs: list[torch.Tensor] = []
-        """Of the tokens of each step, [B]."""
+        """The log-probabilities of each step's drawn tokens, [B]."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return scores [B, V] that are 0 at the drawn token."""
@@ -218,7 +218,7 @@ def _generating(trainer: Any) -> Iterator[Any]:
 
 
 def _iter_batches(order: Sequence[int], wanted: Sequence[Wanted], max_tokens: int) -> Iterator[list[int]]:
-    """Yield places of prompts of like length, ``BATCH_TOKENS`` at a time."""
+    """Yield batches of places of prompts of similar length, each of at most ``BATCH_TOKENS`` tokens."""
     batch: list[int] = []
     for place in order:
         if batch and (len(wanted[place].prompt) + max_tokens) * (len(batch) + 1) > BATCH_TOKENS:

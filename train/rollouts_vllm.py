@@ -33,18 +33,18 @@ log = get_logger(__name__)
 CPU_CACHE_BYTES = 1 << 30
 
 _asleep: list[Any] = []
-"""Engines of ended trainings."""
+"""The sleeping engines of ended trainings."""
 
 
 def is_vllm_backend(config: GrpoConfig, architecture: str) -> bool:
-    """Return whether ``rollouts.backend`` is vLLM here: ``auto`` is with a GPU, if vLLM can draw for the training.
+    """Return whether rollouts use vLLM: ``rollouts.backend: auto`` does with a GPU, if vLLM supports the training.
 
     Args:
-        config: the training's.
+        config: the configuration of the training.
         architecture: the class of the trained model.
 
     Raises:
-        ConfigError: vLLM is asked for and cannot draw.
+        ConfigError: vLLM is requested and cannot draw.
     """
     backend = config.rollouts.backend
     if backend == "transformers" or (backend == "auto" and not config.gpus_per_worker):
@@ -58,7 +58,7 @@ def is_vllm_backend(config: GrpoConfig, architecture: str) -> bool:
 
 
 def _find_vllm_problem(architecture: str, *, on_gpu: bool) -> str | None:
-    """Return why vLLM cannot draw."""
+    """Return the reason why vLLM cannot draw, or None if it can."""
     if not is_installed():
         return "vLLM is not installed"
     from vllm.model_executor.models.registry import ModelRegistry
@@ -76,10 +76,10 @@ def _find_vllm_problem(architecture: str, *, on_gpu: bool) -> str | None:
 
 @contextmanager
 def _ranks() -> Iterator[None]:
-    """Within, a group of workers has the variables by which vLLM finds its place in it.
+    """Set, within the context, the environment variables by which vLLM finds its place in a group of workers.
 
-    Ray Train sets them; a group that an engine before has left has none. They do not stay: a process that starts from
-    here would take itself for one of a group.
+    Ray Train sets them, but a group left by an earlier engine has none. They are removed afterwards, since a process
+    that starts from here would take itself for a member of the group.
     """
     lacking: dict[str, str] = {}
     if torch.distributed.is_initialized():
@@ -95,7 +95,7 @@ def _ranks() -> Iterator[None]:
 
 
 class VllmRollouts:
-    """Draws by vLLM, each answer with its own seed."""
+    """Draws by a vLLM engine, each answer with its own seed."""
 
     def __init__(
         self,
@@ -111,11 +111,11 @@ class VllmRollouts:
 
         Args:
             tokenizer: decodes answers.
-            config: the training's.
+            config: the configuration of the training.
             ends: the tokens that end an answer.
             model: the base, with files on this machine or at the hub.
-            dtype: of the engine's weights and cache.
-            longest_prompt: in tokens.
+            dtype: the type of the engine's weights and cache.
+            longest_prompt: the length of the longest prompt in tokens.
 
         Raises:
             ModelError: the engine does not start.
@@ -153,7 +153,7 @@ class VllmRollouts:
         self._sleep()
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
-        """Return draws like :meth:`train.rollouts.Rollouts.draw`."""
+        """Return the answers; see :meth:`train.rollouts.Rollouts.draw`."""
         self._push(trainer.accelerator.unwrap_model(trainer.model))
         together, mine = self._gather_wanted(wanted)
         params = [self._make_params(item.seed) for item in together]
@@ -163,7 +163,7 @@ class VllmRollouts:
         return [self._make_rollout(output.outputs[0]) for output in found[mine]]
 
     def _gather_wanted(self, wanted: Sequence[Wanted]) -> tuple[list[Wanted], slice]:
-        """Gather what all workers of this engine want, which each of them asks it for, and the place of this one's."""
+        """Return the requests of all workers of this engine, each of which sends all, and this worker's slice."""
         if self._group is None:
             return list(wanted), slice(None)
         size = torch.distributed.get_world_size(self._group)
@@ -196,7 +196,7 @@ class VllmRollouts:
         self._llm.reset_prefix_cache()
 
     def _sleep(self) -> None:
-        """Free weights and cache: both are made anew for the next draw."""
+        """Free the weights and the cache, which are made anew for the next draw."""
         if self._sleeps:
             self._llm.sleep(level=2)
 
@@ -228,12 +228,12 @@ class VllmRollouts:
 
 
 def _make_group(size: int) -> Any:
-    """Return the group of this worker and the others of its engine, side by side; ``None`` where it has its own.
+    """Return the group of the adjacent workers that share an engine, or ``None`` if this worker has its own.
 
-    All workers must ask for theirs together.
+    All workers must call this together.
 
     Raises:
-        ConfigError: the training has fewer workers.
+        ConfigError: ``size`` does not divide the number of workers.
     """
     if size == 1:
         return None
@@ -245,7 +245,7 @@ def _make_group(size: int) -> Any:
 
 
 def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
-    """Return an ``LLM`` of vLLM; its tokenizer serves stop strings alone."""
+    """Return an ``LLM`` of vLLM, with a tokenizer only if there are stop strings."""
     from vllm import LLM
 
     if config.gpus_per_worker > 0:
@@ -266,7 +266,7 @@ def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -
 
 
 def _renew_head(worker: Any) -> None:
-    """Pack an output embedding anew that is the input's: of such, a push leaves a CPU's packed copy as it was."""
+    """Pack output embeddings anew: on a CPU, a push does not update the packed copy of one tied to the input's."""
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
     for layer in worker.get_model().modules():
@@ -277,10 +277,10 @@ def _renew_head(worker: Any) -> None:
 def iter_whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each weight under its name in the base, with what an adapter adds to it; shards are gathered.
 
-    Every worker must take all of them, in turn. What is trained is read and never written.
+    Every worker must iterate over all weights. The trained weights are read and never written.
 
     Raises:
-        ModelError: a weight is trained that has no place in the base.
+        ModelError: a trained weight has no place in the base.
     """
     modules = dict(model.named_modules())
     is_adapted = hasattr(model, "peft_config")
@@ -297,7 +297,7 @@ def iter_whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _add_adapters(base: torch.Tensor, layer: Any) -> torch.Tensor:
-    """Return a copy of the weight of a layer with LoRA, with its adapters added; rounded once."""
+    """Return a copy of a LoRA layer's weight with its adapters added, rounded once."""
     value = base.to(torch.float32)
     for name in layer.active_adapters:
         down, up = (_gather_weight(each[name].weight).to(torch.float32) for each in (layer.lora_A, layer.lora_B))

@@ -1,4 +1,4 @@
-"""Whether a fitted trust function may score in bfloat16: looked up on rows that its weights have not seen."""
+"""Decides whether a fitted trust function may score in bfloat16, by rows that its weights have not seen."""
 
 from typing import TypeVar
 
@@ -14,19 +14,19 @@ from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
 from train.trust_loop import LabelledRows
 
 TOP_SHARE = 0.1
-"""The share of the best rows: what a selection would take."""
+"""The share of rows that count as the best, as a selection would take them."""
 LEAST_OVERLAP = 0.98
-"""The share of the best rows in float32 that have to be among the best in bfloat16."""
+"""Minimum share of the best rows in float32 that are also among the best in bfloat16."""
 MOST_AUC = 0.001
-"""How much the AUC may change."""
+"""Maximum change of the AUC."""
 
 Trust = TypeVar("Trust", bound=StateTrust)
 
 
 def round_trust(trust: Trust, rows: LabelledRows, config: TrustConfig) -> Trust:
-    """Return the trust function with the type to score in that ``config`` asks for, if it keeps the order; note it.
+    """Return the trust function with the score type of ``config`` if that keeps the order, with a record of this.
 
-    Where the held-out rows are all right or all wrong, only the overlap is looked at.
+    If the held-out rows are all right or all wrong, only the overlap counts.
     """
     if config.score_dtype == "float32":
         return trust
@@ -46,7 +46,7 @@ def decide_dtype(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools, asked
 
 
 def compare_scores(exact_M: Float32s, rounded_M: Float32s, correct_M: Bools) -> Json:
-    """Return how much of the best rows stays, by how much the AUC changes, and how many rows that was looked up on."""
+    """Return the share of the best rows that stays, the change of the AUC, and the number of rows compared."""
     num_best = max(1, round(TOP_SHARE * len(exact_M)))
     best, found = (np.argsort(-raw_M, kind="stable")[:num_best] for raw_M in (exact_M, rounded_M))
     change = 0.0

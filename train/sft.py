@@ -41,9 +41,9 @@ TOLERANCE = 1e-6
 def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[str, Any]:
     """Return a batch without padding: ``input_ids`` and ``position_ids`` int64 [1, T], T tokens of all rows together.
 
-    The rows stand one after the other in one row, whose positions begin again. Attention must keep them apart: in
+    The rows follow each other in one sequence, and positions restart at each. Attention must keep them apart: in
     transformers it does where a model builds its mask from ``position_ids`` (a block mask with ``sdpa``) or hands them
-    to FlashAttention; :func:`check` tries whether a row's logits change with the row before it.
+    to FlashAttention; :func:`check` tests whether a row's logits change with the row before it.
 
     ``logits_to_keep`` int64 [K]: the positions whose next token is a label, and one more. ``labels`` int64 [1, K]:
     these tokens, after one that is ignored, as :func:`train.sft.compute_completion_loss` shifts them. With
@@ -70,10 +70,10 @@ def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[s
 
 @torch.no_grad()
 def check(model: "PreTrainedModel") -> None:
-    """Refuse a model in which packed rows would read each other.
+    """Raise if packed rows would read each other in a model.
 
     Raises:
-        ConfigError: it takes no positions or chosen logits, or a row's logits change with the row before it.
+        ConfigError: the model takes no positions or chosen logits, or a row's logits change with the row before it.
     """
     family = model.config.model_type
     known = inspect.signature(model.forward).parameters
@@ -153,7 +153,7 @@ def compute_completion_loss(
     num_tokens: torch.Tensor | int | None = None,
     weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Cross-entropy summed over the labelled tokens, divided by ``num_tokens`` (by default their number), a scalar.
+    """Return the cross-entropy summed over the labelled tokens, divided by ``num_tokens`` (by default their number).
 
     ``weights`` [B, 1], or [1, K - 1] by label, multiply the losses, not the number of tokens. Models that ignore
     ``logits_to_keep`` return logits of all positions; only the last K are used.
@@ -194,13 +194,13 @@ def fine_tune(
 
 
 class Supervised:
-    """Learns each row's completion (:class:`train.epochs.RowObjective`)."""
+    """The objective of learning each row's completion (:class:`train.epochs.RowObjective`)."""
 
     def __init__(self, config: SftConfig) -> None:
         self._config = config
 
     def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
-        """Return prompts and completions."""
+        """Return the rows: prompts and completions."""
         config = self._config
         return TokenSource(
             rows,
@@ -222,10 +222,10 @@ class Supervised:
                 model.set_attn_implementation("flash_attention_2")
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """Return rows side by side, or packed."""
+        """Return the rows as a padded or a packed batch."""
         return pack(rows, mean_trust) if self._config.packing and rows else collate(rows, pad, mean_trust)
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> SftTrainer:
-        """Return the trainer by the mean loss of the completions' tokens."""
+        """Return the trainer with the mean loss of the completions' tokens."""
         first_step = FirstStep(name, tokenizer, IGNORED) if self._config.check_first_step else None
         return SftTrainer(loader, loss=compute_completion_loss, first_step=first_step, **settings)

@@ -50,9 +50,9 @@ from train.trust_loop import LabelledRows, Shard
 
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STOPPING = 0.125
-"""The share of the rows of the other folds that say when a fold's network stops."""
+"""The share of the other folds' rows by which a fold's network is stopped early."""
 FitNetwork = Callable[[LabelledRows, TrustConfig, int, int], NeuralTrust]
-"""From rows with their folds, settings, the fold that is left out and a seed to the network of the other folds."""
+"""A function from rows with their folds, settings, the left-out fold and a seed to the network of the other folds."""
 
 
 def fit_stacked(
@@ -67,12 +67,12 @@ def fit_stacked(
 ) -> TrustRef:
     """Fit a stack and save it to ``output``; its networks are fitted by Ray Train.
 
-    ``closed``: the labels, where they are a closed set.
+    ``closed``: The labels, if they are a closed set.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong.
         SourceError: the labels hold no number that differs between rows.
-        ConfigError: options that it does not take.
+        ConfigError: an option is unknown or has a value that is not allowed.
         RunFailedError: a network failed more than ``config.max_failures`` times; the same call resumes it.
     """
     rows, origin = _read(labels, grades, config, seed, output)
@@ -96,7 +96,7 @@ def fit_stacked(
 
 
 def fit_confidence(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit the numbers of the answers alone, without the states, and save the function to ``output``.
+    """Fit a function of the answers' numbers alone, without the states, and save it to ``output``.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong.
@@ -123,7 +123,7 @@ def fit_stacked_on(
     fit_network: FitNetwork | None = None,
     **options: object,
 ) -> StackedTrust:
-    """Return a stack of these rows; see :func:`fit_stacked`. Unless told, networks are fitted in this process."""
+    """Return a stack of these rows; see :func:`fit_stacked`. By default networks are fitted in this process."""
     recipe = parse_recipe(options)
     stack = _Stack(rows, config, recipe, seed)
     free = stack.free
@@ -159,7 +159,7 @@ def fit_network_on(
     origin: Mapping[str, object],
     shard: Shard | None = None,
 ) -> NeuralTrust:
-    """Return a network of all folds (``rows.part_N``) but one; some of their rows say when it stops."""
+    """Return a network of all folds (``rows.part_N``) but one; some of their rows are for early stopping."""
     unit_N = rows.row_ids_N if rows.cluster_N is None else rows.cluster_N
     stops_N = hash_unit(unit_N, derive(seed, "stopping")) < STOPPING
     part_N = np.where(stops_N, np.int8(VALIDATION), np.int8(FIT))
@@ -168,17 +168,17 @@ def fit_network_on(
 
 
 class _Stack:
-    """The labelled rows that are used, and what has been fitted on them."""
+    """The labelled rows that are used, and the members fitted on them."""
 
     def __init__(self, rows: LabelledRows, config: TrustConfig, recipe: Recipe, seed: int) -> None:
-        """Take ``rows`` with their numbers, and use all that are in a part."""
+        """Use all of ``rows`` that are in a part."""
         self._rows, self._config, self.recipe, self._seed = rows, config, recipe, seed
         self._used_M = np.flatnonzero(rows.part_N >= 0)
         self.correct_M = rows.correct_N[self._used_M]
         self.num_rows = len(self.correct_M)
         num_right = int(self.correct_M.sum())
         self.rarer = min(num_right, self.num_rows - num_right)
-        """Rows of the rarer class."""
+        """Number of rows with the rarer outcome."""
         if not self.rarer:
             raise DegenerateSourceError(
                 f"trust: {num_right} of the {self.num_rows} weak labels of the source that can be used are right, both "
@@ -200,13 +200,13 @@ class _Stack:
         self._networks: DeepEnsemble | None = None
         self._class_probe: ClassProbe | None = None
         self._members: list[tuple[str, Float64s]] = []
-        """Names and out-of-fold logits [M]."""
+        """The members' names and out-of-fold logits [M]."""
         self._rounded_M: Float64s | None = None
-        """The networks' out-of-fold logits in the type that is asked for, if another than float32."""
+        """The networks' out-of-fold logits in the configured score type, unless that is float32."""
 
     @cached_property
     def free(self) -> Sequence[Candidate]:
-        """The free signals that differ between rows, each alone, the best by AUC first; else the first number."""
+        """The candidates of one free signal that differs between rows, best AUC first; else one of the first number."""
         names = free_of(self._numbers)
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
         found = [self._fit_alone(name, column) for name, column in columns.items() if column in self._numbers]
@@ -217,11 +217,11 @@ class _Stack:
         return self._folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
 
     def numbers_alone(self) -> Candidate:
-        """Return the numbers of the answers in a logistic regression."""
+        """Return the logistic regression of the answers' numbers."""
         return self._fit_logistic(CONFIDENCE, [])
 
     def all_columns(self) -> Candidate:
-        """Numbers and members in a logistic regression, of many rows in boosted trees where those rank better."""
+        """Return the logistic regression of numbers and members, or with many rows, boosted trees if better."""
         found = self._fit_logistic(STACKED, self._members)
         if self.num_rows >= self.recipe.tree_rows:
             trees = self._folded.trees(STACKED, *self._join_columns(self._members), self._config)
@@ -235,7 +235,7 @@ class _Stack:
         return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
     def too_few(self, name: str) -> Json:
-        """Return why nothing is compared."""
+        """Return the record of a choice with too few rows to compare candidates."""
         reason = (
             f"trust is {name} alone: of {self.num_rows:,} labelled rows {self.rarer} have the rarer outcome, and "
             f"{2 * self.recipe.folds} are needed to compare it with more; label more source rows"
@@ -243,7 +243,7 @@ class _Stack:
         return {"taken": name, "candidates": [], "reason": reason}
 
     def fit_probes(self) -> None:
-        """Fit a linear probe of each state, and of all inputs side by side where there are several."""
+        """Fit a linear probe of all inputs together, and one of each state if there are several inputs."""
         pca = self._compute_components()
         rows = self._rows if pca is None else project_rows(self._rows, pca)
         hidden_MD, sizes = rows.hidden_ND[self._used_M], rows.sizes
@@ -268,7 +268,7 @@ class _Stack:
         self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
 
     def fit_networks(self, fit_network: FitNetwork | None) -> None:
-        """Fit a network a fold; a new row's logit is that of their mean probability."""
+        """Fit one network per fold; a new row's logit is that of their mean probability."""
         fold_N = np.full(len(self._rows.part_N), UNUSED, dtype=np.int8)
         fold_N[self._used_M] = self._folded.fold_M
         rows, settings, pca = (
@@ -299,7 +299,7 @@ class _Stack:
         self._members.append((NETWORKS, out_M))
 
     def fit_class_probe(self) -> None:
-        """Fit a probe of the prompt's states for the log-odds of each row's label, where labels are a closed set."""
+        """Fit a probe of the prompt's states for the log-odds of each row's label, if labels are a closed set."""
         found = fit_class_probe(self._rows, self._used_M, self._folded.fold_M, self._config.states)
         if found is not None and has_spread(found.out_of_fold_M):
             self._class_probe = found.probe
@@ -311,7 +311,7 @@ class _Stack:
         return compute_components(self._rows._replace(part_N=used_N), self._config)
 
     def _join_columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
-        """Return names and values [M, K] of what a combination reads: the numbers and the logits of members."""
+        """Return the names and the values [M, K] of a combination's columns: the numbers and the members' logits."""
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
 
@@ -341,7 +341,7 @@ class _Stack:
         return trust
 
     def _decide_dtype(self, taken: Candidate, rounded_M: Float64s) -> Json:
-        """Return the type in which the networks score, by what it changes in the whole stack's out-of-fold logits."""
+        """Return the networks' score type, decided by its effect on the whole stack's out-of-fold logits."""
         _, exact_MK = self._join_columns(self._members)
         _, rounded_MK = self._join_columns([*self._members[:-1], (NETWORKS, rounded_M)])
         exact, rounded = (taken.combination.logits(columns).astype(np.float32) for columns in (exact_MK, rounded_MK))

@@ -41,13 +41,13 @@ class Order:
     """
 
     lengths_N: npt.NDArray[np.int32]
-    """Tokens of each row."""
+    """The number of tokens of each row."""
     global_batch_size: int
     seed: int
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps of an epoch; the last one may have fewer rows."""
+        """The number of optimizer steps of an epoch; the last one may have fewer rows."""
         return -(-len(self.lengths_N) // self.global_batch_size)
 
     def step(self, epoch: int, number: int) -> Int64s:
@@ -79,7 +79,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """How workers divide the steps of an :class:`Order`: each computes equally many micro-batches of a step."""
+    """A division of an :class:`Order`'s steps among workers, each of which computes equally many micro-batches."""
 
     order: Order
     micro_batch_size: int
@@ -88,17 +88,17 @@ class Division:
 
     @property
     def num_per_step(self) -> int:
-        """Micro-batches of each worker in a full step."""
+        """The number of micro-batches of each worker in a full step."""
         return self.order.global_batch_size // (self.micro_batch_size * self.num_workers)
 
     @property
     def num_per_epoch(self) -> int:
-        """Micro-batches of each worker in an epoch."""
+        """The number of micro-batches of each worker in an epoch."""
         num_full, rest = divmod(len(self.order.lengths_N), self.order.global_batch_size)
         return num_full * self.num_per_step + -(-rest // (self.micro_batch_size * self.num_workers))
 
     def micro_batch(self, epoch: int, number: int) -> Int64s:
-        """Return the rows of this worker's micro-batch ``number`` of an epoch; in the last step maybe fewer, or none.
+        """Return the rows of this worker's micro-batch ``number`` of an epoch; the last step may have fewer or none.
 
         Rows of similar length go to the workers at the same time.
         """
@@ -109,13 +109,13 @@ class Division:
 
 
 SCAN_ROWS = 4096
-"""Rows that are tokenised at a time to learn their lengths."""
+"""Number of rows that are tokenised at a time to measure their lengths."""
 BLOCK_ROWS = 1024
-"""Rows of a block, at least one micro-batch."""
+"""Number of rows of a block, which has at least one micro-batch."""
 
 
 def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
-    """Return pairs as a table to train on; row ids count them."""
+    """Write pairs as a table to train on, with their numbers as row ids."""
     rows = [{"row_id": number, **pair._asdict()} for number, pair in enumerate(pairs)]
     schema = pa.schema([("row_id", pa.int64()), ("prompt", pa.string()), ("completion", pa.string())])
     return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))
@@ -126,20 +126,20 @@ class Survey:
     """Statistics of all rows before a training's first step; the kept ones are in the order of their row ids."""
 
     positions_N: Int64s
-    """Where each kept row stands in the table."""
+    """The position of each kept row in the table."""
     lengths_N: npt.NDArray[np.int32]
-    """Tokens of each kept row."""
+    """The number of tokens of each kept row."""
     dropped_M: Int64s
     """The ids of the rows with more tokens than the limit, ascending."""
     digest: str
     """Digest of all rows as they are read, whatever their order in the table."""
     mean_trust: float | None
-    """Mean trust of the kept rows; None where trust was not asked for."""
+    """Mean trust of the kept rows, or None if trust is not read or no row is kept."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Share:
-    """Findings of one worker in its share of the rows."""
+    """One worker's measurements of its share of the rows."""
 
     row_ids_N: Int64s
     lengths_N: npt.NDArray[np.int32]
@@ -248,7 +248,7 @@ class Loader(DataLoader[Any]):
     """The micro-batches of one worker, epoch after epoch; batches skipped on resuming are not read."""
 
     def __init__(self, source: TokenSource, positions_N: Int64s, division: Division, **settings: Any) -> None:
-        """Take the ``settings`` of ``torch.utils.data.DataLoader``."""
+        """Pass ``settings`` on to ``torch.utils.data.DataLoader``."""
         self._numbers = _MicroBatchNumbers(division)
         super().__init__(_Blocks(source, positions_N, division, self._numbers), batch_sampler=self._numbers, **settings)
 
@@ -258,7 +258,7 @@ class Loader(DataLoader[Any]):
 
 
 class _MicroBatchNumbers(BatchSampler):
-    """The numbers of a worker's micro-batches, one at a time: their rows are read by the dataset."""
+    """A sampler of the numbers of a worker's micro-batches, one at a time; the dataset reads their rows."""
 
     def __init__(self, division: Division) -> None:
         self._division, self.epoch = division, 0
@@ -275,7 +275,7 @@ class _MicroBatchNumbers(BatchSampler):
 
 
 class _Blocks(Dataset[TrainingRow]):
-    """Reads micro-batches in blocks, one block ahead."""
+    """A dataset that reads micro-batches in blocks, one block ahead."""
 
     def __init__(
         self, source: TokenSource, positions_N: Int64s, division: Division, numbers: _MicroBatchNumbers
@@ -298,7 +298,7 @@ class _Blocks(Dataset[TrainingRow]):
         return len(self._positions_N)
 
     def _find_first(self, block: int) -> int | None:
-        """Return the first micro-batch of a block; None past the end of the epoch."""
+        """Return the first micro-batch of a block, or None past the end of the epoch."""
         return first if (first := block * self._num) < self._division.num_per_epoch else None
 
     def _read(self, epoch: int, block: int) -> list[list[TrainingRow]]:

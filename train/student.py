@@ -25,14 +25,14 @@ from train.launch import CLAIM, launch
 from train.models import TrainingRecord, TrainingResult, read_saved
 
 FINAL = (ConfigError, SourceError, TrainingError)
-"""Errors that all workers meet together, and would meet again: no further try is made."""
+"""Errors that all workers raise together and would raise again, so that the training is not retried."""
 Learn = Callable[..., TrainingRecord]
-"""A method as each worker runs it: ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
+"""A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
 
 
 It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
 arguments, but only the first has ``progress``, a function of rows done and rows in all. ``kept``
-(``train.callbacks.Kept``) stores checkpoints where the workers do not share ``output``.
+(``train.callbacks.Kept``) stores checkpoints if the workers do not share ``output``.
 """
 
 
@@ -48,7 +48,7 @@ def train_student(
     update: Update = lambda standing: None,
     **read: object,
 ) -> TrainingResult:
-    """Run ``learn`` in the workers that ``config`` asks for; ``read`` is passed to it.
+    """Run ``learn`` in the workers that ``config`` requests, with the arguments ``read``.
 
     ``update`` receives rows done and rows in all, over all epochs.
 
@@ -56,7 +56,7 @@ def train_student(
         SourceError: the table has no rows, or none that the method can use.
         ConfigError: the configuration does not fit the base.
         RunFailedError: the training failed more than ``config.max_failures`` times; the same call resumes it.
-        TrainingError: no further try would do better.
+        TrainingError: the training failed in a way that every further attempt would repeat.
         CommitError: another driver has the run directory.
     """
     if not lance.dataset(rows.uri, version=rows.version).count_rows():

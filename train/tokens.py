@@ -29,18 +29,18 @@ class TrainingRow(TypedDict):
     row_id: NotRequired[int]
     trust: NotRequired[float]
     rejected: NotRequired[list[int]]
-    """The ids of the prompt and the rejected answer, where ``input_ids`` are those of the chosen one."""
+    """The ids of the prompt and the rejected answer, if ``input_ids`` has those of the chosen one."""
 
 
 def count_tokens(row: TrainingRow) -> int:
-    """Return the tokens of a row; of a pair of answers those of the longer one, with its prompt."""
+    """Return the number of tokens of a row; for a pair of answers, that of the prompt with the longer one."""
     return max(len(row["input_ids"]), len(row.get("rejected", ())))
 
 
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int | None, *, chat_template: bool = False
 ) -> list[TrainingRow]:
-    """Return token ids of each pair with at most ``max_length`` of them; longer pairs are left out. None: no limit.
+    """Return the token ids of each pair, without pairs of more than ``max_length`` tokens (None for no limit).
 
     Raises:
         ModelError: as :func:`prompt_ids` and :func:`encode_completions`.
@@ -57,9 +57,9 @@ def tokenize(
 def prompt_ids(
     tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str], *, chat_template: bool = False
 ) -> list[list[int]]:
-    """Return token ids of prompts, up to where the completion begins.
+    """Return the token ids of prompts, without the completion.
 
-    They are those that teachers feed (``models.encode_prefixes``). With ``chat_template`` a prompt is one user turn
+    Teachers feed the same ids (``models.encode_prefixes``). With ``chat_template`` a prompt is one user turn
     (``models.as_user_turns``).
 
     Raises:

@@ -1,4 +1,4 @@
-"""``transformers.Trainer`` as trainings here use it: it stops at what is not finite, and survives a full disk."""
+"""``transformers.Trainer`` for trainings here: it stops at a non-finite loss or gradient, and survives a full disk."""
 
 import contextlib
 import errno
@@ -22,17 +22,17 @@ from train.agreement import gather_values
 from train.partial import Partial
 
 MOST_POSITIONS = 256
-"""Labels of a micro-batch that are looked at, and at most as many end tokens."""
+"""Maximum number of labels, and of end tokens, of a micro-batch that are examined."""
 RAREST_END = -20.0
-"""The log-probability of the end token, on the mean, below which the base does not write it."""
+"""The mean log-probability of the end token below which the base counts as not writing it."""
 FEWEST_WORDS, FLAT = 10_000, 0.75
-"""Models with fewer words, or whose distribution has at least this share of the highest entropy, may begin above a
-uniform draw: small models made from scratch and untrained ones do, and learn."""
+"""Models with fewer words, or whose distribution has at least this share of the highest entropy, may begin with a loss
+above a uniform draw's: small models made from scratch and untrained ones do, and learn."""
 
 
 @dataclass
 class Sums:
-    """Sums over positions, of natural logarithms."""
+    """Sums over positions; logarithms are natural."""
 
     labels: int = 0
     loss: float = 0.0
@@ -43,22 +43,22 @@ class Sums:
 
 
 class FirstStep:
-    """Log-probabilities that a base gives the labels of its first step, before any weight has changed.
+    """The log-probabilities that a base gives the labels of the first step, before any weight has changed.
 
     If the base finds these tokens all but impossible, the labels are a mistake, usually of the tokenizer of another
     model or of another end token; a whole training would then teach nothing. Shapes: B rows of a batch, K labels of
-    each, T and W of them looked at, V words of the vocabulary.
+    each, T labels and W end tokens examined, V words of the vocabulary.
     """
 
     def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:
-        """Take the training's ``name``, and ``ignored``, the label of positions that do not count."""
+        """Check a training called ``name``; ``ignored`` is the label of positions that do not count."""
         self._name, self._tokenizer, self._ignored = name, tokenizer, ignored
         self._end: str = tokenizer.eos_token
         self._sums, self._instead = Sums(), ""
 
     @torch.no_grad()
     def add(self, logits_BTV: torch.Tensor, labels_BK: torch.Tensor) -> None:
-        """Look at a micro-batch, with logits and labels as :func:`train.sft.compute_completion_loss` takes them."""
+        """Add a micro-batch, with logits and labels as :func:`train.sft.compute_completion_loss` takes them."""
         targets_BK, logits_BKV = labels_BK[:, 1:], logits_BTV[:, -labels_BK.shape[1] : -1]
         end = self._tokenizer.eos_token_id
         labelled_BK, ends_BK = targets_BK != self._ignored, targets_BK == end
@@ -78,10 +78,10 @@ class FirstStep:
             self._instead = f"{found!r} ({float(at_end_WV[:, likeliest].mean()):.1f})"
 
     def check(self) -> None:
-        """Refuse a base that cannot have meant these labels; all workers call it together.
+        """Raise if the base cannot be meant for these labels; all workers call this together.
 
         Raises:
-            TrainingError: the end token is one that the base does not write, or its loss is above a uniform draw's.
+            TrainingError: the base does not write the end token, or its loss is above that of a uniform draw.
         """
         found = gather_values((self._sums, self._instead))
         num_words = max(sums.num_words for sums, _ in found)
@@ -107,24 +107,24 @@ class FirstStep:
 
 
 def _take_first(logits_BKV: torch.Tensor, taken_BK: torch.Tensor) -> torch.Tensor:
-    """Return the logits of the first places that are taken, [T, V]."""
+    """Return the logits of the first ``MOST_POSITIONS`` selected places, [T, V]."""
     rows_T, places_T = taken_BK.nonzero(as_tuple=True)
     return logits_BKV[rows_T[:MOST_POSITIONS], places_T[:MOST_POSITIONS]]
 
 
 SHOWN_ROWS = 20
-"""Row ids in a message."""
+"""Maximum number of row ids in a message."""
 
 Weights = dict[str, torch.Tensor]
-"""Weights of a model by name, whole."""
+"""Whole weights of a model by name."""
 
 
 READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
-"""Variables by which ``transformers`` leaves the weights of a model to the first worker."""
+"""Environment variables that make ``transformers`` read a model's weights only in the first worker."""
 
 
 def count_workers() -> int:
-    """Return the workers of this training."""
+    """Return the number of workers of this training."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
@@ -164,16 +164,16 @@ def make_arguments(config: LmStudentConfig, *, accumulation: int, seed: int, wor
 
 
 def is_read_once(config: LmStudentConfig) -> bool:
-    """Return whether the first worker alone reads the weights that FSDP divides, and the others get their parts of it.
+    """Return whether only the first worker reads the weights that FSDP divides, and sends the others their parts.
 
-    Where students learn by GRPO, each worker needs them for the engine that draws answers.
+    With GRPO, each worker needs all weights for the engine that draws answers.
     """
     return config.sharding == "fsdp" and count_workers() > 1 and config.method != "grpo"
 
 
 @contextlib.contextmanager
 def read_once(config: LmStudentConfig) -> Iterator[None]:
-    """Let ``transformers`` read weights in the first worker alone, where :func:`is_read_once` says so."""
+    """Let ``transformers`` read weights only in the first worker, if :func:`is_read_once`."""
     if not is_read_once(config):
         yield
         return
@@ -206,9 +206,9 @@ def shift_warm_up(scheduler: object, warm_up: int) -> Any:
 
 
 class Guarded(Trainer):
-    """A trainer, or what stands before another: it stops at what is not finite, survives a full disk, shards on CPUs.
+    """A trainer, or a mixin before one, that stops at non-finite values, survives a full disk and shards on CPUs.
 
-    All workers stop together. ``remember`` each micro-batch.
+    All workers stop together. Subclasses call :meth:`remember` for each micro-batch.
     """
 
     _batches: list[tuple[Sequence[int], torch.Tensor]]
@@ -218,7 +218,7 @@ class Guarded(Trainer):
         self._batches = [*getattr(self, "_batches", ()), (row_ids, loss.detach())]
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Does what ``transformers`` does here; but FSDP2 on CPUs too, which accelerate leaves out without a word."""
+        """Create the accelerator as ``transformers`` does, but with FSDP2 on CPUs too, which accelerate omits."""
         super().create_accelerator_and_postprocess()
         state: Any = self.accelerator.state
         if self.args.fsdp_plugin_args is None or state.distributed_type != DistributedType.MULTI_CPU:
@@ -236,9 +236,9 @@ class Guarded(Trainer):
         return found
 
     def full_weights(self) -> Weights | None:
-        """Return the weights of a sharded model, gathered in the first worker's memory; None where the model is whole.
+        """Return the weights of a sharded model, gathered in the first worker's memory, or None if it is whole.
 
-        All workers call it together.
+        All workers call this together.
         """
         if not self.is_fsdp_enabled:
             return None
@@ -251,15 +251,15 @@ class Guarded(Trainer):
         return found
 
     def complete(self, unfinished: Partial) -> None:
-        """Train to the end, from the last checkpoint on; all workers call it together."""
+        """Train to the end, from the last checkpoint on; all workers call this together."""
         self.remove_callback(PrinterCallback)
         self.accelerator.wait_for_everyone()
         unfinished.resume(self)
 
     def finish(self, unfinished: Partial, write: Callable[[Any, Path, Weights | None], None]) -> None:
-        """Put the result in its place: the first worker has ``write`` save the model, with a sharded one's weights.
+        """Put the result in its place: the first worker calls ``write`` with the model and, if sharded, its weights.
 
-        All workers call it together.
+        All workers call this together.
         """
         weights = self.full_weights()
         if self.is_world_process_zero():
@@ -271,7 +271,7 @@ class Guarded(Trainer):
         """Return the norm of the step's gradients, which is the same in all workers.
 
         Raises:
-            TrainingError: it is not finite.
+            TrainingError: the norm is not finite.
         """
         norm: Any = super()._get_grad_norm(model, grad_norm)  # type: ignore[no-untyped-call]
         step, self._batches = self._batches, []
@@ -322,21 +322,21 @@ def _find_os_error(error: BaseException | None) -> OSError | None:
 
 
 class SftTrainer(Guarded):
-    """Trains on batches of :func:`train.sft.collate`, from a loader of its own."""
+    """A trainer on batches of :func:`train.sft.collate`, from its own loader."""
 
     def __init__(
         self, loader: Any, loss: Callable[..., torch.Tensor], first_step: FirstStep | None, **settings: Any
     ) -> None:
-        """Take ``loader``, a :class:`train.stream.Loader`, and ``loss``, of logits, labels, number of tokens, weights.
+        """Train on a :class:`train.stream.Loader` by ``loss``, of logits, labels, number of tokens and weights.
 
-        ``first_step`` looks at the first step's logits before any weight changes; None looks at nothing.
+        ``first_step`` examines the first step's logits before any weight changes, unless it is None.
         """
         super().__init__(train_dataset=loader.dataset, compute_loss_func=self._compute_batch_loss, **settings)
         self._loader, self._loss_of, self._first_step = loader, loss, first_step
         self._weights: torch.Tensor | None = None
 
     def get_train_dataloader(self) -> Any:
-        """Return the loader; it is divided among the workers already."""
+        """Return the loader, which is already divided among the workers."""
         return self._loader
 
     def compute_loss(

@@ -61,9 +61,9 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 def fit_deep_ensemble(
     labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place, members: int = 5
 ) -> TrustRef:
-    """Fit ``members`` networks on the same rows with seeds of their own, and save their average to ``output``.
+    """Fit ``members`` networks on the same rows with different seeds, and save their average to ``output``.
 
-    The members share the parts of the source. A killed fit goes on at its member.
+    The members share the parts of the source. A killed fit resumes at the member that it had reached.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
@@ -86,7 +86,7 @@ def fit_deep_ensemble(
 
 
 def _derive_member_seeds(seed: int, members: int) -> list[int]:
-    """Return the seed of each member of an ensemble; fewer than two members are refused."""
+    """Return the seed of each member of an ensemble; raise ``ConfigError`` for fewer than two members."""
     if members < 2:
         raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
     return [derive(seed, f"member {m}") for m in range(members)]
@@ -110,7 +110,7 @@ def fit_member(
     seed: int,
     output: Place,
 ) -> NeuralTrust:
-    """Return one of several networks, fitted as :func:`train.trust_workers.fit_net` does, unless it is there."""
+    """Return one of several networks, loaded from ``output`` or else fitted by :func:`train.trust_workers.fit_net`."""
     try:
         ref = saved.pin(output, TrustRef)
     except ModelError:
@@ -144,16 +144,16 @@ def fit_here(
     output: Place,
     options: JsonView = MappingProxyType({}),
 ) -> TrustRef:
-    """Fit in this process on the same rows as :func:`fit_trust` fits on; validation rows are left out.
+    """Fit a trust function in this process on the same rows as :func:`fit_trust`, without validation rows.
 
     ``made_by.fitted(hidden_ND, correct_N, config, origin, **options)`` makes a trust function from hidden states
     (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has the keys that its line
-    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` says where the
-    rows are from, to be put on record.
+    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` is the
+    origin of the rows, for the record.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
-        ConfigError: options that it does not take.
+        ConfigError: ``fitted`` does not take one of the options.
     """
     check_options("trust.options", made_by.fitted, None, None, config, None, **options)
     rows = read_rows(labels, grades, config, seed=seed)
@@ -173,20 +173,20 @@ def fit_rows(
 ) -> StateTrust:
     """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
 
-    It is what the stage of that name would save, on these rows.
+    The result is what the stage of that kind would save for these rows.
 
     Args:
-        kind: its name.
+        kind: the name of the trust function.
         rows: the rows, in their parts.
-        config: its settings, those of its own under ``options``.
-        seed: of weights and batches.
-        origin: where the rows are from, to be put on record.
-        ends: as for :func:`train.trust_loop.fit_arrays`, of kinds that fit one network.
+        config: the settings; those of the kind alone are under ``options``.
+        seed: the seed of weights and batches.
+        origin: the origin of the rows, for the record.
+        ends: as for :func:`train.trust_loop.fit_arrays`, for kinds that fit one network.
 
     Raises:
         RunFailedError: the loss is not finite.
         DegenerateSourceError: all labels are right, or all are wrong, in a part.
-        ConfigError: options that it does not take or refuses, or a function of one's own that says no ``fit_rows``.
+        ConfigError: the function refuses an option, or a user's function has ``fit`` but no ``fit_rows``.
     """
     fitted, options = find_fitted([kind])[kind], config.options.get(kind, {})
     if fitted.fit_rows is not None:
@@ -245,7 +245,7 @@ def fit_deep_ensemble_on(
 
 
 def _fit_calibrated(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json, **options: Any) -> StateTrust:
-    """Return a trust function of the fit rows, calibrated."""
+    """Return a calibrated trust function fitted on the fit rows."""
     fit_F = rows.places(FIT)
     hidden_FD = rows.hidden_ND[fit_F]
     pca = compute_components(rows, config, made_by.default_pca)
@@ -258,10 +258,10 @@ def _fit_calibrated(made_by: Any, rows: LabelledRows, config: TrustConfig, origi
 def compute_components(
     rows: LabelledRows, config: TrustConfig, default: int | None = None
 ) -> PrincipalComponents | None:
-    """Return the principal components of the states of the fit rows that ``config`` asks for.
+    """Return the principal components of the fit rows' states, as many as ``config`` requests, or None without any.
 
     Raises:
-        ConfigError: there are not so many.
+        ConfigError: there are fewer components.
     """
     fit_F, width = rows.places(FIT), _get_state_width(rows, config)
     size = config.pca
@@ -275,12 +275,12 @@ def compute_components(
 
 
 def _get_state_width(rows: LabelledRows, config: TrustConfig) -> int:
-    """Return numbers of a row's states, without the scalar columns."""
+    """Return the width of a row's states together, without the scalar columns."""
     return sum(rows.sizes[: len(config.states)])
 
 
 def project_rows(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
-    """Return the rows with the projection of their states in the states' place."""
+    """Return the rows with their states replaced by the states' projection."""
     width, size = pca.shape
     projected_NK = np.empty((len(rows.hidden_ND), rows.hidden_ND.shape[1] - width + size), dtype=np.float32)
     for start in range(0, len(projected_NK), SCORE_ROWS):
@@ -299,7 +299,7 @@ def _calibrate(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> St
 
 
 def compute_logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores:
-    """Return the logit of the rows at these places, float32 [M]."""
+    """Return the logits of the rows at these places, float32 [M]."""
     batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
     parts = [
         trust.raw_with(torch.from_numpy(rows.hidden_ND[batch_B]), rows.numbers_NK[batch_B], rows.numbers)
@@ -319,11 +319,11 @@ def describe_origin(labels: TableRef, grades: TableRef, config: TrustConfig, see
 
 
 def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> LabelledRows:
-    """Return the rows of ``labels`` that a fit may use, that are graded and have all states; read batch by batch.
+    """Return the rows of ``labels`` that a fit may use, are graded and have all states, read batch by batch.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
-        ConfigError: ``config.pca`` asks for more components than there are.
+        ConfigError: ``config.pca`` requests more components than there are.
     """
     rows = read_labelled_rows(labels, grades, config, seed=seed)
     _refuse_degenerate(rows, config)
@@ -335,7 +335,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 def read_labelled_rows(
     labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] = ()
 ) -> LabelledRows:
-    """Return the rows of :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
+    """Return the rows of :func:`read_rows`, with ``numbers`` of the answers and without checks."""
     graded = read_grades(grades)
     columns = [get_input_column(name) for name in config.inputs]
     numbers_NK = np.full((len(graded.row_ids_N), len(numbers)), np.nan)

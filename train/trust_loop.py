@@ -29,18 +29,18 @@ from curation.trust.parts import FIT, REPEAT, VALIDATION
 from curation.trust.states import HeldOutScores
 
 EVALUATE_ROWS = 4096
-"""Rows of one forward pass outside training."""
+"""Number of rows of one forward pass outside training."""
 MOMENT_ROWS = 512
-"""Rows that are summed at a time; their float64 copies stay in a core's cache."""
+"""Number of rows that are summed at a time, so that their float64 copies stay in a core's cache."""
 CHECKPOINT = "fit.pt"
-"""The file of a checkpoint."""
+"""The name of a checkpoint's file."""
 LEAST_STEPS, MOST_EVALUATIONS = 10, 20
 """Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
 ``TrustConfig.max_steps``."""
 
 
 class SideBySide:
-    """Arrays of the same rows, read as one matrix: only the rows that are asked for are copied."""
+    """Arrays of the same rows that are read as one matrix; only requested rows are copied."""
 
     def __init__(self, arrays: Sequence[Floats]) -> None:
         self._arrays = tuple(arrays)
@@ -59,29 +59,29 @@ class LabelledRows(NamedTuple):
     """Labelled rows with a hidden state, ascending by row id."""
 
     hidden_ND: Floats | SideBySide
-    """Inputs that ``TrustConfig.inputs`` names, side by side: in the states' stored type, with scalar columns in
+    """The inputs of ``TrustConfig.inputs``, concatenated: in the states' stored type, with scalar columns in
     float32."""
     correct_N: Bools
     part_N: npt.NDArray[np.int8]
-    """The part of each row (``curation.trust.parts``); a row of another number is in none."""
+    """The part of each row (``curation.trust.parts``); a row with any other number is in no part."""
     sizes: tuple[int, ...]
-    """Numbers of each of ``TrustConfig.inputs``; D is their sum."""
+    """The width of each of ``TrustConfig.inputs``; D is their sum."""
     row_ids_N: Int64s
     """The rows' ids."""
     numbers_NK: npt.NDArray[np.float64]
-    """The numbers of the answers that a stack reads, a column each, NaN for null; no column where none are read."""
+    """The numbers of the answers that a stack reads, one column each, NaN for null; no columns if none are read."""
     numbers: tuple[str, ...] = ()
     """The names of the K numbers (``schemas.NUMBERS``); with ``classes`` one is the place of a row's label there."""
     classes: tuple[str, ...] = ()
-    """The labels, where they are a closed set that is read."""
+    """The labels, if they are a closed set that is read."""
     gold_N: npt.NDArray[np.float64] | None = None
-    """The place of the gold label among ``classes``, NaN where it is not known; None without ``classes``."""
+    """The place of the gold label among ``classes``, NaN if unknown; None without ``classes``."""
     cluster_N: Int64s | None = None
-    """The cluster of each row, which no fold divides (``Graded.cluster_N``); None: each row is its own."""
+    """The cluster of each row, which no fold divides (``Graded.cluster_N``); None if each row is its own."""
 
     @property
     def num_repeats(self) -> int:
-        """The rows that repeat the question of an earlier one; no fit reads them."""
+        """The number of rows that repeat the question of an earlier one; no fit reads them."""
         return int((self.part_N == REPEAT).sum())
 
     def held_out(self, places_M: Int64s, raw_M: npt.NDArray[np.float32]) -> HeldOutScores:
@@ -111,8 +111,8 @@ class FitRecord:
     """Mean class-weighted cross-entropy over the rows since the last evaluation, with dropout, during training."""
     validation_aucs: list[float] = field(default_factory=list)
     best: int = 0
-    """The index of the evaluation whose weights are kept: of the best validation AUC, or without early stopping the
-    last."""
+    """The index of the evaluation whose weights are kept: the one with the best validation AUC, or without early
+    stopping the last."""
     seconds: float = 0.0
 
     @classmethod
@@ -132,17 +132,17 @@ class FitRecord:
         return self.steps[-1] if self.steps else 0
 
     def is_finished(self, config: TrustConfig) -> bool:
-        """Return whether the steps are used up, or none of the last ``patience`` was better."""
+        """Return whether all steps are done, or the last ``patience`` steps brought no better evaluation."""
         waited = self.num_steps - self.steps[self.best] if self.steps else 0
         return self.num_steps >= config.max_steps or (config.patience is not None and waited >= config.patience)
 
 
 Ends = Callable[[FitRecord], bool]
-"""Says whether a fit ends early."""
+"""A function that returns whether a fit ends early."""
 
 
 def end_never(record: FitRecord) -> bool:
-    """No fit ends early."""
+    """Return False, so that no fit ends early."""
     return False
 
 
@@ -173,7 +173,7 @@ class Shard:
         """Write a checkpoint with ``write``, if one is due; every shard calls this after every evaluation."""
 
     def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
-        """Tell whoever waits how far the fit is, after an evaluation."""
+        """Report the progress of the fit after an evaluation."""
 
     def restore(self, read: Callable[[Path], None]) -> None:
         """Call ``read`` on the directory of the last checkpoint, if there is one."""
@@ -190,8 +190,8 @@ def fit_arrays(
 ) -> FittedNetwork[Net]:
     """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
 
-    ``new_net`` makes the network that ``config`` asks for, with random weights from torch's own generator. ``ends`` is
-    asked after each evaluation whether the fit ends there.
+    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator. ``ends`` is
+    called after each evaluation and returns whether the fit ends there.
 
     Raises:
         RunFailedError: the loss is no longer finite.
@@ -240,7 +240,7 @@ def compute_loss_weights(correct_N: Bools, strength: float) -> tuple[float, floa
     """Return the loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
 
     This is our reading of the paper's "class reweighting coefficient": 0 gives all rows the same weight, 1 both
-    classes.
+    classes the same total weight.
     """
     num_right = int(correct_N.sum())
     wrong, right = (float((len(correct_N) / (2 * n)) ** strength) for n in (len(correct_N) - num_right, num_right))
@@ -257,7 +257,7 @@ def compute_shard_loss(
 
 
 def compute_moments(hidden_ND: Floats | SideBySide, rows_F: Int64s) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation of the given rows, float32 [D] each; a constant feature gets scale 1."""
+    """Return mean and population standard deviation of the rows, float32 [D] each; a constant feature gets scale 1."""
     chunks = [rows_F[start : start + MOMENT_ROWS] for start in range(0, len(rows_F), MOMENT_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
     squares = (torch.from_numpy(hidden_ND[chunk]).double().sub_(mean_D).square_().sum(0) for chunk in chunks)
@@ -313,7 +313,7 @@ def _run_steps(
 def _compute_logits(
     net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard: Shard
 ) -> npt.NDArray[np.float32]:
-    """Return the logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
+    """Return the logit of each row, [V]; every shard computes its share and gets all, so that all decide alike."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)
     for start in range(shard.rank * EVALUATE_ROWS, len(rows_V), shard.size * EVALUATE_ROWS):
@@ -324,7 +324,7 @@ def _compute_logits(
 
 
 class _FitProgress:
-    """Everything that a fit needs to resume: weights, optimizer, best weights and record."""
+    """The state that a fit needs to resume: weights, optimizer, best weights and record."""
 
     def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
         self.net, self.optimizer, self.record = net, optimizer, record

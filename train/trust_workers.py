@@ -1,4 +1,4 @@
-"""Fits a network by workers of Ray Train, a shard each (``train.trust_loop`` is what each of them runs).
+"""Fits a network by workers of Ray Train, each of which runs ``train.trust_loop`` on its shard.
 
 A killed worker is replaced and resumes from the last checkpoint beside ``output``.
 """
@@ -29,7 +29,7 @@ from train.launch import CLAIM, FOLDER, launch
 from train.trust_loop import CHECKPOINT, FitRecord, LabelledRows, Shard
 
 CHECKPOINT_SECONDS = 60.0
-"""A longer fit writes a checkpoint at the end of the first epoch after each such period."""
+"""Minimum time between checkpoints, which are written after the next evaluation."""
 
 log = get_logger(__name__)
 
@@ -73,7 +73,7 @@ class _RayShard(Shard):
     """The share of one worker of Ray Train."""
 
     def __init__(self, folder: Path | None, course: FitCourse | None) -> None:
-        """Keep the checkpoints in ``folder`` where Ray Train does not: in a process that trains alone."""
+        """Keep checkpoints in ``folder`` if Ray Train does not keep them: in a process that trains alone."""
         context, self._folder, self._course = ray.train.get_context(), folder, course
         self.rank, self.size = context.get_world_rank(), context.get_world_size()
         self._last = time.monotonic()

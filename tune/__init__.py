@@ -1,1 +1,1 @@
-"""The search for a trust function: spaces as data, what a trial is worth, the search and the choice of its winner."""
+"""The search for a trust function: spaces as data, the objective of trials, the search and the choice of its winner."""

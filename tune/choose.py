@@ -1,8 +1,8 @@
 """The choice of a winner: finalists of a search against the default, on folds and seeds that the search did not use.
 
 The best of many trials looks better than it is. So the best few are fitted again, on every fold and several seeds, each
-beside the default on the same rows and with the same seed, and the default stays unless a finalist is shown to be above
-it. Folds share rows, so their differences are not independent: the interval is that of the corrected resampled t-test
+beside the default on the same rows and with the same seed, and the default stays unless a finalist is proven
+better. Folds share rows, so their differences are dependent: the interval is that of the corrected resampled t-test
 (Nadeau and Bengio, "Inference for the Generalization Error", 2003), at a level divided by the number of finalists.
 """
 
@@ -23,27 +23,27 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much better a finalist is than the default; positive is better, whatever the metric."""
+    """The advantage of a finalist over the default; positive is better, whatever the metric."""
 
     value: float
     low: float
     high: float
-    """The interval covers all finalists at once, at 1 - ``LEVEL``."""
+    """The upper end of the interval, which holds for all finalists at once at confidence 1 - ``LEVEL``."""
     num_pairs: int
-    """Fits of each of the two."""
+    """The number of paired fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Result of a search."""
+    """The result of a search."""
 
     winner: str | None
-    """The finalist that replaces the default; ``None``: the default stays."""
+    """The finalist that replaces the default, or ``None`` if the default stays."""
     differences: Mapping[str, Difference]
-    """Differences of every finalist to the default."""
+    """The difference of each finalist to the default, by finalist."""
     optimism: float
-    """The difference of the best trial's value in the search to its mean where it was fitted again: what choosing the
-    best of many was worth by itself."""
+    """The best trial's value in the search minus the mean of its new fits: the gain that comes only from choosing the
+    best of many."""
 
     def to_json(self) -> Json:
         """Return the choice as a JSON object."""
@@ -58,14 +58,14 @@ def choose(
     share_held_out: float,
     larger_is_better: bool,
 ) -> Choice:
-    """Return whether one of the finalists replaces the default.
+    """Return the choice between the default and the finalists.
 
     Args:
-        default_R: the default's metric in each of R fits: every fold that was held out, with every seed.
-        finalists: each finalist's, in the same order of folds and seeds.
-        in_search: each finalist's value in the search.
+        default_R: the default's metric in each of R fits, one per held-out fold and seed.
+        finalists: each finalist's metrics, in the same order of folds and seeds.
+        in_search: each finalist's metric in the search.
         share_held_out: the share of the rows that a fit holds out.
-        larger_is_better: of the metric.
+        larger_is_better: whether a larger metric is better.
 
     Raises:
         ValueError: no finalist, fewer than two fits, unequal numbers of them, or a value that is not finite.
@@ -96,8 +96,8 @@ def choose(
 def compute_corrected_difference(difference_R: Float64s, *, share_held_out: float, level: float) -> Difference:
     """Return the mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
 
-    Its variance is (1 / R + n_test / n_train) times the sample's: R fits on overlapping rows tell less than R
-    independent ones. ``level`` is the probability that the interval misses.
+    The mean's variance is (1 / R + n_test / n_train) times the sample's, since R fits on overlapping rows tell less
+    than R independent ones. ``level`` is the probability that the interval misses.
     """
     num = len(difference_R)
     mean = float(difference_R.mean())

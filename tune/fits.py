@@ -1,6 +1,6 @@
 """Numbered fits on Ray Tune, side by side on one copy of the source, each recorded as it ends.
 
-The same call goes on after any death: recorded fits are read, not repeated, and ``tune.proposals`` gives the others the
+The same call resumes after a crash: recorded fits are read, not repeated, and ``tune.proposals`` gives the others the
 points that they would have had.
 """
 
@@ -32,11 +32,11 @@ from tune.proposals import Proposals
 from tune.space import Point
 
 MOST_DEATHS = 3
-"""A fit whose process died so often and once more, e.g. for want of memory, is recorded as failed."""
+"""Maximum number of times that a fit whose process died, e.g. for lack of memory, is tried again."""
 
 
 class Fold(NamedTuple):
-    """The rows that a fit holds out, and its seeds."""
+    """The fold that a fit holds out, and its seeds."""
 
     number: int
     seed: int
@@ -47,7 +47,7 @@ class Fold(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One fit of a search: what was tried and what came of it."""
+    """One fit of a search: the point that was tried and its outcome."""
 
     number: int
     kind: str
@@ -55,17 +55,17 @@ class Trial:
     """The values of the space's dimensions; empty for the default."""
     outcome: Outcome | None = None
     error: str | None = None
-    """Why it has no outcome."""
+    """The reason why the trial has no outcome."""
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """Return the inverse of ``dataclasses.asdict``."""
+        """Return the trial that ``dataclasses.asdict`` converted to ``value``."""
         outcome = value["outcome"]
         return cls(**{**value, "outcome": None if outcome is None else Outcome(**outcome)})
 
 
 class TrialJournal:
-    """The fits that have ended: a file each, so that it is there whole or not at all."""
+    """The fits that have ended, in one atomically written file each."""
 
     def __init__(self, directory: Place) -> None:
         self._directory = directory
@@ -75,7 +75,7 @@ class TrialJournal:
 
     @property
     def all(self) -> list[Trial]:
-        """Trials by number."""
+        """The trials in the order of their numbers."""
         return [self._done[number] for number in sorted(self._done)]
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class TrialJournal:
 
 
 class Fits:
-    """Numbered fits on one source, recorded in a directory; Ray Tune runs as many at once as there is room for."""
+    """Numbered fits on one source, recorded in a directory; Ray Tune runs as many at once as resources allow."""
 
     def __init__(self, source: TrialRows, objective: Objective, config: TuneConfig, directory: Place) -> None:
         self._shared = ray.put((source, objective))
@@ -108,18 +108,18 @@ class Fits:
         hours: float | None = None,
         halving: Halving | None = None,
     ) -> list[Trial]:
-        """Fit the proposed points, number k on fold ``folds[k]``; those that a former call recorded are not repeated.
+        """Fit the proposed points, number k on fold ``folds[k]``, except those recorded by an earlier call.
 
         Args:
-            name: of the records' folder.
+            name: the name of the records' folder.
             proposals: the points.
-            folds: one for each fit.
-            on_done: called with each fit that has ended, and with how many have.
-            hours: no fit starts after so long.
-            halving: ends bad fits early.
+            folds: the fold of each fit.
+            on_done: called with each fit that has ended, and with the number of ended fits.
+            hours: the time after which no fit starts.
+            halving: the rule that ends bad fits early.
 
         Returns:
-            the fits by number; fewer where ``hours`` ended them.
+            The fits in the order of their numbers; fewer than ``folds`` if ``hours`` ended them.
         """
         journal = TrialJournal(self._directory / name)
         searcher = _FitNumbers(proposals, folds, journal, on_done, hours, halving)
@@ -160,7 +160,7 @@ class Fits:
 
 
 class _Stopper(ray.tune.Stopper):
-    """Ends all trials when the search is interrupted."""
+    """A stopper that ends all trials when the search is interrupted."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -172,12 +172,12 @@ class _Stopper(ray.tune.Stopper):
         return self.stopped.is_set()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a fresh one: Ray Tune saves the stopper of an experiment, which is never restored."""
+        """Pickle as a new stopper: Ray Tune saves the stopper of an experiment, which is never restored."""
         return (_Stopper, ())
 
 
 class _FitNumbers(Searcher):
-    """Hands Ray Tune the numbers of the fits that are not recorded, in order, and records what ends."""
+    """A searcher that gives Ray Tune the fits that are not recorded, in order, and records those that end."""
 
     def __init__(
         self,
@@ -202,11 +202,11 @@ class _FitNumbers(Searcher):
 
     @property
     def is_over(self) -> bool:
-        """All fits are recorded."""
+        """Whether all fits are recorded."""
         return len(self._journal) == len(self._folds)
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next fit that is not recorded."""
+        """Return the next fit that is not recorded, or None while results of earlier fits are awaited."""
         while self._next < len(self._folds):
             if self._until is not None and time.monotonic() > self._until:
                 break
@@ -229,7 +229,7 @@ class _FitNumbers(Searcher):
         return Searcher.FINISHED
 
     def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
-        """Record what came of a fit."""
+        """Record the outcome or the error of a fit."""
         asked = self._running.pop(trial_id, None)
         if asked is None or self.stopper.stopped.is_set():
             return  # told before, as Ray Tune does; or interrupted, not ended
@@ -248,7 +248,7 @@ class _FitNumbers(Searcher):
         self._tell(trial)
 
     def _describe_fit(self, trial: Trial) -> str:
-        """Return the fit as text: equal fits give equal outcomes, so that one of them is enough."""
+        """Return the fit as text; fits of equal text have equal outcomes and run only once."""
         return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
 
     def _tell(self, trial: Trial) -> None:
@@ -260,18 +260,18 @@ class _FitNumbers(Searcher):
         self._on_done(trial, len(self._journal))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Ray Tune saves the searcher of an experiment, but a search goes on from the journal."""
+        """Return no state: Ray Tune saves the searcher of an experiment, but a search resumes from the journal."""
         return {}
 
     def save(self, checkpoint_path: str) -> None:
-        """See :meth:`__getstate__`."""
+        """Do nothing; see :meth:`__getstate__`."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """See :meth:`__getstate__`."""
+        """Do nothing; see :meth:`__getstate__`."""
 
 
 class _Fit(ray.tune.Trainable):
-    """A process that fits one point after the other; the source is mapped, not copied."""
+    """A process that fits one point after another; the source is mapped, not copied."""
 
     def setup(self, config: Json, shared: Sequence[Any] = (), num_threads: int = 1) -> None:
         torch.set_num_threads(num_threads)
@@ -309,7 +309,7 @@ class _Fit(ray.tune.Trainable):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray Tune prints no lines of its own, and writes no files for each trial."""
+    """Keep Ray Tune, within the context, from printing lines and from writing files for each trial."""
     logger, level = logging.getLogger("ray.tune"), logging.getLogger("ray.tune").level
     logger.setLevel(logging.CRITICAL)
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}

@@ -1,10 +1,10 @@
 """Successive halving: bad trials of a search end early, by the validation AUC of their networks.
 
 A trial passes a rung, a share of its steps, if it is among the best 1 / eta of the trials that reached it. ASHA (Li et
-al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020) compares it with those that happened to be
-there. Here trial k is compared with trials 0 to k - ``ahead`` alone, which all have ended when it begins: so what a
-trial has to reach is known from the start, no process waits for another, and a search that was killed, or ran with
-another number of trials at once, ends the same trials.
+al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020) compares it with those that have
+reached the rung by then. Here trial k is compared only with trials 0 to k - ``ahead``, which all have ended when it
+begins. So a trial's bar is known from the start, no process waits for another, and a search that was killed, or ran
+with another number of trials at once, ends the same trials.
 """
 
 import math
@@ -18,7 +18,7 @@ NUM_RUNGS = 3
 
 
 def compute_rung_aucs(steps: Sequence[int], validation_aucs: Sequence[float], max_steps: int, eta: int) -> list[float]:
-    """Return the best validation AUC until each rung that a fit reached, the lowest rung first.
+    """Return the best validation AUC up to each rung that a fit reached, the lowest rung first.
 
     The rungs are at ``max_steps`` / eta ** 3, / eta ** 2 and / eta steps; a fit reaches one at its first evaluation
     there or later.
@@ -34,20 +34,20 @@ def compute_rung_aucs(steps: Sequence[int], validation_aucs: Sequence[float], ma
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """The value that a trial has to reach."""
+    """The validation AUCs that a trial has to reach to go on."""
 
     eta: int
     aucs: Sequence[float | None]
-    """At each rung, the lowest first; ``None``: anything."""
+    """The least AUC at each rung, the lowest rung first; ``None`` accepts any AUC."""
 
     def ends(self, record: FitRecord, max_steps: int) -> bool:
-        """Return whether a fit with this record is below it."""
+        """Return whether a fit with this record is below the bar."""
         reached = compute_rung_aucs(record.steps, record.validation_aucs, max_steps, self.eta)
         return any(bar is not None and auc < bar for auc, bar in zip(reached, self.aucs, strict=False))
 
 
 class Halving:
-    """The bars of the trials of a search, from the rungs of earlier ones."""
+    """The bars of a search's trials, from the rungs of earlier trials."""
 
     def __init__(self, eta: int, ahead: int) -> None:
         self._eta, self._ahead = eta, ahead
@@ -58,7 +58,7 @@ class Halving:
         self._rungs[number] = () if fit is None else fit.get("rungs", ())
 
     def bar(self, number: int) -> Bar | None:
-        """Return the bar of a trial; ``None``: earlier trials have to end first."""
+        """Return the bar of a trial, or ``None`` if earlier trials have to end first."""
         earlier = range(number - self._ahead + 1)
         if any(other not in self._rungs for other in earlier):
             return None

@@ -1,9 +1,9 @@
-"""The value of a trial: one fit on a part of the labelled source rows, measured on a part that it never saw.
+"""The value of a trial: the metric of one fit on a part of the labelled source rows that the fit never saw.
 
 The source rows fall into ``folds`` folds, by a seeded hash of the row's question or of its group (``splits.group``), so
 that rows of a group (a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early
-stopping nor calibration sees a row of it. All trials read the same rows, those that have every input that the space may
-ask for.
+stopping nor calibration sees a row of it. All trials read the same rows, those with every input that a point may
+read.
 """
 
 import time
@@ -54,11 +54,11 @@ class TrialRows(NamedTuple):
 
     @property
     def cluster_N(self) -> Int64s | None:
-        """The cluster of each row; None: ``splits.group`` is not set."""
+        """The cluster of each row, or None if ``splits.group`` is not set."""
         return self.unit_N if self.is_clustered else None
 
     def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
-        """Return the rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
+        """Return the rows that ``trust.source_share`` selects with that seed; a search reads no other labels."""
         taken_N = find_used(self.row_ids_N, trust, seed)
         if taken_N.all():
             return self
@@ -72,7 +72,7 @@ class TrialRows(NamedTuple):
         )
 
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
-        """Return the rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
+        """Return the rows in the parts that a fit with these settings reads, without copying inputs."""
         all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
         part_N = assign_parts(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
@@ -99,11 +99,11 @@ class TrialRows(NamedTuple):
 def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tuple[TrialRows, int]:
     """Return the graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
-    Of rows that ask the same question the first one is taken.
+    Of rows with the same question only the first one is read.
 
     Args:
         labels: the labels of the source split.
-        grades: which of them are right.
+        grades: the grades of these labels.
         names: states and scalar columns.
 
     Raises:
@@ -158,19 +158,19 @@ class Objective:
     metric: Metric
     folds: int
     share: float | None = None
-    """The share of ``purity``: the run's own share n / N of all rows."""
+    """The share of rows for the metric ``purity``: the run's own share n / N of all rows."""
     risk: RiskConfig | None = None
-    """The risk of ``certified``."""
+    """The risk for the metric ``certified``."""
 
     def __post_init__(self) -> None:
-        """Refuse a metric that needs what the run does not have (``ConfigError``)."""
+        """Raise ``ConfigError`` if the run lacks what the metric needs."""
         if self.metric == "purity" and self.share is None:
             raise ConfigError("tune.metric: purity is taken at the run's budget, which is not known; give tune.share")
         if self.metric == "certified" and self.risk is None:
             raise ConfigError("tune.metric: certified needs selection.budget.risk")
 
     def check(self, source: TrialRows, seed: int) -> None:
-        """Refuse rows on which no trial could be measured.
+        """Raise if no trial could be measured on these rows.
 
         Raises:
             ConfigError: fewer rows or groups than folds.
@@ -190,15 +190,15 @@ class Objective:
                 )
 
     def check_components(self, source: TrialRows, space: Space, folds: Iterable[tuple[int, int]]) -> None:
-        """Refuse a space some of whose points ask for more principal components than a trial has.
+        """Raise if a point of the space needs more principal components than a trial's rows have.
 
         Args:
             source: the rows.
             space: the points.
-            folds: of each fit the fold that it holds out, and the seed of the folds.
+            folds: for each fit the fold that it holds out, and the seed of the folds.
 
         Raises:
-            ConfigError: names the key, how many it asks for, and how many there are.
+            ConfigError: a point does; the message names the key and both numbers.
         """
         asked = list(space.projections)
         if not asked:
@@ -214,9 +214,9 @@ class Objective:
     def value(
         self, raw_N: Floats, trust_N: Floats, correct_N: Bools, parsed_N: Bools, cluster_N: Int64s | None = None
     ) -> float:
-        """Return the metric of scored rows; of rows that could not be parsed only purity and certified take notice.
+        """Return the metric of scored rows; only purity and certified count rows that could not be parsed.
 
-        Where rows have clusters, certified calibrates on those that count as independent draws, as the budget does.
+        If rows have clusters, certified calibrates on rows that count as independent draws, as the budget does.
         """
         raw_P, correct_P = raw_N[parsed_N], correct_N[parsed_N]
         if self.metric == "auc":
@@ -237,10 +237,10 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of a trial."""
+    """The result of a trial."""
 
     value: float
-    """The metric on the fold that was held out."""
+    """The metric on the held-out fold."""
     num_held_out: int
     seconds: float
     fit: Json
@@ -261,16 +261,16 @@ def run_trial(
     fit_seed: int,
     bar: Bar | None = None,
 ) -> Outcome:
-    """Fit the point on all folds but one, and measure it on that one.
+    """Fit a point on all folds but one, and measure it on the held-out fold.
 
     Args:
         source: the rows.
-        point: what to fit.
-        objective: how to measure it.
+        point: the point to fit.
+        objective: the measure.
         fold: the fold that is held out.
-        seed: of the folds and of the parts of the other rows: equal for trials that are to be compared.
-        fit_seed: of initial weights and batches.
-        bar: a network below it ends early.
+        seed: the seed of the folds and of the parts of the other rows; equal for trials to be compared.
+        fit_seed: the seed of initial weights and batches.
+        bar: the bar below which a network's fit ends early.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.

@@ -1,4 +1,4 @@
-"""Which point each trial of a search tries. Trials are numbered, and a number's point never depends on the machine.
+"""Proposals of the point that each trial tries. Trials are numbered; a number's point never depends on the machine.
 
 A random point follows from the seed and its number, a point of a grid from its number. Optuna's tree-structured Parzen
 estimator (Bergstra et al., NeurIPS 2011) proposes trial k from the results of trials 0 to k - ``ahead`` alone, told in
@@ -14,17 +14,17 @@ from curation.hashing import derive
 from tune.space import Point, Space
 
 LEAST_RANDOM = 10
-"""The estimator draws its first trials at random, at least so many."""
+"""Minimum number of first trials that the estimator draws at random."""
 
 
 class Listed:
-    """The points of a list."""
+    """Proposals from a list of points."""
 
     def __init__(self, points: list[Point]) -> None:
         self._points = points
 
     def ask(self, number: int) -> Point:
-        """Return the point of that place."""
+        """Return the point with that number."""
         return self._points[number]
 
     def tell(self, number: int, value: float | None) -> None:
@@ -32,7 +32,7 @@ class Listed:
 
 
 class Sampled:
-    """The points of a sampler of Optuna."""
+    """Proposals from a sampler of Optuna."""
 
     def __init__(
         self, space: Space, sampler: optuna.samplers.BaseSampler, ahead: int, *, larger_is_better: bool
@@ -45,7 +45,7 @@ class Sampled:
         self._num_told = 0
 
     def ask(self, number: int) -> Point | None:
-        """Return the point of a trial, asked for in order; ``None``: it waits for results of earlier ones."""
+        """Return the next trial's point, or ``None`` while earlier results are awaited. Call in trial order."""
         until = number - self._ahead + 1
         while self._num_told < until:
             if self._num_told not in self._results:
@@ -60,16 +60,16 @@ class Sampled:
         return self._space.draw(trial)
 
     def tell(self, number: int, value: float | None) -> None:
-        """Take the metric of a trial; ``None`` if it failed."""
+        """Record the metric of a trial, ``None`` if it failed."""
         self._results[number] = value
 
 
 Proposals = Listed | Sampled
-"""Asked for the points of trials 0, 1, 2, ... and told their results, in any order."""
+"""A source of the points of trials 0, 1, 2, ..., which receives their results in any order."""
 
 
 def make_proposals(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
-    """Return the sampler that proposes the points of a search, and how many it will propose.
+    """Return the source of a search's points, and the number of points.
 
     Raises:
         ConfigError: a grid over a range.

@@ -19,17 +19,17 @@ from tune.space import KIND, Point, Space
 
 
 class SearchResult(NamedTuple):
-    """The end of a search."""
+    """The result of a search, with its trials."""
 
     trials: list[Trial]
-    """Trials by number."""
+    """The trials in the order of their numbers."""
     finals: list[Trial]
-    """The fits of the choice: of the default, then of each finalist, all folds with all seeds."""
+    """The fits for the choice: those of the default, then of each finalist, on all folds with all seeds."""
     finalists: list[int]
-    """Numbers of trials, the best first."""
+    """The numbers of the finalists' trials, the best first."""
     choice: Choice
     point: Point
-    """The winner, or the default."""
+    """The point of the winner, or the default."""
 
 
 def search(
@@ -85,7 +85,7 @@ def search(
 
 
 def make_folds(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
-    """Return rows that every trial of a search holds out, and those that the fits of the choice hold out in turn."""
+    """Return the fold that every trial of a search holds out, and the folds that the final fits hold out in turn."""
     one = Fold(0, derive(seed, "tune search"), derive(seed, "tune fit"))
     every = [
         Fold(fold, derive(seed, f"tune folds {repeat}"), derive(seed, f"tune fit {repeat}"))
@@ -98,10 +98,10 @@ def make_folds(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
 def _compare_finalists(
     finals: Sequence[Trial], finalists: Sequence[Trial], num: int, *, share_held_out: float, larger: bool
 ) -> Choice:
-    """Return the choice among the default and finalists, by ``num`` fits of each; one of whose fits failed is out.
+    """Return the choice among the default and the finalists, by ``num`` fits of each; a failed fit excludes a finalist.
 
     Raises:
-        RunFailedError: a fit of the default failed, or one of every finalist.
+        RunFailedError: a fit of the default failed, or every finalist has a failed fit.
     """
     default, *others = (finals[k : k + num] for k in range(0, len(finals), num))
     ended = {str(trial.number): fits for trial, fits in zip(finalists, others, strict=True) if _has_ended(fits)}
@@ -138,7 +138,7 @@ def _choose_finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> lis
     """Return the best trials at different points.
 
     Raises:
-        RunFailedError: none succeeded.
+        RunFailedError: no trial succeeded.
     """
     found: dict[str, Trial] = {}
     for trial in _rank_trials([trial for trial in trials if trial.outcome is not None], larger=larger):

@@ -1,4 +1,4 @@
-"""Spaces of trust functions, as data: which settings a search may try.
+"""Spaces of trust functions as data: the settings that a search may try.
 
 A space is a mapping from keys to dimensions. A key is ``kind`` (a fitted trust function of ``curation.arms``), a key of
 the section ``trust``, or ``options.KIND.NAME`` (``trust.options``). A dimension is a list of values, or one of
@@ -39,8 +39,8 @@ NOT_SEARCHED = {
     "search",
     "score_dtype",
 }
-"""Keys of the section ``trust`` that are no dimension: they do not change the function, or change the rows on which
-functions are compared."""
+"""Keys of the section ``trust`` that cannot be dimensions: they do not change the function, or they change the rows on
+which functions are compared."""
 
 PRESETS: Mapping[str, JsonView] = {
     # Around the winners of the paper's table of NTF architectures.
@@ -81,7 +81,7 @@ PRESETS: Mapping[str, JsonView] = {
         "options.boosted_trees.num_trees": {"log_int": [30, 300]},
     },
 }
-"""Spaces by name; a space's own keys are added, or replace those of its preset."""
+"""Preset spaces by name; a space's own keys are added to those of its preset, or replace them."""
 
 
 class Values(NamedTuple):
@@ -90,12 +90,12 @@ class Values(NamedTuple):
     values: tuple[Any, ...]
 
     def draw(self, key: str, trial: "optuna.Trial") -> Any:
-        """Return the one that a trial suggests."""
+        """Return the value that a trial suggests."""
         return self.values[trial.suggest_categorical(key, range(len(self.values)))]
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Points that have to be valid for all of it to be."""
+        """The values to validate: all of them."""
         return self.values
 
 
@@ -108,20 +108,20 @@ class Range(NamedTuple):
     integer: bool
 
     def draw(self, key: str, trial: "optuna.Trial") -> float:
-        """Return the one that a trial suggests."""
+        """Return the number that a trial suggests."""
         if self.integer:
             return trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
         return trial.suggest_float(key, self.low, self.high, log=self.log)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Points that have to be valid for all of it to be."""
+        """The values to validate: if both ends are valid, so is the range."""
         return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
 
 
 Dimension = Values | Range
 RANGES = {"uniform": (False, False), "log": (True, False), "int": (False, True), "log_int": (True, True)}
-"""Whether a range is uniform in the logarithm, and whether it is of whole numbers, by what it is called."""
+"""Whether a range is uniform in the logarithm, and whether it has only whole numbers, by the name of its kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,13 +131,13 @@ class Point:
     kind: str
     """A fitted trust function of ``curation.arms.TRUST``."""
     trust: TrustConfig
-    """The settings of the point; keys that it does not read are at their defaults."""
+    """The settings of the point; keys that its kind does not read have their defaults."""
     drawn: JsonView = field(default_factory=dict)
-    """The values of the space's dimensions, and of ``kind`` where there are several."""
+    """The values of the space's dimensions, and of ``kind`` if there are several."""
 
     @classmethod
     def default(cls, base: TrustConfig) -> "Point":
-        """Return the trust function of the section ``trust`` itself."""
+        """Return the point of the section ``trust`` itself."""
         return cls(kind=base.kind, trust=read_by(base.kind, find_fitted([base.kind])[base.kind], base))
 
     def section(self, base: TrustConfig) -> Json:
@@ -150,26 +150,26 @@ class Point:
 
 @dataclass(frozen=True)
 class Space:
-    """Which points a search may try."""
+    """The space of the points that a search may try."""
 
     base: TrustConfig
-    """The values of keys that are no dimension."""
+    """The settings of keys that are no dimensions."""
     kinds: tuple[str, ...]
     dimensions: Mapping[str, Dimension]
     """Dimensions by key, without ``kind``."""
 
     @classmethod
     def of(cls, raw: Mapping[str, object], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
-        """Return the space that a mapping describes, every value of it checked.
+        """Return the space that a mapping describes, after a check of all its values.
 
         Args:
-            raw: dimensions by key, and maybe ``preset``.
+            raw: the dimensions by key, and optionally ``preset``.
             base: the run's section ``trust``.
             stored: the states, and ``token_logprobs``, that the labels of the source split have.
 
         Raises:
-            ConfigError: names the key and its value: an unknown key, a dimension without points, a value that ``trust``
-                or a kind's options refuse, an input that is not stored.
+            ConfigError: a key is unknown, a dimension is empty, ``trust`` or a kind's options refuse a value, or an
+                input is not stored; the message names the key and its value.
         """
         given = expand_preset(raw)
         kinds = _parse_kinds(given.pop(KIND))
@@ -187,7 +187,7 @@ class Space:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Inputs that a point may read of a row: states, then numbers."""
+        """The inputs of a row that a point may read: states, then numbers."""
         found = {}
         for key, of_base in (("states", self.base.states), ("columns", self.base.columns)):
             dimension = self.dimensions.get(key)
@@ -196,7 +196,7 @@ class Space:
 
     @property
     def projections(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-        """The principal components that a point may ask for: the key, how many, and of which states."""
+        """The principal components that points may need: the key, their number, and their states."""
         sizes, states = self.dimensions.get("pca"), self.dimensions.get("states")
         key = "trust.pca" if sizes is None else "tune.space.pca"
         drawn = itertools.product(
@@ -206,12 +206,12 @@ class Space:
         return ((key, size, tuple(names)) for key, size, names in asked if size is not None)
 
     def draw(self, trial: "optuna.Trial") -> Point:
-        """Return the point that a trial of Optuna suggests, of what its kind reads."""
+        """Return the point that a trial of Optuna suggests, with the dimensions that its kind reads."""
         kind = self.kinds[0] if len(self.kinds) == 1 else Values(self.kinds).draw(KIND, trial)
         return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
 
     def grid(self) -> Iterator[Point]:
-        """Yield all points, the last key's values in turn first.
+        """Yield all points; the values of the last key vary fastest.
 
         Raises:
             ConfigError: a dimension is a range.
@@ -229,7 +229,7 @@ class Space:
         return [key for key in self.dimensions if _is_read([kind], key)]
 
     def point(self, kind: str, values: Mapping[str, object]) -> Point:
-        """Return the point at these values of a kind's dimensions."""
+        """Return the point of a kind with these values of its dimensions."""
         settings = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
         own = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
         options = {**self.base.options.get(kind, {}), **own}
@@ -238,7 +238,7 @@ class Space:
         return Point(kind=kind, trust=trust, drawn={KIND: kind, **values} if len(self.kinds) > 1 else dict(values))
 
     def _check(self, key: str, dimension: Dimension, stored: Sequence[str]) -> None:
-        """Refuse a key or a value that is not one."""
+        """Raise ``ConfigError`` if a key is unknown or one of its values is refused."""
         where = f"tune.space.{key}"
         if key.startswith(f"{OPTIONS}."):
             self._check_option(key, dimension)
@@ -280,10 +280,10 @@ class Space:
 
 
 def expand_preset(raw: JsonView) -> Json:
-    """Return a space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
+    """Return a space with its preset's keys in place of the preset's name, except keys that none of its kinds reads.
 
     Raises:
-        ConfigError: no such preset, or no such kind.
+        ConfigError: the preset or a kind does not exist.
     """
     given = dict(raw)
     preset = given.pop("preset", None)
@@ -309,7 +309,7 @@ def _parse_kinds(value: object) -> tuple[str, ...]:
 
 
 def _read(kind: str) -> set[str]:
-    """Return the keys of ``trust`` that change what a kind is."""
+    """Return the keys of ``trust`` that change the functions of a kind."""
     return set(find_read_keys(find_fitted([kind])[kind]) - NOT_SEARCHED)
 
 

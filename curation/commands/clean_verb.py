@@ -20,7 +20,7 @@ from curation.storage.paths import to_place
 def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
     """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name.
 
-    Of a filter's output, RUN_DIR too, it cleans the record alone: `curate filter` removes superseded data itself.
+    RUN_DIR may be a filter's output: only its record is cleaned, since `curate filter` itself removes superseded data.
     """
     from curation.commands.clean import clean
     from curation.commands.inspect.text import format_size

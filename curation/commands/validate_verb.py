@@ -18,7 +18,7 @@ from curation.redaction import redact_text
 def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check the configuration, the input files and the models without running anything.
 
-    1,000 rows of each source are read, to foresee rows that cannot be used.
+    Read 1,000 rows of each source to estimate how many rows cannot be used.
     """
     with doing("importing curation.commands.validate"):
         from curation.cluster.capacity import check_machine, list_needs

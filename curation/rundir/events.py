@@ -26,7 +26,7 @@ PART_BYTES = 256 << 10
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[Json]:
-    """Yield the events of lines; damaged lines are left out, since nothing depends on them."""
+    """Yield the events in log lines; damaged lines are skipped, since nothing depends on them."""
     for line in lines:
         try:
             event = json.loads(line)
@@ -37,10 +37,10 @@ def parse_events(lines: Iterable[str]) -> Iterator[Json]:
 
 
 def _is_whole(event: Json) -> bool:
-    """Return whether an event has what its readers ask for.
+    """Return whether the fields of an event have the types that readers expect.
 
     Raises:
-        KeyError, TypeError, AttributeError: it has not.
+        KeyError, TypeError, AttributeError: a field is missing or malformed.
     """
     numbers, texts, lists = [event["time"]], [event["event"]], list[Any]()
     if event["event"] in ("started", "finished", "failed", "stopped", "progress"):
@@ -62,7 +62,7 @@ def _is_whole(event: Json) -> bool:
 
 
 class File:
-    """Events in one local file."""
+    """An event log in one local file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,7 +70,7 @@ class File:
         self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Append the line at once, and earlier lines that could not be written."""
+        """Append the line at once, after earlier lines that could not be written."""
         with self._lock:
             self._held += line.encode() + b"\n"
             try:
@@ -95,7 +95,7 @@ class File:
 
 
 class Parts:
-    """Events in the parts of an object store."""
+    """An event log in an object store, split into parts."""
 
     def __init__(self, directory: Remote) -> None:
         self._directory = directory
@@ -105,7 +105,7 @@ class Parts:
         self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Buffer the line, and write the buffer when a write is due; one that can wait may be lost with the driver."""
+        """Buffer the line, and write the buffer if a write is due; a line that can wait may be lost with the driver."""
         with self._lock:
             self._content += line + "\n"
             if can_wait and time.monotonic() - self._put_at < PUT_SECONDS:
@@ -116,7 +116,7 @@ class Parts:
                 logger.warning("%s: events are not written (%s)", self._directory, error)
 
     def last(self, num_bytes: int) -> list[str]:
-        """Return the lines of the last parts, at least ``num_bytes`` of them if there are so many."""
+        """Return the lines of the last parts, in all at least ``num_bytes`` characters if the log has as many."""
         lines: list[str] = []
         size = 0
         for number in reversed(self._list_numbers()):
@@ -147,5 +147,5 @@ class Parts:
 
 
 def open_events(directory: Place) -> File | Parts:
-    """Return the events of a run directory: lines are added, and the last ones read."""
+    """Return the event log of a run directory, for adding lines and reading the last ones."""
     return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")

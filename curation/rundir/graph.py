@@ -1,4 +1,4 @@
-"""The one description of a run: a graph of stages whose arguments are values and outputs of other stages.
+"""The description of a run: a graph of stages whose arguments are values and outputs of other stages.
 
 A stage is a class: its fields are both the arguments of its work and, but for settings, its cache key. Running,
 planning, the status and the report all read this one graph. No seed depends on a stage's name.
@@ -24,13 +24,13 @@ class Done:
     """Outputs of a stage and the number of rows it worked on."""
 
     outputs: Any
-    """The stage's ``Made``, or a JSON object. An output that is missing is null, or not there; ``absent`` may say why,
-    in words by output (``arms.trust``: the part ``trust`` of the output ``arms``)."""
+    """The stage's ``Made``, or a JSON object. A missing output is null or left out; ``absent`` may map its dotted path
+    to the reason, in words (``arms.trust``: the part ``trust`` of the output ``arms``)."""
     rows: int
 
 
 class In(Generic[T]):
-    """The type of a field that takes a value or the output of another stage, and is the value when the stage runs."""
+    """The type of a field that takes a value or another stage's output, and holds the value when the stage runs."""
 
     def __get__(self, instance: object, owner: object) -> T: ...  # type: ignore[empty-body]
 
@@ -38,7 +38,7 @@ class In(Generic[T]):
 
 
 class InEach(Generic[T]):
-    """The type of a field that takes values or outputs by name, and is a mapping of values when the stage runs."""
+    """The type of a field that takes values or outputs by name, and holds a mapping of values when the stage runs."""
 
     def __get__(self, instance: object, owner: object) -> Mapping[str, T]: ...  # type: ignore[empty-body]
 
@@ -46,7 +46,7 @@ class InEach(Generic[T]):
 
 
 def setting(**options: Any) -> Any:
-    """Return a field that changes how a stage works and not what it makes, so that it is no part of the cache key.
+    """Return a field that changes how a stage works but not its outputs, so that it is no part of the cache key.
 
     ``options`` are those of ``dataclasses.field``.
     """
@@ -56,7 +56,7 @@ def setting(**options: Any) -> Any:
 # Not told to be frozen, as mypy would take an inherited field for what it takes and not for what it is.
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field, setting))
 class Inputs:
-    """Makes every subclass a frozen dataclass with keyword arguments; a field may be an output of a stage (``In``)."""
+    """A base that makes each subclass a frozen keyword-only dataclass; a field may be a stage's output (``In``)."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -65,15 +65,15 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """The place of a stage in its run; the manifest's records have it, and are found by it and the stage's class."""
+    """The place of a stage in its run; the manifest finds a record by its position and the stage's class."""
 
     generation: int | None = None
     branch: str = ""
-    """The chain or the further student that it belongs to; empty: the main chain."""
+    """The chain or the further student that the stage belongs to; empty for the main chain."""
     split: str | None = None
-    """The split whose rows it works on."""
+    """The split whose rows the stage works on."""
     of: str = ""
-    """The mark that tells it from others of its class there: a trust function, an arm, a tested model."""
+    """The mark that distinguishes stages of a class at the same place: a trust function, an arm or a tested model."""
 
 
 class Stage(Inputs):
@@ -84,15 +84,15 @@ class Stage(Inputs):
     """
 
     name: str
-    """The name to show and store, e.g. ``gen-0/label-pool``; unique in its graph, and never taken apart."""
+    """The name that is shown and stored, e.g. ``gen-0/label-pool``; unique in its graph, and never parsed."""
     at: Position = Position()
-    """Where in the run it stands."""
+    """The position of the stage in the run."""
     needs: Sequence["Out"] = ()
     """Outputs that the stage requires but does not take as arguments; without them it has nothing to do."""
     num_rows: int | None = None
-    """The number of rows that it will work on, if known in advance."""
+    """The number of rows that the stage will work on, if known in advance."""
     revision: int = 1
-    """Raise it when the code changes the outputs: then only this stage runs again, and stages with changed inputs."""
+    """The version of the stage's code. Raise it if outputs change: only this stage and those with new inputs rerun."""
 
     def run(self, task: Any) -> Done:
         """Do the work and return a ``Made``; ``task`` is a :class:`curation.rundir.run.Task`."""
@@ -100,22 +100,22 @@ class Stage(Inputs):
 
     @property
     def kind(self) -> str:
-        """The work that it does: the name of its class."""
+        """The kind of work that the stage does: the name of its class."""
         return type(self).__name__
 
     @cached_property
     def takes(self) -> Mapping[str, float]:
-        """The cluster resources that it occupies, by Ray's names (``CPU``, ``GPU``)."""
+        """The cluster resources that the stage occupies, by Ray's names (``CPU``, ``GPU``)."""
         return {"CPU": 1.0}
 
     @cached_property
     def host(self) -> Host | None:
-        """The actors of a model or the training workers that it uses, which may serve other stages too."""
+        """The actors of a model or the training workers that the stage uses, which may serve other stages too."""
         return None
 
     @property
     def arguments(self) -> Json:
-        """The values of the fields of its class, by name."""
+        """The values of the fields of the stage's class, by name."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _COMMON}
 
     @cached_property
@@ -126,16 +126,16 @@ class Stage(Inputs):
 
     @cached_property
     def settings(self) -> JsonView:
-        """The arguments on which the outputs do not depend; the stage waits for outputs of other stages in them."""
+        """The arguments on which the outputs do not depend; the stage still waits for outputs among them."""
         return {item.name: getattr(self, item.name) for item in fields(self) if "is_setting" in item.metadata}
 
     def do(self, task: object, known: "Known") -> Done:
-        """Run with every output of another stage replaced by what that stage made."""
+        """Run the stage with each output of another stage replaced by its value."""
         done = replace(self, needs=(), **resolve_outputs(self.arguments, known)).run(task)
         return replace(done, outputs=as_json(done.outputs))
 
     def out(self, *path: str) -> "Out":
-        """Return an output, read as its type in ``Made`` says: a reference to a table or a model, or JSON.
+        """Return an output, converted to its type in ``Made``: a reference to a table or a model, or JSON.
 
         Raises:
             KeyError: ``Made`` has no such output.
@@ -148,7 +148,7 @@ class Stage(Inputs):
 
     @property
     def outs(self) -> Iterator["Out"]:
-        """The outputs of other stages that it waits for."""
+        """The outputs of other stages that the stage waits for."""
         yield from iter_leaves([self.inputs, self.settings, self.needs], Out)
 
 
@@ -156,7 +156,7 @@ _COMMON = frozenset(item.name for item in fields(Stage))
 
 
 def _make_reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return the function that turns the recorded JSON of an output into the form that stages take."""
+    """Return the function that converts the recorded JSON of an output to the form that stages take."""
     hint: Any = stage.Made  # type: ignore[attr-defined]
     for key in path:
         if get_origin(hint) in (dict, Mapping):
@@ -179,12 +179,12 @@ class Out:
     path: tuple[str, ...]
     """Keys into the stage's outputs, the outermost first."""
     read: Callable[[Any], Any] = lambda value: value
-    """Converts the JSON to the argument of the work."""
+    """A function that converts the recorded JSON to the form that stages take."""
     optional: bool = False
 
     @property
     def or_none(self) -> "Out":
-        """The same output, but optional: without it, a stage that takes it runs with ``None`` and is not skipped."""
+        """The same output, but optional: if it is missing, a stage that takes it gets ``None`` and is not skipped."""
         return Out(stage=self.stage, path=self.path, read=self.read, optional=True)
 
     def __str__(self) -> str:
@@ -198,7 +198,7 @@ Model = ModelRef | Out
 
 
 class Unknown(Exception):
-    """An output was requested whose stage is not done."""
+    """An error: the stage of a requested output is not done."""
 
     def __init__(self, out: Out) -> None:
         super().__init__(out)
@@ -206,11 +206,11 @@ class Unknown(Exception):
 
 
 class Absent(Unknown):
-    """An output was requested that its stage did not make, or whose stage was skipped."""
+    """An error: the stage of a requested output did not make it, or was skipped."""
 
 
 class Skipped(NamedTuple):
-    """Takes the place of the outputs of a stage that had nothing to do."""
+    """A placeholder for the outputs of a stage that had nothing to do."""
 
     why: str
 
@@ -255,7 +255,7 @@ def count_steps(stages: Iterable[Stage]) -> dict[str, int]:
 
 
 def list_awaited(stage: Stage) -> list[str]:
-    """Return the names of the stages that it waits for, each once."""
+    """Return the names of the stages that a stage waits for, each once."""
     return list(dict.fromkeys(out.stage.name for out in stage.outs))
 
 
@@ -269,11 +269,11 @@ def find_dependents(names: Iterable[str], stages: Sequence[Stage]) -> list[str]:
 
 
 def get_recorded(out: Out, known: Known) -> Any:
-    """Return an output as JSON; ``None`` for a missing optional one.
+    """Return an output as JSON, or ``None`` for a missing optional one.
 
     Raises:
         Unknown: its stage is not done.
-        Absent: it is missing, and not optional.
+        Absent: the output is missing and not optional.
     """
     if out.stage.name not in known:
         raise Unknown(out)
@@ -290,7 +290,7 @@ def get_recorded(out: Out, known: Known) -> Any:
 
 
 def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
-    """Return a value with every output in it, at any depth, replaced by what ``change`` makes of it."""
+    """Return a value with every output in it, at any depth, replaced by ``change(output)``."""
     if isinstance(value, Out):
         return change(value)
     if isinstance(value, Mapping):
@@ -303,7 +303,7 @@ def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
 
 
 def resolve_outputs(value: object, known: Known) -> Any:
-    """Return a value with every output in it replaced by what its stage made, in the form that the work takes.
+    """Return a value with every output in it replaced by its recorded value, in the form that stages take.
 
     Raises:
         Unknown: as for :func:`get_recorded`.
@@ -317,7 +317,7 @@ def resolve_outputs(value: object, known: Known) -> Any:
 
 
 def resolve_present(value: object, known: Known) -> Any:
-    """Return inputs as :func:`resolve_outputs` gives them, without the parts of a mapping whose outputs are missing.
+    """Resolve outputs like :func:`resolve_outputs`, but drop the parts of a mapping whose outputs are missing.
 
     Raises:
         Unknown: a stage is not done.
@@ -334,9 +334,9 @@ def resolve_present(value: object, known: Known) -> Any:
 
 
 def to_plain_json(value: object, known: Known) -> Any:
-    """Return a value as JSON, with every output replaced by what its stage made: the basis of a cache key.
+    """Return a value as JSON with every output replaced by its recorded value: the basis of a cache key.
 
-    Fields of sections and dataclasses are left out where they have their default, so that a new one with a default
+    Fields of sections and dataclasses are left out if they have their default, so that a new field with a default
     changes no key.
 
     Raises:
@@ -364,7 +364,7 @@ def to_plain_json(value: object, known: Known) -> Any:
 
 
 def _drop_defaults(values: JsonView, of: type, known: Known) -> Json:
-    """Values of a dataclass as JSON, but those that are their field's default: so is a missing output, of None."""
+    """Return values of a dataclass as JSON without defaults; a missing output equals the default None."""
     defaults = {
         item.name: item.default if item.default_factory is MISSING else item.default_factory()
         for item in fields(of)
@@ -378,13 +378,13 @@ def _drop_defaults(values: JsonView, of: type, known: Known) -> Json:
 
 
 def make_cache_key(stage: Stage, known: Known) -> Json:
-    """Return the key of a stage as JSON: its revision, and what its outputs depend on, without defaults.
+    """Return the cache key of a stage as JSON: its revision and the inputs that are not defaults.
 
-    Its class is no part of it, so that classes can be renamed: it has a name of its own, and other inputs.
+    The key leaves out the stage's class, so that classes can be renamed: names and inputs tell stages apart.
 
     Raises:
-        Unknown: a stage that it waits for is not done.
-        Absent: an output that it needs is missing, so it has nothing to do.
+        Unknown: a stage that this one waits for is not done.
+        Absent: a required output is missing, so the stage has nothing to do.
     """
     unknown: Unknown | None = None
     for out in stage.outs:

@@ -1,8 +1,8 @@
-"""How long stages took on this machine: a small file beside the run directories, from which later runs are forecast.
+"""Durations of stages on this machine, in a small file beside the run directories, to forecast later runs.
 
-``.stage-times.jsonl`` has a line for each stage that a driver did from its beginning to its end: its kind, a
-fingerprint of what makes it alike (model, recipe), how much there was to do, and the seconds. Nothing depends on it. It
-lies beside run directories, where others may write, so a link, a pipe or a device in its place is left alone.
+``.stage-times.jsonl`` has a line for each stage that one driver did from beginning to end: its kind, a fingerprint of
+the inputs that determine its speed (model, recipe), the amount of work, and the seconds. Nothing depends on the file.
+Others may write beside run directories, so a link, a pipe or a device in its place is left alone.
 """
 
 import json
@@ -20,43 +20,43 @@ from curation.storage.paths import Place, write_atomically
 
 FILE = ".stage-times.jsonl"
 MOST_LINES = 4_000
-"""The file is cut to its newer half when it has more."""
+"""Number of lines at which the file is cut to its newer half."""
 ALIKE = ("ask", "base", "decoding", "domain", "fit_by", "init", "made_by", "model", "recipe", "trained_by", "trust")
-"""Inputs on which the time of a unit of work depends; the others are data, seeds and paths."""
+"""Inputs on which the time per unit of work depends; the others are data, seeds and paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageTime:
-    """One stage that was done."""
+    """The duration of a stage that was done."""
 
     kind: str
     """The stage's kind: ``Stage.kind``."""
     like: str
-    """Return a value that stages of a kind share which work with the same model and recipe."""
+    """A fingerprint that stages of a kind share if they use the same model and recipe."""
     amount: float
-    """How much it had to do: rows, times epochs where it trains."""
+    """The amount of work: the number of rows, times the epochs of a training."""
     seconds: float
 
     @classmethod
     def of(cls, stage: Stage, rows: int, seconds: float) -> Self:
-        """Return the time of a stage which worked on ``rows``."""
+        """Return the time of a stage that worked on ``rows`` rows for ``seconds``."""
         return cls(kind=stage.kind, like=compute_likeness(stage), amount=compute_amount(stage, rows), seconds=seconds)
 
 
 def compute_likeness(stage: Stage) -> str:
-    """Return a fingerprint of what its time depends on, beside the amount of work."""
+    """Return a fingerprint of what a stage's duration depends on, apart from the amount of work."""
     parts = {name: _to_plain(stage.inputs[name]) for name in ALIKE if name in stage.inputs}
     return fingerprint([stage.kind, parts, _to_plain(stage.settings.get("running"))])
 
 
 def compute_amount(stage: Stage, rows: int) -> float:
-    """Return the amount of work in ``rows``: each counts once an epoch."""
+    """Return the amount of work in ``rows`` rows: each counts once per epoch."""
     num_epochs = getattr(stage.inputs.get("recipe"), "num_epochs", None)
     return float(rows * (num_epochs(rows) if num_epochs is not None else 1))
 
 
 def _to_plain(value: object) -> object:
-    """Return an input as JSON: of a model that another stage makes, how that stage makes it."""
+    """Return an input as JSON, with the likeness of its stage in place of another stage's output."""
     if isinstance(value, Out):
         return compute_likeness(value.stage)
     if isinstance(value, ModelRef):
@@ -71,7 +71,7 @@ def _has_out(value: object) -> bool:
 
 
 def read(run_directory: Place) -> list[StageTime]:
-    """Times of earlier runs beside this one on this machine, the oldest first; none where no file can be read."""
+    """Return stage times of runs beside this one on this machine, oldest first; none if the file cannot be read."""
     found = []
     for line in _read_lines(run_directory):
         with suppress(ValueError, TypeError, AttributeError):
@@ -82,7 +82,7 @@ def read(run_directory: Place) -> list[StageTime]:
 
 
 def note(run_directory: Place, stage: Stage, rows: int, seconds: float) -> None:
-    """Append what a stage took; a file that cannot be written is left out, as nothing depends on it."""
+    """Append the time of a stage; errors of writing are ignored, since nothing depends on the file."""
     if not isinstance(run_directory, Path) or not seconds:
         return
     line = json.dumps({"host": platform.node(), **asdict(StageTime.of(stage, rows, seconds))})

@@ -9,18 +9,18 @@ from typing import Any, Protocol
 
 
 class HostProcess(Protocol):
-    """The actors or the process themselves."""
+    """The actors or the process of a host."""
 
     def close(self) -> None:
-        """End it, and free its cluster resources."""
+        """End the actors or the process, and free their cluster resources."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The host that a stage needs. Stages that ask for the same host share one start."""
+    """The host that a stage needs. Stages that need the same host share one start."""
 
     name: str
-    """A fingerprint of what the host loads. Stages use hosts of equal names at the same time if ``shared``."""
+    """A fingerprint of what the host loads. Several stages use a host of one name at the same time if ``shared``."""
     kind: str
     """An idle host serves any stage of the same kind; equal names have equal kinds."""
     shared: bool
@@ -38,13 +38,13 @@ class _Kept:
 
 
 class Hosts:
-    """The hosts of a run, or of several in turn; each is started when a stage first needs it."""
+    """The hosts of a run, or of several runs in turn; each is started when a stage first needs it."""
 
     def __init__(self, *, hold_cpus: bool = True, outlive_runs: bool = False) -> None:
-        """Take ``hold_cpus``: Ray keeps a host's CPUs from other tasks, so an idle host is closed if they are needed.
+        """Set whether hosts hold their CPUs in Ray, so that an idle host is closed if its CPUs are needed.
 
-        On a single machine the run alone decides what runs side by side, so idle hosts can stay. ``outlive_runs``: a
-        host that no coming stage of the run needs may serve the next run, and stays.
+        On a single machine the run alone decides what runs side by side, so idle hosts can stay. ``outlive_runs``:
+        Whether a host that no coming stage of the run needs stays, to serve the next run.
         """
         self.hold_cpus = hold_cpus
         self._outlive_runs = outlive_runs
@@ -55,9 +55,9 @@ class Hosts:
     def use(
         self, host: Host, takes: Mapping[str, float], max_idle_seconds: float, start: Callable[[], HostProcess]
     ) -> Iterator[Any]:
-        """Yield a running host that serves ``host``, or the one that ``start`` starts; keep it afterwards.
+        """Yield a running host that can serve as ``host``, or else the one that ``start`` starts; keep it afterwards.
 
-        After an error it accepts no new stage, and is closed when the stages that still use it have ended.
+        After an error the host accepts no new stage, and is closed when the stages that still use it have ended.
         """
         with self._lock:
             kept = self._find_kept(host)
@@ -79,7 +79,7 @@ class Hosts:
                     self._close(kept)
 
     def idle(self) -> list[tuple[Host, Mapping[str, float]]]:
-        """Return the idle hosts and the resources that they hold, the one that has been idle longest first."""
+        """Return the idle hosts and the resources that they hold, longest idle first."""
         with self._lock:
             found = sorted((kept for kept in self._kept if not kept.users), key=lambda kept: kept.idle_since)
             free = set() if self.hold_cpus else {"CPU"}
@@ -92,7 +92,7 @@ class Hosts:
                 self._close(kept)
 
     def keep_for(self, hosts: Iterable[Host]) -> None:
-        """Close each host that was idle too long, or that no coming stage needs; ``hosts`` lists what those need."""
+        """Close each host that was idle too long or is of no kind in ``hosts``, those that coming stages need."""
         kinds, now = {host.kind for host in hosts}, time.monotonic()
         with self._lock:
             for kept in [kept for kept in self._kept if not kept.users]:

@@ -1,4 +1,4 @@
-"""Loads of stages on the cluster, and whether there is room for one more."""
+"""The loads of stages on the cluster, and a check for room for one more."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ class Load(NamedTuple):
     """Resources of a cluster that a stage keeps busy."""
 
     shared: str | None
-    """The name of a host that several stages work by at once: together they take what the largest of them takes."""
+    """The name of a host that several stages share: together they take as much as the largest of them."""
     takes: Mapping[str, float]
 
     @classmethod
@@ -21,7 +21,7 @@ class Load(NamedTuple):
 
 
 def has_room(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
-    """Return whether a cluster with so much in all has room for a load beside others; one that takes all fits alone."""
+    """Return whether a cluster of size ``room`` has room for a load beside others; an infinite load fits only alone."""
     with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
     others = [other for other in beside if other not in with_it]
     all_there_is = {name: room.get(name, 0.0) for name, amount in load.takes.items() if math.isinf(amount)}
@@ -34,7 +34,7 @@ def has_room(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> b
 
 
 def _compute_taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
-    """Return resource use, each load capped at the cluster's total."""
+    """Return how much of a resource the loads take, each capped at the cluster's total."""
     taken: dict[str | int, float] = {}
     for number, load in enumerate(loads):
         key = number if load.shared is None else load.shared

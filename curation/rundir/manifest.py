@@ -1,8 +1,8 @@
 """The manifest: the finished stages of a run, each with the fingerprint of its inputs and its outputs.
 
 ``manifest.json`` maps a stage's name to its record, and is replaced atomically. A stage with the same fingerprint is
-done. A different fingerprint under the same name means that something it depends on changed
-(:mod:`curation.rundir.graph` says what). The event log is beside it (:mod:`curation.rundir.events`). One driver at a
+done. A different fingerprint under the same name means that something that the stage depends on changed
+(:mod:`curation.rundir.status` says what). The event log is beside it (:mod:`curation.rundir.events`). One driver at a
 time holds the directory (:mod:`curation.storage.lease`). In an object store, moreover, a driver replaces only the
 manifest that it read. A recorded stage counts as done only while its files are there (:mod:`curation.rundir.sealed`).
 Paths below the directory are written relative to it, so that it can be moved and copied.
@@ -54,17 +54,17 @@ class StageRecord:
     seconds: float
     started: str
     sealed: Json = field(default_factory=dict)
-    """Where its files are listed (:func:`curation.rundir.sealed.seal`); empty where they were not looked at."""
+    """The location of the list of its files (:func:`curation.rundir.sealed.seal`); empty if they were not listed."""
     kind: str = ""
-    """The name of its class."""
+    """The name of the stage's class."""
     released: bool = False
-    """Whether its directory was removed by :meth:`Manifest.release`: it counts as done, and nobody reads its files."""
+    """Whether :meth:`Manifest.release` removed the stage's directory; the stage still counts as done."""
     at: Json = field(default_factory=dict)
-    """Where in the run it stands (:class:`curation.rundir.graph.Position`)."""
+    """The position of the stage in the run (:class:`curation.rundir.graph.Position`)."""
 
 
 def record_in(folder: Place) -> Place | None:
-    """Return where the manifest of a run directory or of a filter's output is; None: the folder is neither."""
+    """Return the folder with the manifest of a run directory or a filter's output, or None for any other folder."""
     return next((found for found in (folder, folder / WORK) if (found / "manifest.json").is_file()), None)
 
 
@@ -76,27 +76,27 @@ class Manifest:
     identity: Mapping[str, object] = field(default_factory=dict)
     """The definition of the run's rows: domain, sources, splits and seed."""
     files: dict[str, list[Json]] = field(default_factory=dict)
-    """The input files by source, as numbered when first seen."""
+    """The input files by source, in the order in which they were numbered."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
     _: KW_ONLY
     attempts: dict[str, int] = field(default_factory=dict)
-    """How often each stage was done anew by request: each time in another directory."""
+    """Number of requests to do each stage again; each uses another directory."""
     asked_again: dict[str, int] = field(default_factory=dict)
-    """How often each stage was itself named by ``--redo``: its questions to a server are then bought again."""
+    """Number of times that ``--redo`` named each stage, which asks a server its questions again, at their price."""
     deals: list[Json] = field(default_factory=list)
-    """The splits of a run that were dealt together (:mod:`curation.pipeline.growth`)."""
+    """Splits that were assigned together (:mod:`curation.pipeline.growth`)."""
     made: list[str] = field(default_factory=list)
-    """The directories of stages that were begun here, relative to the run directory, also with earlier settings:
-    `curate clean` removes no others."""
+    """The directories of all stages begun here, also with earlier settings, relative to the run directory. `curate
+    clean` removes no others."""
     bfloat16_on_cpus: bool | None = None
-    """The type of ``dtype: auto`` on CPUs, by the processor on which the run began (:mod:`curation.models.dtypes`);
-    ``None`` until that is settled."""
+    """Whether ``dtype: auto`` is bfloat16 on CPUs, by the processor on which the run began
+    (:mod:`curation.models.dtypes`); ``None`` until this is decided."""
     format: int = FORMAT
-    """The format in which it was read."""
+    """The format in which the manifest was read."""
     guard: Guard = guard_nothing
-    """Called before anything in the directory is changed for good."""
+    """A function that is called before each lasting change in the directory."""
     token: str | None = None
-    """The name that an object store gave the content that was read or written last."""
+    """The object store's token of the content that was read or written last."""
 
     def __post_init__(self) -> None:
         self.events = open_events(self.directory)
@@ -105,7 +105,7 @@ class Manifest:
 
     @classmethod
     def load(cls, directory: Place, *, guard: Guard = guard_nothing) -> Self:
-        """Return the manifest of a directory; an empty one where there is none yet.
+        """Return the manifest of a directory, or an empty one if the directory has none yet.
 
         Raises:
             RunDirError: the file is not a manifest, was changed, or names a path outside the directory; or the
@@ -148,14 +148,14 @@ class Manifest:
 
     @property
     def is_current(self) -> bool:
-        """Whether runs go on with its format."""
+        """Whether this version can continue runs with the manifest's format."""
         return self.format == FORMAT
 
     def require_current(self) -> None:
-        """Refuse to go on with a directory of another format, whose stages would all be done again.
+        """Raise if the directory has another format, since all its stages would be done again.
 
         Raises:
-            RunDirError: it has one.
+            RunDirError: the directory has another format.
         """
         if not self.is_current:
             raise RunDirError(
@@ -165,10 +165,10 @@ class Manifest:
             )
 
     def _require_inside(self) -> None:
-        """Refuse a manifest that names paths outside its directory: they would be read, written or removed.
+        """Raise if the manifest names paths outside its directory: they would be read, written or removed.
 
         Raises:
-            RunDirError: names the record.
+            RunDirError: a path is outside; the message names the record.
         """
         for name in (*self.attempts, *self.made):
             resolve_inside(self.directory, name, "manifest.json")
@@ -182,10 +182,10 @@ class Manifest:
                 resolve_inside(self.directory, path, said)
 
     def require_own_tables(self) -> None:
-        """Refuse records of tables outside the directory, which would be changed there; no run writes such a record.
+        """Raise if a record names a table outside the directory, which would be changed; no run writes such a record.
 
         Raises:
-            RunDirError: names such a table.
+            RunDirError: a record does; the message names the table.
         """
         for record in self.stages.values():
             for ref in iter_table_refs([record.inputs, record.outputs]):
@@ -197,7 +197,7 @@ class Manifest:
                     )
 
     def identify(self, identity: Json, files: dict[str, list[Json]], *, deals: Sequence[Json] = (), save: bool) -> None:
-        """Record the definition of the rows, as the caller has checked that what was dealt before stays as it is."""
+        """Record the definition of the rows; the caller has checked that splits assigned before stay unchanged."""
         now = (identity, files, list(deals))
         if (self.identity, self.files, self.deals) != now:
             self.identity, self.files, self.deals = now
@@ -211,7 +211,7 @@ class Manifest:
             self.write()
 
     def find(self, at: Position, *classes: type[Stage]) -> StageRecord | None:
-        """Return the record of the stage at a position, of the first class of which one is done; ``None``: of none."""
+        """Return the record of the stage at a position, of the first class with one, or ``None``."""
         for kind in classes:
             for record in self.stages.values():
                 if record.kind == kind.__name__ and record.at == asdict(at):
@@ -220,12 +220,12 @@ class Manifest:
 
     @property
     def source_files(self) -> dict[str, list[SourceFile]]:
-        """The input files by source, as numbered when first seen."""
+        """The input files by source, in the order in which they were numbered."""
         return {name: [SourceFile.from_json(item) for item in items] for name, items in self.files.items()}
 
     @property
     def records(self) -> Mapping[str, Recorded]:
-        """The recorded stages, in the form that :mod:`curation.rundir.graph` compares."""
+        """The recorded stages, in the form that :mod:`curation.rundir.status` compares."""
         lost = self.lost
         return {
             name: Recorded(
@@ -239,25 +239,25 @@ class Manifest:
         }
 
     def _digest(self, key: Mapping[str, object]) -> str:
-        """Return the fingerprint of a key, which does not depend on where the directory is."""
+        """Return the fingerprint of a key, which does not depend on the location of the directory."""
         return fingerprint(to_record(key, self.directory))
 
     @property
     def lost(self) -> Mapping[str, Lost]:
-        """The stages whose files are not all there, as of the first look."""
+        """The stages with missing or cut off files, as found at the first access."""
         if self._lost is None:
             self._lost = find_lost(self.directory, {name: record.sealed for name, record in self.stages.items()})
         return self._lost
 
     def seal(self, name: str, inputs: Json, outputs: object) -> Json:
-        """List the files that the outputs of a stage name; see :func:`curation.rundir.sealed.seal`."""
+        """Seal the files that the outputs of a stage name; see :func:`curation.rundir.sealed.seal`."""
         others = [record.sealed for record in list(self.stages.values()) if record.name != name]
         return seal(self.directory, self._make_folder_name(name, inputs), outputs, others)
 
     def redo(self, names: Iterable[str], *, named: Iterable[str] = ()) -> None:
-        """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`.
+        """Forget stages, so that each is done in another directory; their old results stay until `curate clean`.
 
-        ``named``: those that were named by a user, and do not only follow from these.
+        ``named``: The stages that a user named, and that do not merely depend on these.
         """
         self.guard()
         for name in named:
@@ -269,7 +269,7 @@ class Manifest:
         self.write()
 
     def release(self, names: Sequence[str]) -> list[str]:
-        """Remove the directories of done stages and keep their records; return the names whose files were there."""
+        """Remove the directories of done stages but keep their records; return the stages that had a directory."""
         folders = {name: self.directory_of(name, self.stages[name].inputs) for name in names}
         there = [name for name, folder in folders.items() if folder.is_dir()]
         if new := [name for name in names if not self.stages[name].released]:
@@ -294,7 +294,7 @@ class Manifest:
         kind: str = "",
         at: Position | None = None,
     ) -> StageRecord:
-        """Record that a stage is done, and save.
+        """Record that a stage is done, and write the manifest.
 
         Raises:
             TypeError: the outputs are not JSON.
@@ -327,15 +327,15 @@ class Manifest:
         return found
 
     def directory_of(self, stage: str, inputs: Mapping[str, object]) -> Place:
-        """Return where a stage with these inputs writes.
+        """Return the directory in which a stage with these inputs writes.
 
         Raises:
-            RunDirError: its name, or a link in its place, leads out of the run directory.
+            RunDirError: the stage's name, or a link in the directory's place, leads out of the run directory.
         """
         return resolve_inside(self.directory, self._make_folder_name(stage, inputs), f"stage {stage}")
 
     def begin(self, stages: Mapping[str, Json]) -> None:
-        """Record that the directories of these stages, given with their inputs, are the run's own."""
+        """Record that the run owns the directories of these stages, given with their inputs."""
         before = len(self.made)
         for name, inputs in stages.items():
             with suppress(TypeError, ValueError):  # inputs that are no JSON: the stage fails, and says so
@@ -353,7 +353,7 @@ class Manifest:
         self.events.add(escape_text(line), can_wait=kind == "progress")
 
     def write(self) -> None:
-        """Replace the file."""
+        """Replace the manifest's file."""
         self.guard()
         value = {
             "digest": _NO_DIGEST,

@@ -1,8 +1,8 @@
-"""One graph out of several: stages of the same work on the same inputs become one.
+"""Merges several graphs into one: stages with the same work on the same inputs become one.
 
 Graphs of one run with different settings give different stages the same name. Here a stage's name ends with a digest of
-what it does and of all that leads to it (``gen-0/trust@1f3a...``), so that equal stages have equal names, in one
-directory also those of graphs that are merged later.
+its work and of all that leads to it (``gen-0/trust@1f3a...``), so that equal stages have equal names. Graphs that are
+merged later in the same directory thus share stages, too.
 """
 
 from dataclasses import replace
@@ -19,11 +19,11 @@ class Merged:
         self._of: dict[Stage, Stage] = {}
 
     def out(self, out: Out) -> Out:
-        """Return the same output, of the merged stage."""
+        """Return the same output of the merged stage."""
         return replace(out, stage=self.stage(out.stage))
 
     def stage(self, stage: Stage) -> Stage:
-        """Return the merged stage that does the same."""
+        """Return the merged stage that does the same work on the same inputs."""
         if stage not in self._of:
             merged = replace(stage, needs=with_outs(stage.needs, self.out), **with_outs(stage.arguments, self.out))
             key = [stage.kind, stage.revision, to_plain_json(with_outs([merged.inputs, merged.needs], str), {})]

@@ -1,4 +1,4 @@
-"""Runs the stages of a run in its run directory; recorded stages do not run again.
+"""Runs the stages of a run in its run directory, except those that are recorded as done.
 
 A stage's directory is named with the digest of its inputs (``gen-0/label-pool-1f3a...``). So a changed setting writes
 beside the old result, and a stage that a killed run left unfinished continues in the same directory. Each stage runs in
@@ -37,12 +37,12 @@ from curation.telemetry.standing import ProgressJournal, Standing, Update, forma
 ROOM_SECONDS = 1.0
 """The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
 STOP_SECONDS = 20.0
-"""The time that interrupted stages have to commit what is done, well below ``stopping.LIMIT_SECONDS``."""
+"""The seconds that interrupted stages have to commit finished work, well below ``stopping.LIMIT_SECONDS``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The first argument of a stage's work, besides its inputs and settings."""
+    """The argument of :meth:`Stage.run`: what a stage needs beside its own fields."""
 
     name: str
     directory: Place
@@ -58,14 +58,14 @@ class Task:
 
     @contextmanager
     def hosted(self, start: Callable[[], HostProcess], *, max_idle_seconds: float) -> Iterator[Any]:
-        """Yield the stage's host: one that runs already where there is one, else what ``start`` gives."""
+        """Yield the stage's host: one that is already running, or else the one that ``start`` starts."""
         assert self.stage.host is not None, "the stage names its host"
         with self.hosts.use(self.stage.host, self.stage.takes, max_idle_seconds, start) as held:
             yield held
 
     @property
     def guard(self) -> Guard:
-        """To be handed to whatever commits: it is called before each commit."""
+        """The function to call before each commit."""
         return self.manifest.guard
 
     def say(self, text: str) -> None:
@@ -94,7 +94,7 @@ class _Working(NamedTuple):
     stage: Stage
     thread: threading.Thread
     begun: float
-    """Monotonic time."""
+    """The start of the stage, in seconds of the monotonic clock."""
 
 
 class _Ended(NamedTuple):
@@ -107,16 +107,16 @@ class _Ended(NamedTuple):
     seconds: float
     error: BaseException | None
     is_whole: bool = True
-    """Whether it began with an empty directory."""
+    """Whether the stage began without a directory, so that it did all its work at once."""
 
 
 class Timing(NamedTuple):
-    """How long stages take: what is expected, and who is told what came."""
+    """Functions that estimate the durations of stages and record them."""
 
     lasts: Callable[[Stage], float] = lambda stage: 0.0
-    """The seconds that a stage is expected to take; of those that can start, the longest starts first."""
+    """Returns the expected seconds of a stage; of the stages that can start, the longest starts first."""
     note: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None
-    """Told the rows and seconds of each stage that was done from its beginning to its end."""
+    """Receives the rows and seconds of each stage that was done from beginning to end."""
 
 
 class Run:
@@ -134,11 +134,11 @@ class Run:
         timing: Timing = Timing(),  # noqa: B008 (it is never changed)
         lease: Lease | None = None,
     ) -> None:
-        """Run at most ``max_stages`` at once, as many as fit ``room``: the cluster's resources, by Ray's names.
+        """Limit the run to ``max_stages`` at once and to ``room``, the cluster's resources by Ray's names.
 
-        ``hosts``: where its stages find their hosts; whoever made it closes it. ``redo``: the command that does the
-        stage whose name follows it again; None where there is none. ``lease``: what the run works under; where it is
-        lost, the running stages are broken off.
+        ``hosts``: The hosts of the stages; the caller closes them. ``redo``: The command that, followed by the name of
+        a stage, does that stage again, or None. ``lease``: The lease that the run works under; if it is lost, the
+        running stages are stopped.
         """
         self.name = name
         self.manifest = manifest
@@ -147,19 +147,19 @@ class Run:
         self._hosts, self._lease = hosts or Hosts(), lease
         self._standings: dict[str, Standing] = {}
         self._stop = threading.Event()
-        """Set where the running stages are to end."""
+        """An event that tells the running stages to end."""
 
     @deferred()
     def do(self, stages: Sequence[Stage]) -> Known:
-        """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.
+        """Run the ordered ``stages`` that are not done; return the outputs of all, with those skipped marked so.
 
         Stages that do not wait for each other run side by side as far as there is room. If one fails, no other starts;
         the running ones finish and are recorded. Ctrl-C and SIGTERM interrupt all of them; the exception then says how
-        far they came.
+        much they have done.
 
         Raises:
-            UserError: the user's mistake, unchanged.
-            RunDirError: rows of a stage are lost, and it cannot make them again by itself.
+            UserError: a stage raised it; it is passed on unchanged.
+            RunDirError: a stage lost rows that it would not make again by itself.
             RunFailedError: any other error, with the stage, the run directory and how to resume.
         """
         known: dict[str, Outputs | Skipped] = {}
@@ -217,15 +217,15 @@ class Run:
         return known
 
     def _settle_stages(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
-        """Add stages that are recorded or have nothing to do to ``known``; return the states of the others."""
+        """Add to ``known`` the stages that are done or have nothing to do; return the states of the others."""
         found = iter_statuses(left, self.manifest.records, known)
         return [status for status in found if not status.is_settled]
 
     def _refuse_broken(self, status: Status) -> None:
-        """Refuse to go on with a table that lost some of its rows: its stage would take them as done.
+        """Raise if a table of a stage lost some of its rows, which the stage would take as done.
 
         Raises:
-            RunDirError: with what to do.
+            RunDirError: a table did; the message says what to do.
         """
         name = status.stage.name
         if status.state != "damaged":
@@ -239,7 +239,7 @@ class Run:
         )
 
     def _select_ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
-        """Return the stages that can start next to the running ones."""
+        """Return the stages that can start now, beside the running ones."""
         taken = [item.stage for item in working.values()]
         most = len(left) if self._max_stages is None else self._max_stages - len(taken)
         can_begin = [status for status in left if status.state != "waits"]
@@ -255,11 +255,11 @@ class Run:
         return ready
 
     def _make_sort_key(self, stage: Stage, warm: Collection[str]) -> tuple[bool, float]:
-        """Return the key by which stages that can start are sorted: one whose host is warm, then the longest."""
+        """Return a sort key for stages that can start: those with a warm host first, then the longest first."""
         return stage.host is None or stage.host.kind not in warm, -self._timing.lasts(stage)
 
     def _make_room(self, stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> None:
-        """Close idle hosts until ``stage`` fits, except hosts that it or a stage in ``beside`` can use.
+        """Close idle hosts until ``stage`` fits, except hosts that this stage or one in ``beside`` can use.
 
         A stage that has just begun may not have taken its host yet.
         """
@@ -271,7 +271,7 @@ class Run:
             self._hosts.give_back(host)
 
     def _break_off(self, working: Mapping[str, _Working]) -> None:
-        """Stop the running stages; those that do not react in time end with the process."""
+        """Stop the running stages; those that do not stop in time end with the process."""
         self._stop.set()
         until = time.monotonic() + STOP_SECONDS
         for name, item in working.items():
@@ -279,7 +279,7 @@ class Run:
             self._log_event("stopped", stage=name)
 
     def _describe_progress(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
-        """Work that is kept of interrupted stages, in words."""
+        """Return in words the work of interrupted stages that is kept."""
         message = [f"{len(known):,} of {len(stages):,} stages are done"]
         for name in working:
             standing = self._standings.get(name)
@@ -354,7 +354,7 @@ class Run:
         return record.outputs
 
     def _remove_older_versions(self, record: StageRecord) -> None:
-        """Remove the versions of the stage's own tables that a compaction replaced, and that no record names."""
+        """Remove versions of the stage's own tables that a compaction replaced and no record names."""
         folder, pinned = self.manifest.directory_of(record.name, record.inputs), self.manifest.pinned
         for ref in iter_table_refs(record.outputs):
             if ref.uri.startswith(f"{folder}/"):
@@ -382,20 +382,20 @@ class Run:
         return failure
 
     def _log_event(self, kind: str, **fields: object) -> None:
-        """Log an event, unless another driver has the directory: the log is then about that one's stages."""
+        """Log an event, unless another driver has the directory, whose log it then is."""
         with suppress(CommitError):
             self.manifest.guard()
             self.manifest.event(kind, **fields)
 
     def _to_blame(self, name: str, error: BaseException) -> str:
-        """Return the stage that wrote the table which an error names: the stage that failed, or one before it."""
+        """Return the stage whose folder an error names, or else the failed stage ``name``."""
         home = str(self.directory).lstrip("/")  # Lance leaves it out
         found = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]
         return max(found, key=len, default=name)
 
 
 def _say_at_work(working: Collection[_Working]) -> None:
-    """Name the running stages after a silence: one that loads a model, or ends a training, has no progress to tell."""
+    """Print the running stages after a silence: loading a model, for example, reports no progress."""
     if working and is_too_quiet(min(item.begun for item in working)):
         now = time.monotonic()
         say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))

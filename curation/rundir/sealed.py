@@ -1,7 +1,7 @@
-"""The seal of a recorded stage: a list of its files with sizes and digests, so that loss and damage are seen.
+"""The seal of a recorded stage: a list of its files with sizes and digests, to detect loss and damage.
 
-A record names tables, models and exports. Before it is written, :func:`seal` waits until the files of those that lie in
-the run directory are on the disk, and lists them in ``.FOLDER.sums.json`` beside the stage's folder; the record holds
+A record names tables, models and exports. Before it is written, :func:`seal` waits until their files in the run
+directory are on the disk, and lists them in ``.FOLDER.sums.json`` beside the stage's folder; the record holds
 the digest of this list alone. :func:`find_lost` compares existence and sizes, and reads no data. ``curate verify``
 reads everything.
 """
@@ -24,7 +24,7 @@ from curation.tables.digests import DATA, list_contents
 from curation.tables.versions import VERSIONS
 
 SUMS = ".sums.json"
-"""Follows the name of the stage's folder. The list is hidden beside it: within, it would change a model's digest."""
+"""Suffix of the list's name, after the stage's folder. The list is not within it, where it would change digests."""
 
 
 class Lost(NamedTuple):
@@ -32,17 +32,17 @@ class Lost(NamedTuple):
 
     paths: tuple[str, ...]
     broken: tuple[str, ...]
-    """Tables that the stage fills row by row and that are there in part: the stage would take their rows as done."""
+    """Tables that the stage fills row by row and that lost some files: the stage would take the rest as done."""
 
     @property
     def words(self) -> str:
-        """How many, and the first."""
+        """The number of lost files and the first path, in words."""
         count = f"{len(self.paths):,} of its files are" if len(self.paths) > 1 else "1 of its files is"
         return f"{count} missing or cut off ({self.paths[0]}{', ...' if len(self.paths) > 1 else ''})"
 
 
 def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] = ()) -> Json:
-    """List the files in a run directory that the outputs of a stage name; they are on the disk afterwards.
+    """List the files in a run directory that the outputs of a stage name, and sync them to the disk.
 
     Args:
         home: The run directory.
@@ -51,11 +51,11 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
         others: Seals of other stages: their files are not read again.
 
     Returns:
-        What :func:`load` finds the list by.
+        The seal, by which :func:`load` finds and checks the list.
 
     Raises:
         TableError: a table that the outputs name cannot be read.
-        OSError: a file cannot be read, or the list not be written.
+        OSError: a file cannot be read, or the list cannot be written.
     """
     named = to_record(outputs, home)
     tables = {ref: path for ref in iter_table_refs(named) if (path := _parse_path_below(ref.uri))}
@@ -82,14 +82,14 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
 
 
 def list_of(folder: Place) -> Place:
-    """Return where the list of a stage's files is, by the stage's folder."""
+    """Return the place of the list of a stage's files, given the stage's folder."""
     return folder.with_name(f".{folder.name}{SUMS}")
 
 
 def load(home: Place, seal: JsonView) -> dict[str, Content] | None:
-    """Return the files that a seal lists, by path relative to the run directory; of an earlier format, none.
+    """Return the files that a seal lists, by path relative to the run directory; no files for an empty seal.
 
-    None says that the list is missing, or not what was written.
+    Return None if the list is missing or differs from what was written.
 
     Raises:
         OSError: the list cannot be read.
@@ -108,7 +108,7 @@ def load(home: Place, seal: JsonView) -> dict[str, Content] | None:
 
 
 def find_lost(home: Place, seals: Mapping[str, JsonView]) -> dict[str, Lost]:
-    """Return the stages with files that are missing or have another size; of the files, only versions are read."""
+    """Return the stages with files that are missing or have another size; only files of table versions are read."""
     lists = {name: load(home, seal) for name, seal in seals.items()}
     names = {path for files in lists.values() for path in files or ()}
     there, found = find_files(home, names) if names else {}, dict[str, Lost]()
@@ -128,20 +128,20 @@ def find_lost(home: Place, seals: Mapping[str, JsonView]) -> dict[str, Lost]:
 
 
 def _is_lost(path: Place, now: StoredObject | None, then: Content) -> bool:
-    """Return whether a file is not there as it was; a version is read: it is small, and its table hangs on it."""
+    """Return whether a file is missing or changed: by size, or for a table's version, which is small, by content."""
     if path.parent.name == VERSIONS and now is not None and TAG + now.tag != then.digest:
         return find_problem(path, now, then) is not None
     return now is None or now.size != then.size
 
 
 def _list_below(home: Place, path: str) -> list[str]:
-    """Return a file itself, or the files in a folder, however deep; but not those of a table."""
+    """Return the path of a file itself, or the files at any depth in a folder; none for a table."""
     found = [path] if (home / path).is_file() else [f"{path}/{file.path}" for file in list_files(home / path)]
     return [] if any(name.startswith(f"{path}/{VERSIONS}/") for name in found) else found
 
 
 def _parse_path_below(text: str) -> str | None:
-    """Return a path of a record relative to the directory of the record; None for another text."""
+    """Return a record's path relative to the run directory, or None if the text is no such path."""
     path = str(PurePosixPath(text.removeprefix(HERE)))
     is_below = text.startswith(HERE) and not path.startswith("/") and path != "." and ".." not in path.split("/")
     return path if is_below else None

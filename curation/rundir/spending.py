@@ -1,4 +1,4 @@
-"""Amounts that passes of models have used, by the events of every driver, also of one that was killed."""
+"""Amounts that passes of models have used, from the events of all drivers, even killed ones."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ class StageSpent:
 
     spent: Spent
     spans: tuple[tuple[float, float], ...]
-    """When each run of it began and ended, seconds since 1970; of one that was cut off, its last event."""
+    """The start and end of each run of the stage, in seconds since 1970; an interrupted run ends at its last event."""
 
 
 def compute_spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
-    """Return amounts of each stage that started at ``since`` or later; ``lines`` are a run's events, the oldest first.
+    """Return the amounts used by each stage since ``since``, from ``lines``, a run's events with the oldest first.
 
-    A stage that was cut off and goes on counts both times. What a killed driver used after its last event is not known.
+    All runs of a stage that was interrupted count. What a killed driver used after its last event is not known.
     """
     before: dict[str, Spent] = {}
     found: dict[str, StageSpent] = {}

@@ -1,4 +1,4 @@
-"""How the stages of a run stand: what a run directory records of each, beside what the graph asks for now."""
+"""The states of a run's stages: the records of a run directory compared with what the graph now requires."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -7,11 +7,11 @@ from curation.json_types import Json, JsonView
 from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, make_cache_key
 
 NUM_TOLD = 5
-"""The number of changes of a stage's inputs to list one by one."""
+"""Maximum number of changed inputs of a stage to list one by one."""
 
 NEW = "not done yet"
 NOT_SET = "not set"
-"""Words for a value that a key leaves out, as it is the default."""
+"""Words for a value that a key leaves out because it is the default."""
 
 State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
 
@@ -25,7 +25,7 @@ class Status(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is done or has nothing to do."""
+        """Whether the stage is done or has nothing to do."""
         return self.state in ("done", "skipped")
 
     @property
@@ -43,24 +43,24 @@ class Status(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The record of a stage: the key that it ran with, and what it made."""
+    """The record of a stage: the cache key that it ran with, and its outputs."""
 
     key: JsonView
     is_of: Callable[[Json], bool]
-    """Whether a stage with this key made it."""
+    """Returns whether a stage with the given key made the outputs."""
     outputs: Outputs
     lost: str = ""
-    """Which of its files are not there any more, in words."""
+    """The files of the stage that are missing, in words; empty if none is."""
     is_damaged: bool = False
-    """Whether some rows of a table are left, so that the stage would not make the others again by itself."""
+    """Whether a table kept some of its rows, so that the stage would not make the lost ones again by itself."""
 
 
 def iter_statuses(
     stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
 ) -> Iterator[Status]:
-    """Yield the state of each of the ordered ``stages``, from the ``records`` of a run directory; fills ``known``.
+    """Yield the state of each of the ordered ``stages``, from the ``records`` of a run directory, and fill ``known``.
 
-    A stage that waits for another may turn out unchanged, if the other one makes the same outputs as before.
+    A stage that waits for another may turn out to be unchanged if the other one makes the same outputs as before.
     """
     known = {} if known is None else known
     for stage in stages:
@@ -73,7 +73,7 @@ def iter_statuses(
 
 
 def find_status(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
-    """Return the state of one stage, given all ``known`` outputs so far."""
+    """Return the state of one stage, given the outputs known so far."""
     try:
         key = make_cache_key(stage, known)
     except Absent as absent:
@@ -105,7 +105,7 @@ def _describe_absence(out: Out, known: Known) -> str:
 
 
 def list_differences(before: object, now: object, path: str = "") -> list[str]:
-    """Return the leaves where two keys differ, as ``a.b was X, is Y``; what is not there has its default."""
+    """Return the leaves in which two keys differ, as ``a.b was X, is Y``; a missing leaf has its default."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return [
             line

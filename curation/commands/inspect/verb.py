@@ -20,7 +20,7 @@ from curation.escaping import echo
 def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
     """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
 
-    For a run directory alone, list its tables. A filter's output stands for one, too.
+    For a run directory alone, list its tables. A filter's output counts as a run directory.
     """
     from curation.commands.inspect.facts import TableQuery, examine
     from curation.commands.inspect.find import find, list_tables, record_of
