@@ -133,7 +133,7 @@ class Tap:
     def drawing(
         self, ids: Sequence[str], hidden_TD: torch.Tensor, others: Sequence[torch.Tensor] | None
     ) -> Iterator[None]:
-        """Record what the sampler draws in the context for the step followed last; ``ids`` has its requests in order."""
+        """Record what the sampler draws in the context for the last step; ``ids`` are its requests in order."""
         slot_B = np.array([self.rows[name].slot if name in self.rows else -1 for name in ids])
         num_scheduled_B = np.array([self._num_scheduled[name] for name in ids])
         begin_B = self._slots["num_fed"][slot_B]
