@@ -144,7 +144,7 @@ def list_needs(config: RunConfig) -> list[Need]:
 
 
 def describe_idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
-    """Sentences on the cores and GPUs that every pass of the teacher would leave idle on nodes with these resources."""
+    """Return messages on the CPUs and GPUs that every pass of the teacher would leave idle on these nodes."""
     actors = config.teacher.actors
     cpus = actors.cpus(config.teacher.ask.backend, [node.get("CPU", 0) for node in nodes])
     words = []
@@ -166,7 +166,7 @@ def get_local_resources(settings: RayConfig) -> dict[str, float]:
 
 
 def describe_lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
-    """Sentences on the needs that nodes with these resources can never meet, assuming that nothing else runs there."""
+    """Return messages on the needs that these nodes can never meet, assuming that nothing else runs there."""
     words = []
     for need in asked:
         places = sum(_count_places(need.resources, node) for node in nodes)
@@ -282,7 +282,7 @@ def count_fitting(each: Mapping[str, float]) -> int:
 
 
 def count_fitting_on_one(each: Mapping[str, float]) -> int:
-    """Return how many of them fit on the largest node; 1 if none is large enough."""
+    """Return how many workers that need ``each`` fit on one node at most, or 1 if no node is large enough."""
     return max([1, *(_count_places(each, node["Resources"]) for node in nodes.list_living())])
 
 

@@ -107,7 +107,7 @@ def _make_affinity(node_id: str) -> Any:
 
 
 def name(node: JsonView) -> str:
-    """Return a node in words."""
+    """Return a node's address and the start of its id, for messages."""
     return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
 
 

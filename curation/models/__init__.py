@@ -1,4 +1,4 @@
-"""Causal language models: resolve, create from scratch, load. A ``ModelRef`` names a model's weights everywhere."""
+"""Causal language models: pin, create from scratch, load. A ``ModelRef`` names a model's weights everywhere."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 _SEEDED = threading.Lock()
-"""Held while torch's global random generator is seeded and used: several stages may make models at once."""
+"""Lock for seeding and using torch's global random generator, since several stages may create models at once."""
 
 
 def resolve(base: str, revision: str | None = None, adapter: str | None = None, *, code: str | None = None) -> ModelRef:
@@ -41,13 +41,13 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
 
     Args:
         base: a directory, or a hub id.
-        revision: of a hub id; a branch or a tag is replaced by its commit.
+        revision: revision of a hub id; a branch or a tag is replaced by its commit.
         adapter: a directory that peft saved.
-        code: what ``own_code.find_allowed_code`` gives; None: the model's own code never runs.
+        code: result of ``own_code.find_allowed_code``, or None to never run the model's own code.
 
     Raises:
-        ModelError: it is neither a directory that ``loading.check_files`` accepts nor a reachable hub id; or the model
-            needs code of its own that ``code`` does not allow.
+        ModelError: ``base`` is neither a directory that ``loading.check_files`` accepts nor a reachable hub id, or the
+            model needs its own code, which ``code`` does not allow.
     """
     path = to_place(base)
     if path.exists():
@@ -74,13 +74,13 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
 
 
 def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> None:
-    """Refuse what :func:`pin_model` would refuse of a model's files, without reading weights or asking the hub.
+    """Check a model's files as :func:`pin_model` does, without reading weights or asking the hub.
 
-    ``head``: it is a reward model with a head, whose own code is never replaced by a class of transformers. ``loads``:
-    of a local directory, configuration and tokenizer are loaded too, but where that would run the model's code.
+    ``head`` marks a reward model with a head, whose own code is never replaced by a class of transformers. With
+    ``loads``, configuration and tokenizer of a local directory are loaded too, unless that would run the model's code.
 
     Raises:
-        ModelError: as :func:`pin_model`.
+        ModelError: :func:`pin_model` would refuse the files.
     """
     base = str(model.path)
     code = find_allowed_code(base, model.revision) if model.allow_remote_code else None
@@ -97,10 +97,10 @@ def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> Non
 
 
 def pin_model(model: ModelConfig) -> ModelRef:
-    """Return the model that a section of the configuration names by its path, pinned (:func:`resolve`).
+    """Return the model that a section of the configuration names by its path, pinned by :func:`resolve`.
 
     Raises:
-        ModelError: as :func:`resolve`; or ``allow_remote_code`` without the revision of the code.
+        ModelError: as for :func:`resolve`, or ``allow_remote_code`` is set without the revision of the code.
     """
     base = str(model.path)
     code = find_allowed_code(base, model.revision) if model.allow_remote_code else None
@@ -111,13 +111,13 @@ def pin_model(model: ModelConfig) -> ModelRef:
 def create(
     path: Place, *, family: str, shape: Mapping[str, object], words: tuple[str, ...], pattern: str, seed: int
 ) -> ModelRef:
-    """Make a model with random weights and a word-level tokenizer, and save both to ``path``.
+    """Create a model with random weights and a word-level tokenizer, and save both to ``path``.
 
     Args:
-        path: where to save; made if missing.
+        path: directory to save to, which is created if missing.
         family: a ``model_type`` of transformers that ``AutoModelForCausalLM`` knows, e.g. ``qwen3``.
         shape: fields of that family's configuration, e.g. ``hidden_size``.
-        words: the tokenizer's words, after padding, end and unknown.
+        words: the tokenizer's words, which follow the padding, end and unknown tokens.
         pattern: a regular expression whose matches are words; other text is dropped.
         seed: the seed of the weights.
 
@@ -161,11 +161,11 @@ def _make_word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTok
 def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     """Return the tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
-    Without one of its own, that is the end token: masks go by position, so that no end is taken for padding.
+    If the model has none, the padding token is the end token; masks go by position, so no end is taken for padding.
 
     Raises:
-        ModelError: it does not load, or needs the model's own code, which is not allowed; or it has neither a padding
-            nor an end token.
+        ModelError: the tokenizer does not load, needs the model's own code, which is not allowed, or has neither a
+            padding nor an end token.
     """
     local = fetch_model(ref)
     try:
@@ -185,10 +185,10 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
 
 
 def read_tokenizer(ref: ModelRef) -> Any:
-    """Return a tokenizer that counts as :func:`load_tokenizer` does, without torch where that can be.
+    """Return a tokenizer that tokenises like that of :func:`load_tokenizer`, without importing torch if possible.
 
     Raises:
-        ModelError: as :func:`load_tokenizer`.
+        ModelError: as for :func:`load_tokenizer`.
     """
     check_code(ref)
     with doing(f"reading the tokenizer of the model {ref.base}"):
@@ -197,10 +197,10 @@ def read_tokenizer(ref: ModelRef) -> Any:
 
 
 def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> None:
-    """Refuse a tokenizer whose special tokens the model has no embeddings for, as when one was added to it alone.
+    """Check that the model has embeddings for the tokenizer's special tokens.
 
     Raises:
-        ModelError: the message names the token, its id and the number of embeddings.
+        ModelError: an embedding is missing; the message has the token, its id and the number of embeddings.
     """
     embeddings: Any = model.get_input_embeddings()
     num_rows = len(embeddings.weight)
@@ -214,7 +214,7 @@ def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "Pr
 
 
 def encode_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
-    """Return token ids of texts, with ``special`` those that the tokenizer puts around them.
+    """Return token ids of texts, with ``special`` including the special tokens that the tokenizer adds.
 
     Raises:
         ModelError: the tokenizer gave up on a text.
@@ -228,7 +228,7 @@ def decode_tokens(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -
     """Return the text of tokens, without special ones.
 
     Raises:
-        ModelError: the tokenizer gave up on them.
+        ModelError: the tokenizer gave up on the tokens.
     """
     with _without_panic(tokenizer):
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
@@ -236,9 +236,9 @@ def decode_tokens(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -
 
 @contextmanager
 def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
-    """Raise a tokenizer's panic as a ``ModelError``: patterns of a stranger's ``tokenizer.json`` may take ever longer.
+    """Raise a tokenizer's panic in the context as a ``ModelError``.
 
-    The library ends a match after ten million steps back, by a panic, which is no ``Exception``.
+    The library panics, which is no ``Exception``, when a pattern of ``tokenizer.json`` backtracks ten million times.
     """
     try:
         yield
@@ -252,10 +252,10 @@ def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
 
 
 def encode_prefixes(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
-    """Return token ids of texts that something is to follow.
+    """Return token ids of texts that other tokens will follow.
 
-    With ``special``, tokens that the tokenizer puts before a text are there, and end tokens that it puts after one are
-    not. Without, the text has its special tokens already, as those of :func:`as_user_turns` do.
+    With ``special``, special tokens that the tokenizer puts before a text are added, but no end tokens after it.
+    Without, the texts have their special tokens already, like those of :func:`as_user_turns`.
     """
     if not texts:
         return []
@@ -267,9 +267,9 @@ def encode_prefixes(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], 
 
 
 def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) -> list[str]:
-    """Return each prompt as one user turn of the tokenizer's chat template, up to where the answer begins.
+    """Return each prompt as one user turn of the tokenizer's chat template, up to the beginning of the answer.
 
-    The template writes the special tokens; tokenise the text without adding any.
+    The template writes the special tokens, so tokenise the text without adding any.
 
     Raises:
         ModelError: the tokenizer has no chat template.
@@ -319,7 +319,7 @@ def load_configuration(ref: ModelRef) -> "PreTrainedConfig":
     """Return the configuration of a model.
 
     Raises:
-        ModelError: it cannot be read, or not without the model's own code, which is not allowed.
+        ModelError: the configuration cannot be read without the model's own code, which is not allowed, or at all.
     """
     from huggingface_hub.errors import StrictDataclassError
 
@@ -333,10 +333,10 @@ def load_configuration(ref: ModelRef) -> "PreTrainedConfig":
 
 
 def read_configuration(ref: ModelRef) -> Json:
-    """Return the configuration of a text model, or of a model's part that reads text, without torch where that can be.
+    """Return the configuration of a text model, or of a model's text part, without importing torch if possible.
 
     Raises:
-        ModelError: as :func:`load_configuration`.
+        ModelError: as for :func:`load_configuration`.
     """
     check_code(ref)
     found = from_json.read_json_configuration(ref)
@@ -347,7 +347,7 @@ def get_state_size(ref: ModelRef, states: Sequence[str]) -> int:
     """Return the width of these hidden states of a model, from its configuration alone.
 
     Raises:
-        ModelError: it lacks a layer that ``states`` names.
+        ModelError: the model lacks a layer that ``states`` names.
     """
     config = read_configuration(ref)
     check_layers(ref, config["num_hidden_layers"], states)
@@ -355,10 +355,10 @@ def get_state_size(ref: ModelRef, states: Sequence[str]) -> int:
 
 
 def check_layers(ref: ModelRef, num_layers: int, states: Sequence[str]) -> None:
-    """Refuse states of layers that a model of so many layers lacks.
+    """Check that a model with ``num_layers`` layers has the layers of all ``states``.
 
     Raises:
-        ModelError: a layer is missing; the message names the state, its layer and the number of layers.
+        ModelError: a layer is missing; the message has the state, its layer and the number of layers.
     """
     problem = find_depth_problem(states, num_layers)
     if problem is not None:
@@ -366,7 +366,7 @@ def check_layers(ref: ModelRef, num_layers: int, states: Sequence[str]) -> None:
 
 
 def fetch_model(ref: ModelRef) -> ModelRef:
-    """Return the same model with paths on this node: URLs are downloaded once; hub ids and local paths stay.
+    """Return the model with paths on this node: URLs are downloaded once, hub ids and local paths are kept.
 
     Raises:
         ModelError: the model no longer exists.

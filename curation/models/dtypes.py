@@ -1,8 +1,8 @@
-"""The type that a model runs in where the configuration leaves it open (``dtype: auto``).
+"""The choice of a model's type where the configuration leaves it open (``dtype: auto``).
 
-It follows from the configuration, the checkpoint's ``config.json`` and, for models that are asked on CPUs, from the
-processor on which the run began, which the run's manifest keeps: so a run has the same keys on any machine, and the
-answers of one model have one type.
+The type follows from the configuration, the checkpoint's ``config.json`` and, for inference on CPUs, the processor on
+which the run began. The run's manifest records that processor's support of bfloat16, so that a run has the same cache
+keys on any machine, and all answers of one model have the same type.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from curation.refs import ModelRef
 
 CPUINFO = Path("/proc/cpuinfo")
 FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-"""Instructions for products in bfloat16: of x86 processors, and of ARM's."""
+"""Flags of x86 and ARM processors with instructions for bfloat16 products."""
 
 
 @cache
 def find_bfloat16_flag(cpuinfo: Path = CPUINFO) -> str | None:
-    """Return the flag of this processor's instructions for bfloat16; ``None`` where it has none, or does not say.
+    """Return the flag of this processor's bfloat16 instructions, or ``None`` if it has none or they are not known.
 
     Without them a product in bfloat16 takes several times as long as one in float32
     (``python -m benchmarks.cpu_dtypes``).
@@ -37,27 +37,25 @@ def find_bfloat16_flag(cpuinfo: Path = CPUINFO) -> str | None:
 
 AUTO = "auto"
 HALF = ("bfloat16", "float16")
-"""The types that are taken of a checkpoint on a GPU."""
+"""Types of a checkpoint that ``auto`` keeps for inference on a GPU."""
 HALF_TRAINING = ("bfloat16",)
-"""The same where gradients are computed, which float16 has not the range for."""
+"""Types of a checkpoint that ``auto`` keeps for training; float16 lacks the range for gradients."""
 _KEYS = ("dtype", "torch_dtype")
 
 _taken_on_cpus: list[bool] = []
-"""The answer of :func:`settle_cpus`, for all threads of this process."""
+"""Result of :func:`settle_cpus`, if it was called, shared by all threads of this process."""
 
 Ask = TypeVar("Ask", bound=AskConfig)
 Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 
 
 def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
-    """Return ``dtype``, or what ``auto`` stands for: the checkpoint's own type if it is among ``half``, else float32.
+    """Return ``dtype`` with ``auto`` resolved: on GPUs the checkpoint's type if it is among ``half``, else float32.
 
-    On CPUs it is float32, but for :func:`settle_ask`.
-
-    ``model`` is ``None`` for one that the run makes from scratch, in float32, and where there are no weights.
+    ``model`` is ``None`` for a model that the run creates from scratch, in float32, and if there are no weights.
 
     Raises:
-        ModelError: the checkpoint has no ``config.json`` that can be read.
+        ModelError: the checkpoint has no readable ``config.json``.
     """
     if dtype != AUTO:
         return dtype
@@ -66,38 +64,38 @@ def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequ
 
 
 def settle_ask(ask: Ask, model: ModelRef | None) -> Ask:
-    """Return how a model is asked, with its type: ``auto`` is bfloat16 on CPUs that compute it fast, too."""
+    """Return ``ask`` with its type resolved; ``auto`` can also be bfloat16 on CPUs (:func:`settle_cpus`)."""
     if ask.actors.num_gpus or not takes_bfloat16_on_cpus():
         return ask.model_copy(update={"dtype": choose_dtype(ask.dtype, model, on_gpu=ask.actors.num_gpus > 0)})
     return ask.model_copy(update={"dtype": choose_dtype(ask.dtype, model, on_gpu=True, half=HALF_TRAINING)})
 
 
 def settle_cpus(recorded: bool | None) -> bool:
-    """Decide for this process, and return, whether ``auto`` means bfloat16 for checkpoints that run on CPUs.
+    """Decide for this process, and return, whether ``auto`` means bfloat16 for bfloat16 checkpoints on CPUs.
 
-    ``recorded``: the decision with which the run began; ``None``: the run begins here, and this processor decides.
+    ``recorded`` is the decision made when the run began; if ``None``, the run begins here and this processor decides.
     """
     _taken_on_cpus[:] = [find_bfloat16_flag() is not None if recorded is None else recorded]
     return _taken_on_cpus[0]
 
 
 def takes_bfloat16_on_cpus() -> bool:
-    """Return the answer of the last :func:`settle_cpus`; before one, no."""
+    """Return the result of the last :func:`settle_cpus`, or False if it was never called."""
     return any(_taken_on_cpus)
 
 
 def settle_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
-    """Return how a model is trained from ``base``, with the type that it computes in."""
+    """Return ``recipe`` with the compute type resolved for training from ``base``."""
     dtype = choose_dtype(recipe.compute_dtype, base, on_gpu=recipe.gpus_per_worker > 0, half=HALF_TRAINING)
     return recipe.model_copy(update={"compute_dtype": dtype})
 
 
 @lru_cache(maxsize=64)
 def read_own_dtype(model: ModelRef) -> str | None:
-    """Return the type of a checkpoint's weights by its ``config.json`` (the base's of an adapter); None: it has none.
+    """Return the type of a checkpoint's weights named in ``config.json`` (of an adapter's base), or None if unnamed.
 
     Raises:
-        ModelError: there is no such file that can be read.
+        ModelError: ``config.json`` cannot be read.
     """
     config = read_model_file(model, "config.json")
     if config is None:

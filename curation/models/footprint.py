@@ -1,9 +1,9 @@
-"""Memory that a model needs by arithmetic: weights, cache, gradients, optimizer, activations.
+"""Estimates of the memory that a model needs: weights, cache, gradients, optimizer, activations.
 
-Everything follows from a model's configuration and the recipe; nothing is loaded and torch is not imported. Parameters
-are exact for the families of ``FAMILIES``. Activations are counted tensor by tensor for a decoder layer of
-transformers (norms, projections, attention without a matrix of scores, gated feed-forward); the allocator's rounding
-and the kernels' buffers are not in them.
+All numbers follow from a model's configuration and the recipe; nothing is loaded and torch is not imported. Numbers of
+parameters are exact for ``FAMILIES``. Activations are counted tensor by tensor for a decoder layer of transformers
+(norms, projections, attention without a matrix of scores, gated feed-forward), without the allocator's rounding and the
+kernels' buffers.
 """
 
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ from curation.json_types import JsonView
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FULL = 4
-"""Bytes of a float32: of trained weights, their gradients and each of AdamW's two states."""
+"""Bytes of a float32, the type of trained weights, their gradients and each of AdamW's two states."""
 CONTEXT = 0.6 * GIB
-"""Bytes of a GPU that a CUDA context with its kernels takes; an assumption."""
+"""Bytes of GPU memory that a CUDA context with its kernels is assumed to take."""
 
 QK_NORMS = {"qwen3": "head", "gemma3_text": "head", "olmo2": "all"}
-"""Families with norms of queries and keys: of each head alike, or of all heads side by side."""
+"""Families with norms of queries and keys, either one norm for each head or one for all heads concatenated."""
 BIASED = {"qwen2": "qkv"}
 """Families whose projections have biases that the configuration does not name."""
 FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
-"""The values of ``model_type`` whose parameters this module can count."""
+"""Values of ``model_type`` whose parameters this module can count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """The sizes of a decoder, under the names that transformers' configurations give them."""
+    """Sizes of a decoder, by their names in transformers' configurations."""
 
     model_type: str
     hidden_size: int
@@ -46,15 +46,15 @@ class DecoderShape:
     attention_bias: bool = False
     mlp_bias: bool = False
     window: int | None = None
-    """Tokens that a layer with a sliding window sees."""
+    """Number of tokens that a layer with a sliding window sees."""
     num_windowed: int = 0
-    """Layers with a sliding window."""
+    """Number of layers with a sliding window."""
     dtype: str | None = None
-    """The type of the checkpoint's weights."""
+    """Type of the checkpoint's weights."""
 
     @classmethod
     def of(cls, config: JsonView) -> Self | None:
-        """Return the sizes in a configuration with transformers' defaults filled in; None of an unknown family."""
+        """Return the sizes in a configuration with transformers' defaults filled in, or None if it is not supported."""
         if config.get("model_type") not in FAMILIES or config.get("quantization_config"):
             return None
         heads = int(config["num_attention_heads"])
@@ -76,17 +76,17 @@ class DecoderShape:
 
     @property
     def query_width(self) -> int:
-        """Numbers of a token's queries."""
+        """Width of a token's queries over all heads."""
         return self.num_attention_heads * self.head_dim
 
     @property
     def key_width(self) -> int:
-        """Numbers of a token's keys, and of its values."""
+        """Width of a token's keys over all heads, and of its values."""
         return self.num_key_value_heads * self.head_dim
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of a layer's linear modules, by name."""
+        """Numbers of inputs and outputs of a layer's linear modules, by name."""
         wide, narrow, hidden, inner = self.query_width, self.key_width, self.hidden_size, self.intermediate_size
         return {
             "q_proj": (hidden, wide),
@@ -100,7 +100,7 @@ class DecoderShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of a layer."""
+        """Number of parameters of a layer."""
         total = sum(inputs * outputs for inputs, outputs in self.linears.values())
         biased: set[str] = set()
         if self.attention_bias:
@@ -120,16 +120,16 @@ class DecoderShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of the token embeddings."""
+        """Number of parameters of the token embeddings."""
         return self.vocab_size * self.hidden_size
 
     def parameters(self, *, head: bool = True) -> int:
-        """Return all parameters; ``head``: with an output embedding of its own, unless it is tied."""
+        """Return the number of all parameters; ``head`` includes the output embedding unless it is tied."""
         outputs = self.embedding_parameters if head and not self.tie_word_embeddings else 0
         return self.embedding_parameters + outputs + self.num_hidden_layers * self.layer_parameters + self.hidden_size
 
     def lora_parameters(self, lora: LoraConfig) -> int:
-        """Return parameters of an adapter on the modules that it names, in all layers."""
+        """Return the number of parameters of an adapter on the modules that ``lora`` names, in all layers."""
         sizes = self.linears
         if lora.targets != "all-linear":
             named = {each.rpartition(".")[2] for each in lora.targets}
@@ -137,7 +137,7 @@ class DecoderShape:
         return self.num_hidden_layers * lora.rank * sum(map(sum, sizes.values()))
 
     def cache_bytes(self, num_tokens: int, dtype: str) -> int:
-        """Return bytes of the keys and values of a row."""
+        """Return the bytes of the keys and values of a row with ``num_tokens`` tokens."""
         seen = num_tokens if self.window is None else min(num_tokens, self.window)
         slots = (self.num_hidden_layers - self.num_windowed) * num_tokens + self.num_windowed * seen
         return 2 * self.key_width * slots * BYTES[dtype]
@@ -145,33 +145,33 @@ class DecoderShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """The memory of one process, in bytes."""
+    """Memory of one process, in bytes."""
 
     parts: Mapping[str, float]
-    """Bytes at the peak by their use, for the longest row or micro-batch."""
+    """Bytes at the peak by use, for the longest row or micro-batch."""
     least: float
-    """Bytes without which nothing can be computed: those that stay, and one short row."""
+    """Minimum number of bytes to compute anything: those held permanently, and those of one short row."""
     notes: str = ""
-    """Further consequences of the sizes, in words."""
+    """Text on further consequences of the sizes."""
 
     @property
     def total(self) -> float:
-        """The sum of the parts."""
+        """Sum of the parts."""
         return sum(self.parts.values())
 
 
 def compute_asking_memory(
     shape: DecoderShape, *, dtype: str, on_gpu: bool, batch_tokens: int, answer_tokens: int, head: bool
 ) -> Footprint:
-    """Return the memory of a process that asks a model by transformers.
+    """Return the memory of a process that runs a model's inference by transformers.
 
     Args:
         shape: the model's sizes.
-        dtype: the type of weights, cache and arithmetic.
-        on_gpu: a CUDA context is counted.
-        batch_tokens: tokens, with padding, of a batch; its longest rows have ``answer_tokens`` and as many of a prompt.
-        answer_tokens: tokens of the longest answer.
-        head: False of a model that scores instead of answering.
+        dtype: type of weights, cache and arithmetic.
+        on_gpu: whether to count a CUDA context.
+        batch_tokens: number of tokens of a batch, with padding; prompts are assumed to be as long as answers.
+        answer_tokens: number of tokens of the longest answer.
+        head: whether the model answers, and so has an output embedding, instead of scoring.
     """
     size = BYTES[dtype]
     weights = shape.parameters(head=head) * size
@@ -194,16 +194,16 @@ def compute_asking_memory(
 def compute_serving_memory(
     shape: DecoderShape, *, dtype: str, ranks: int, on_gpu: bool, row_tokens: int, answer_tokens: int, max_running: int
 ) -> Footprint:
-    """Return the memory of a rank of vLLM's engine; the cache holds one longest row, the least that it starts with.
+    """Return the memory of a rank of vLLM's engine, with a cache for one longest row, the minimum for its start.
 
     Args:
         shape: the model's sizes.
-        dtype: the type of weights, cache and arithmetic.
-        ranks: of a tensor-parallel group, which divide weights and cache.
-        on_gpu: a CUDA context is counted.
-        row_tokens: tokens of the longest prompt and answer together.
-        answer_tokens: tokens of the longest answer.
-        max_running: rows that the engine runs at once, whose logits are float32.
+        dtype: type of weights, cache and arithmetic.
+        ranks: size of the tensor-parallel group, which divides weights and cache.
+        on_gpu: whether to count a CUDA context.
+        row_tokens: number of tokens of the longest prompt and answer together.
+        answer_tokens: number of tokens of the longest answer.
+        max_running: number of rows that the engine runs at once, whose logits are also held in float32.
     """
     size = BYTES[dtype]
     weights = shape.parameters() * size / ranks
@@ -223,16 +223,16 @@ def compute_training_memory(
 ) -> Footprint:
     """Return the memory of a worker that trains a student by ``config``.
 
-    Weights that are trained are float32, with gradients and AdamW's two states; those below an adapter have the type
-    of the arithmetic. The reference of DPO and GRPO is another copy, unless an adapter can be switched off.
+    Trained weights are float32, with gradients and AdamW's two states; frozen weights below an adapter have the type of
+    the arithmetic. The reference model of DPO and GRPO is another copy, unless an adapter can be switched off.
 
     Args:
         shape: the base's sizes.
-        config: the recipe; its ``max_length`` bounds a row (of GRPO: a prompt).
-        dtype: the type of the arithmetic (``compute_dtype``).
-        on_gpu: a CUDA context is counted.
-        answer_tokens: tokens of the longest answer that is learnt; logits are made of these alone.
-        engine: bytes of an engine that draws GRPO's answers, which sleeps while gradients are computed.
+        config: the recipe; its ``max_length`` limits a row (in GRPO: a prompt).
+        dtype: type of the arithmetic (``compute_dtype``).
+        on_gpu: whether to count a CUDA context.
+        answer_tokens: number of tokens of the longest answer that is learnt; only these have logits.
+        engine: bytes of the engine that draws GRPO's answers, and sleeps while gradients are computed.
     """
     held = compute_held_memory(shape, config, dtype=dtype, on_gpu=on_gpu)
     stays, grown = sum(held.values()) - held["buckets"] - held["cast weights"], held["gradients"]
@@ -251,7 +251,7 @@ def compute_training_memory(
 
 
 def compute_held_memory(shape: DecoderShape, config: LmStudentConfig, *, dtype: str, on_gpu: bool) -> dict[str, float]:
-    """Return the bytes by their use that a training holds from step to step, or whenever it computes.
+    """Return the bytes, by use, that a training holds from step to step, or whenever it computes.
 
     The arguments are those of :func:`compute_training_memory`.
     """
@@ -278,7 +278,7 @@ def compute_held_memory(shape: DecoderShape, config: LmStudentConfig, *, dtype: 
 def _compute_moving_memory(
     shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tokens: int
 ) -> dict[str, float]:
-    """Return bytes of what a micro-batch of the longest rows makes, at the larger peak: in the loss or in a layer."""
+    """Return the bytes of a micro-batch of the longest rows, by use, at the larger peak: in the loss or in a layer."""
     rows, row_tokens = _compute_micro_batch(config, answer_tokens)
     layer = compute_layer_bytes(shape, dtype, is_trained=config.lora is None)
     logits = rows * min(row_tokens, answer_tokens + 1) * compute_logit_bytes(shape, config, dtype)
@@ -290,23 +290,23 @@ def _compute_moving_memory(
 
 
 def _is_accumulating(config: LmStudentConfig) -> bool:
-    """Return whether a worker sums the gradients of several micro-batches, so that they wait beside activations."""
+    """Return whether a worker accumulates gradients of several micro-batches, and so holds them beside activations."""
     rows = config.global_batch_size * (config.group_size if isinstance(config, GrpoConfig) else 1)
     return rows > config.micro_batch_size * config.num_workers
 
 
 def _compute_micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]:
-    """Return sequences of a micro-batch, and tokens of the longest."""
+    """Return the number of sequences of a micro-batch, and the number of tokens of the longest one."""
     if isinstance(config, GrpoConfig):
         return config.micro_batch_size, config.max_length + answer_tokens
     return config.micro_batch_size * (2 if config.method == "dpo" else 1), config.max_length
 
 
 def compute_layer_bytes(shape: DecoderShape, dtype: str, *, is_trained: bool) -> float:
-    """Return the bytes of a token's activations in a layer that wait for the backward pass.
+    """Return the bytes of a token's activations in a layer that are kept for the backward pass.
 
-    Norms are computed in float32: of each its input, what its weight multiplies if that is trained
-    (``is_trained``), and its output. Attention keeps queries, keys, values and output; the feed-forward four tensors.
+    A norm, computed in float32, keeps its input, its output and, if its weight is trained (``is_trained``), what the
+    weight multiplies. Attention keeps queries, keys, values and output; the feed-forward keeps four tensors.
     """
     size, wide, narrow = BYTES[dtype], shape.query_width, shape.key_width
     inner = FULL * (2 if is_trained else 1)
@@ -318,8 +318,8 @@ def compute_layer_bytes(shape: DecoderShape, dtype: str, *, is_trained: bool) ->
 def compute_logit_bytes(shape: DecoderShape, config: LmStudentConfig, dtype: str) -> float:
     """Return the bytes of a token's logits at the peak, when the loss is computed.
 
-    SFT and DPO hold the model's, a float32 copy, that without the last token and its log-softmax; GRPO the model's,
-    those at the sampling temperature, their log-softmax and a gradient, all in the arithmetic's type.
+    SFT and DPO hold the model's logits, a float32 copy, the copy without the last token and its log-softmax. GRPO holds
+    the model's, those at the sampling temperature, their log-softmax and a gradient, all in the arithmetic's type.
     """
     size = BYTES[dtype]
     if isinstance(config, GrpoConfig):
@@ -346,14 +346,14 @@ GIB_OF = {
     "H200": 140,
     "B200": 180,
 }
-"""GiB that a driver shows at most; of a name that stands for several cards (V100, A100) the larger one's."""
+"""Maximum GiB of memory that a driver shows for each card; for a name with several sizes (V100, A100) the larger."""
 
 
 def get_card_gib(name: str) -> int:
-    """Return the memory of a card.
+    """Return the memory of a card, in GiB.
 
     Raises:
-        ConfigError: the name is not known.
+        ConfigError: the name is unknown.
     """
     if name not in GIB_OF:
         raise ConfigError(f"--gpu: {name!r} is no card whose memory is known; give one of {', '.join(GIB_OF)}")

@@ -1,7 +1,7 @@
-"""A model's configuration and tokenizer read from their JSON files, as transformers would read them, without torch.
+"""Readers of a model's configuration and tokenizer from their JSON files, like transformers but without torch.
 
-transformers imports torch with a configuration or a tokenizer, which takes longer than all else that a look at a run
-does. What the files do not say themselves is left to transformers: both functions return None then.
+transformers imports torch with a configuration or a tokenizer, which takes longer than all other work of a look at a
+run. Where the files alone do not suffice, both functions return None, and the caller uses transformers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,22 @@ SIZES = (
     "num_key_value_heads",
     "vocab_size",
 )
-"""Keys that each configuration has to name: families differ in what they are otherwise."""
+"""Keys that each configuration must have, since families differ in their defaults."""
 NAMED = {
     "gemma3_text": {"layer_types", "sliding_window"},
     "mistral": {"sliding_window"},
     "qwen2": {"layer_types", "sliding_window"},
     "qwen3": {"layer_types", "sliding_window"},
 }
-"""Keys that those of a family have to name, too."""
+"""Further keys that a family's configurations must have."""
 HEADED = ("gemma3_text", "qwen3")
-"""Families whose heads have a width of their own."""
+"""Families whose configurations must have the width of a head."""
 AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer", "Qwen2Tokenizer")
-"""Classes, without ``Fast``, that tokenise as tokenizer.json says; others rebuild it in ways of their own."""
+"""Classes, without ``Fast``, that use tokenizer.json unchanged, while others rebuild it."""
 
 
 def read_json_configuration(ref: ModelRef) -> Json | None:
-    """Return a text model's configuration with what its family adds; None where that takes transformers."""
+    """Return a text model's configuration with its family's defaults, or None if that takes transformers."""
     config = read_model_file(ref, "config.json") or {}
     family = config.get("model_type")
     sizes = [config.get(name) for name in SIZES]
@@ -56,7 +56,7 @@ def read_json_configuration(ref: ModelRef) -> Json | None:
 
 
 def load_json_tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
-    """Return a model's tokenizer; None where tokenizer.json is not all of it, or cannot be read."""
+    """Return a model's tokenizer, or None if tokenizer.json cannot be read or does not fully define it."""
     path, settings = find_model_file(ref, "tokenizer.json"), read_model_file(ref, "tokenizer_config.json")
     if path is None or settings is None or "auto_map" in settings:
         return None
@@ -85,14 +85,14 @@ def load_json_tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
 
 @lru_cache(maxsize=1)
 def _load_backend(path: str, modified_ns: int, size: int) -> Any:
-    """Return what a tokenizer.json holds: a look takes it twice, and 33 MB take most of a second."""
+    """Return the tokenizer of a tokenizer.json, cached since a look reads it twice and 33 MB take most of a second."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(path)
 
 
 class JsonTokenizer:
-    """A tokenizer with those methods of transformers' tokenizers that counting tokens needs."""
+    """A tokenizer with the methods of transformers' tokenizers that are needed to count tokens."""
 
     def __init__(
         self, name_or_path: str, backend: Any, special: Mapping[str, str], settings: JsonView, chat_template: str | None
@@ -112,7 +112,7 @@ class JsonTokenizer:
     def apply_chat_template(
         self, conversations: Sequence[Sequence[Mapping[str, str]]], *, tokenize: bool, add_generation_prompt: bool
     ) -> list[str]:
-        """Return each conversation as a text; ``tokenize`` has to be false."""
+        """Return each conversation as a text; ``tokenize`` must be False."""
         from transformers.utils import chat_template_utils
 
         assert not tokenize, "the text is tokenised by the caller"

@@ -1,7 +1,7 @@
-"""The one way to the files of a model: every ``from_pretrained`` of the project and vLLM's engine go through it.
+"""Access to the files of a model, which every ``from_pretrained`` of the project and vLLM's engine use.
 
-No code of a model's own runs unless the user allowed it (``curation.models.own_code``); transformers would otherwise
-ask on standard input. Weights are read from safetensors alone (``curation.storage.weights``).
+A model's own code never runs unless the user allowed it (``curation.models.own_code``); transformers would otherwise
+ask on standard input. Weights are read only from safetensors (``curation.storage.weights``).
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNED_PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "XLORA")
-"""Adapters of peft that are not weights beside a layer's: what they name is loaded by peft itself, from anywhere."""
+"""Kinds of peft's adapters that do not only change weights, so that peft may load further models that they name."""
 
 
 def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
@@ -42,11 +42,11 @@ def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
 
     Args:
         loader: a class of transformers, e.g. ``AutoConfig``.
-        ref: the model; a URL is fetched before.
-        settings: passed to the loader.
+        ref: the model; fetch a URL before.
+        settings: arguments passed to the loader.
 
     Raises:
-        ModelError: the model cannot be loaded without its own code, or that is not what ``ref.code`` pins.
+        ModelError: the model cannot be loaded without its own code, or its code is not the one that ``ref.code`` pins.
         OSError, ValueError: raised by the loader.
     """
     check_code(ref)
@@ -60,10 +60,10 @@ def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
 
 
 def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
-    """Return the model of :func:`from_pretrained` with its weights: from safetensors that are whole, or not at all.
+    """Return a model with its weights by :func:`from_pretrained`, only from complete safetensors.
 
     Raises:
-        ModelError: the weights are pickled, missing or damaged; or as :func:`from_pretrained`.
+        ModelError: the weights are pickled, missing or damaged; or as for :func:`from_pretrained`.
         OSError, ValueError, RuntimeError: raised by the loader.
     """
     check_files(ref)
@@ -81,10 +81,10 @@ def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
 
 
 def make_engine_arguments(ref: ModelRef) -> Json:
-    """Return the arguments of vLLM's engine: which files of a model it reads, and that it runs no code unless allowed.
+    """Return arguments with which vLLM's engine reads a model's files, without running code unless allowed.
 
     Raises:
-        ModelError: as :func:`check_files`.
+        ModelError: as for :func:`check_files`.
     """
     check_files(ref)
     commit = get_hub_revision(ref)
@@ -99,14 +99,14 @@ def make_engine_arguments(ref: ModelRef) -> Json:
 
 
 def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
-    """Return a model of peft: an adapter, from a directory on this node, on ``model``.
+    """Return peft's model of ``model`` with an adapter from a directory on this node.
 
     Returns:
-        The model with the adapter, and what peft says of keys that did not fit.
+        The model with the adapter, and peft's result with the keys that did not fit.
 
     Raises:
         ModelError: the adapter's files are pickled, missing, damaged, or of a kind that loads other models.
-        ValueError, RuntimeError: peft finds that it does not fit.
+        ValueError, RuntimeError: peft finds that the adapter does not fit.
     """
     from peft import PeftConfig, PeftModel
 
@@ -120,10 +120,10 @@ def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
 
 
 def check_files(ref: ModelRef) -> None:
-    """Refuse a model whose files would run code, are pickled, missing or damaged; nothing of it is loaded.
+    """Check a model's files without loading it.
 
     Raises:
-        ModelError: the message names the file.
+        ModelError: a file would run code, is pickled, missing or damaged; the message names it.
     """
     if ref.adapter is not None:
         check_adapter(ref.adapter)
@@ -155,10 +155,10 @@ def check_files(ref: ModelRef) -> None:
 
 
 def check_adapter(adapter: str) -> None:
-    """Refuse an adapter whose weights are pickled, missing or damaged, or that loads more than its own weights.
+    """Check an adapter's files without loading it.
 
     Raises:
-        ModelError: the message names the file.
+        ModelError: its weights are pickled, missing or damaged, or it would load more than its own weights.
     """
     path = to_place(adapter)
     if not (path / ADAPTER_CONFIG).is_file():
@@ -179,12 +179,12 @@ def check_adapter(adapter: str) -> None:
 
 
 def make_saved_ref(ref: ModelRef, path: Place) -> ModelRef:
-    """Return the reference to a model that this process saved from ``ref``; code that might run goes on to."""
+    """Return the reference to a model that this process saved from ``ref``, with ``ref``'s permission to run code."""
     return ModelRef(base=str(path), code=None if ref.code is None else compute_code_digest(path))
 
 
 def find_hub_commit(base: str, revision: str | None) -> str | None:
-    """Return the commit of a hub id at a revision: of the hub, or of the local cache where there is no network."""
+    """Return the commit of a hub id at a revision, from the hub or, without network, the local cache; else None."""
     found: Any = transformers.utils.hub.resolve_revision(base, revision)
     commit = str(getattr(found, "resolved", found))
     return commit if is_commit(commit) else None
@@ -196,12 +196,12 @@ def get_first_line(error: BaseException) -> str:
 
 
 def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
-    """Return the model with an adapter on top, from a directory on this node.
+    """Return the model with an adapter from a directory on this node.
 
-    peft loads an adapter of a deeper model in silence, and says of a narrower one only which sizes differ.
+    peft silently loads an adapter of a deeper model, and reports only differing sizes for one of a narrower model.
 
     Raises:
-        ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
+        ModelError: the adapter was made for another base, and has modules or shapes that this one lacks.
     """
     made_for = str((read_object(to_place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
     problem = _describe_other_shape(made_for, model.config)
@@ -223,7 +223,7 @@ def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
 
 
 def _describe_other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
-    """Return how the model that an adapter was made for, if it is a directory here, differs from that of ``config``."""
+    """Return how the model that an adapter was made for differs from ``config``, or None if equal or not found here."""
     path = Path(made_for) / "config.json"
     given = json.loads(path.read_text()) if path.is_file() else {}
     for name in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size"):
@@ -241,13 +241,13 @@ ENVIRONMENT = {
 
 
 def is_installed() -> bool:
-    """Return whether vLLM can be imported, which proves nothing about the machine."""
+    """Return whether vLLM is installed, which does not prove that it runs on this machine."""
     spec = importlib.util.find_spec("vllm")
     return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
 
 
 def set_environment(**defaults: str) -> None:
-    """Set the variables of :data:`ENVIRONMENT`, and ``defaults`` where the user has set none; no usage is reported."""
+    """Set the variables of :data:`ENVIRONMENT`, and ``defaults`` and no usage reports unless the user set them."""
     os.environ.update(ENVIRONMENT)
     for name, value in {"VLLM_NO_USAGE_STATS": "1", **defaults}.items():
         os.environ.setdefault(name, value)

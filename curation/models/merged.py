@@ -1,4 +1,4 @@
-"""Models with their adapters merged into the weights, for engines that read weights from files: once a node."""
+"""Models with adapters merged into the weights, once per node, for engines that read weights from files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,20 +13,20 @@ from curation.storage.digest import compute_model_digest
 
 PREFIX = "merged-"
 KEPT = 3
-"""Merged models that a node keeps; before another one is made, those used longest ago are removed."""
+"""Maximum number of merged models that a node keeps; those used longest ago are removed first."""
 
 
 @contextmanager
 def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
-    """Yield the model with its adapter merged into weights of ``dtype``, in files that stay while they are read.
+    """Yield the model with its adapter merged into weights of ``dtype``, in files that are kept within the context.
 
-    The first process of the node merges, the others wait for it and read the same files. Merged, because an engine
-    serves one adapter: its steps then cost what the base's cost, every adapter that peft knows is right, and the
-    numbers are those of the transformers teacher, which merges too.
+    The first process of the node merges; others wait for it and read the same files. Merging suits an engine with one
+    adapter: a step costs no more than the base's, every kind of adapter of peft works, and the numbers are those of the
+    transformers teacher, which merges too.
 
     Args:
-        model: with an adapter; both on this node (``curation.models.fetch_model``), or the base a hub id.
-        dtype: the type of the weights.
+        model: a model with an adapter, both on this node (``curation.models.fetch_model``) unless the base is a hub id.
+        dtype: type of the merged weights.
 
     Raises:
         ModelError: the model does not load.

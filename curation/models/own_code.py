@@ -1,7 +1,7 @@
-"""Python code that a model brings (``auto_map`` in its files), or compiled code that it names: found, never run here.
+"""Detection of Python code that a model brings (``auto_map`` in its files), or compiled code that it names.
 
-It runs only where the model's section of the configuration has ``allow_remote_code: true``, with a ``revision`` that
-pins the code: ``ModelRef.code``.
+Such code runs only if the model's section of the configuration has ``allow_remote_code: true``, with a ``revision``
+that pins the code (``ModelRef.code``). Nothing here runs it.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from curation.refs import ModelRef
 from curation.storage.paths import Place, Remote, to_place, walk
 
 CODE_FILES = ("config.json", "tokenizer_config.json")
-"""Files of a model that may name its own Python code, under ``auto_map``."""
+"""Files of a model that may name its own Python code under ``auto_map``."""
 KERNELS = ("attn_implementation", "_attn_implementation")
 """Keys of ``config.json`` that may name a kernel of the hub, which is compiled code."""
 MEND = "give a model of one of transformers' own architectures (docs/operations.md, Models of others)"
@@ -25,12 +25,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def check_code(ref: ModelRef) -> None:
-    """Refuse a model that needs its own Python code, or whose code is not what ``ref.code`` pins.
+    """Check, without loading a model, that it needs no code of its own, or only the code that ``ref.code`` pins.
 
-    This neither runs nor loads the model. Of a hub id without ``ref.code``, the loader itself refuses.
+    For a hub id without ``ref.code`` the check is left to the loader.
 
     Raises:
-        ModelError: the message names the code.
+        ModelError: the model needs code that is not allowed; the message names the code.
     """
     path = to_place(ref.base)
     if ref.code is not None:
@@ -40,7 +40,7 @@ def check_code(ref: ModelRef) -> None:
 
 
 def find_allowed_code(base: str, revision: str | None) -> str:
-    """Return the ``code`` of a :class:`ModelRef` of a model with ``allow_remote_code: true``, pinned by ``revision``.
+    """Return ``ModelRef.code`` of a model with ``allow_remote_code: true``, pinned by ``revision``.
 
     Raises:
         ModelError: ``revision`` is not the commit of a hub id, or not the digest of the code in a directory.
@@ -62,18 +62,18 @@ def find_allowed_code(base: str, revision: str | None) -> str:
 
 
 def compute_code_digest(path: Place) -> str:
-    """Return the SHA-256 of the Python files in a model's directory, and of those that say which classes to take."""
+    """Return the SHA-256 of the Python files in a model's directory, and of the files that name its classes."""
     digests = [(name, hashlib.sha256(file.read_bytes()).hexdigest()) for name, file in _iter_code_files(path)]
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
 def is_commit(revision: str | None) -> bool:
-    """Return whether a revision is a whole commit, not a branch or a tag."""
+    """Return whether a revision is a full commit hash, not a branch or a tag."""
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
 def get_hub_revision(ref: ModelRef) -> str | None:
-    """Return the commit of a hub id to load; None for a local directory, whose revision is our own digest."""
+    """Return the commit of a hub id to load, or None for a local directory, whose revision is a digest."""
     return None if Path(ref.base).exists() else ref.revision
 
 
@@ -91,15 +91,15 @@ def find_named_code(ref: ModelRef) -> dict[str, list[str]]:
 
 
 def check_head(ref: ModelRef) -> Json:
-    """Refuse a reward model with code of its own that is not allowed, also where transformers has a class for it.
+    """Check that a reward model's own code, if it has any, is allowed, even if transformers has a class for the model.
 
-    transformers would take that class without a word, and with it another head.
+    transformers would silently use that class, and with it another head.
 
     Returns:
-        The classes that the model takes from its own code, by the class of transformers they stand for.
+        The classes of the model's own code, by the class of transformers that each replaces.
 
     Raises:
-        ModelError: the message names the classes.
+        ModelError: the model has code that is not allowed; the message names the classes.
     """
     found = (read_model_file(ref, "config.json") or {}).get("auto_map")
     classes = found if isinstance(found, dict) else {}
@@ -112,7 +112,7 @@ def check_head(ref: ModelRef) -> Json:
 
 
 def _needs_code(path: Place) -> bool:
-    """Return whether a directory's model or tokenizer is of no class of transformers' own."""
+    """Return whether a directory's model or tokenizer needs code that transformers does not contain."""
     named = find_named_code(ModelRef(base=str(path)))
     settings = read_object(path / "config.json") or {}
     if any("/" in str(settings.get(key) or "") for key in KERNELS):
@@ -144,7 +144,7 @@ def _check_pinned(ref: ModelRef, path: Place) -> None:
 
 
 def _iter_code_files(path: Place) -> Iterator[tuple[str, Place]]:
-    """Yield the files that decide which code runs, by their names in a model's directory, sorted."""
+    """Yield name and path of the files in a model's directory that determine which code runs, sorted by name."""
     if isinstance(path, Remote):
         names = [entry.path for entry in path.entries()]
     else:
@@ -153,7 +153,7 @@ def _iter_code_files(path: Place) -> Iterator[tuple[str, Place]]:
 
 
 def read_model_file(ref: ModelRef, name: str) -> Json | None:
-    """Return the JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
+    """Return the JSON object in a file of a model, or None if there is none (the loader reports that error)."""
     path = to_place(ref.base)
     if path.exists():
         return read_object(path / name)
@@ -162,7 +162,7 @@ def read_model_file(ref: ModelRef, name: str) -> Json | None:
 
 
 def find_model_file(ref: ModelRef, name: str) -> Path | None:
-    """Return the file of a model on this machine, a hub id's in the local cache; None if there is none."""
+    """Return the path of a model's file on this machine, or None; files of a hub id are in the local cache."""
     path = to_place(ref.base)
     if isinstance(path, Remote):
         return None

@@ -1,4 +1,4 @@
-"""The engine that draws GRPO's answers beside a training: how many workers share one, and its part of their GPUs."""
+"""Sizing of the engine that draws GRPO's answers during training: workers per engine, and its share of their GPUs."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,31 +7,31 @@ from curation.config.grpo import GrpoConfig
 from curation.models.footprint import GIB, DecoderShape, Footprint, compute_held_memory, compute_serving_memory
 
 MAX_RUNNING = 256
-"""Rows that vLLM runs at once unless it is told (``max_num_seqs``), and answers that our engine does."""
+"""Maximum number of answers that an engine runs at once, vLLM's default of ``max_num_seqs``."""
 UNKNOWN_SHARE = 0.3
-"""The share of the GPU where the model's sizes are not known."""
+"""Share of a GPU's memory that an engine gets if the model's sizes are unknown."""
 KEPT_FREE = 0.1
-"""The share of a GPU that stays free for gaps of the allocator and for memory that the estimate leaves out."""
+"""Share of a GPU's memory left free for allocator fragmentation and for memory that the estimate leaves out."""
 ALLOWANCE = 1.5 * GIB
-"""Bytes of an engine's activations, CUDA graphs and communication buffers; an assumption."""
+"""Bytes assumed for an engine's activations, CUDA graphs and communication buffers."""
 
 
 class RolloutEngine(NamedTuple):
-    """An engine's division."""
+    """Size of an engine."""
 
     tensor_parallel: int
-    """Workers that share it."""
+    """Number of workers that share the engine."""
     gpu_memory: float
-    """The share of the memory of each one's GPU, in (0, 1)."""
+    """Engine's share of the memory of each worker's GPU, in (0, 1)."""
 
 
 def count_answers(config: GrpoConfig, tensor_parallel: int) -> int:
-    """Return how many answers an engine draws at a time."""
+    """Return the number of answers that an engine draws per step of training."""
     return config.global_batch_size * config.group_size // config.num_workers * tensor_parallel
 
 
 def compute_engine_memory(shape: DecoderShape, config: GrpoConfig, *, dtype: str, ranks: int) -> Footprint:
-    """Return the memory of a rank of the engine; its CUDA context is the training's."""
+    """Return the memory of a rank of the engine, without a CUDA context, since the training process has one."""
     tokens = config.rollouts.max_tokens
     return compute_serving_memory(
         shape,
@@ -47,17 +47,17 @@ def compute_engine_memory(shape: DecoderShape, config: GrpoConfig, *, dtype: str
 def plan_rollout_engine(
     shape: DecoderShape | None, config: GrpoConfig, *, dtype: str, gpu_bytes: float | None
 ) -> RolloutEngine:
-    """Return the division that the recipe names, or that follows from the sizes.
+    """Return the size of the engine that the recipe names, or that follows from the model's sizes.
 
-    An engine is shared by the fewest workers with which its weights and one row's cache fit beside what the training
-    holds while answers are drawn; by all that its heads allow if none fits. It takes memory for the cache of all
-    answers that run at once, or what the training leaves.
+    An engine is shared by the fewest workers with which its weights and one row's cache fit beside the memory that the
+    training holds while answers are drawn, or by as many as its heads allow if none fits. Its share has room for the
+    cache of all answers that run at once, or is all that the training leaves.
 
     Args:
-        shape: the model's sizes; ``None`` if they are not known.
+        shape: the model's sizes, or ``None`` if unknown.
         config: the recipe.
-        dtype: the type of the engine's weights and cache.
-        gpu_bytes: the memory of a GPU; ``None`` where it is not known, or there is none.
+        dtype: type of the engine's weights and cache.
+        gpu_bytes: memory of a GPU, or ``None`` if unknown or without GPU.
     """
     named = config.rollouts
     if shape is None or not gpu_bytes:

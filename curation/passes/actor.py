@@ -1,10 +1,10 @@
 """The process that holds a model and works on chunks of tables. It survives rows that kill it.
 
 A dataset of Ray Data maps its rows, which are calls for chunks of a pass, by this class. A call writes fragments and
-hands in their names at the work queue (:mod:`curation.passes.work_queue`). They are no outputs of the call, since Ray
+reports their names to the work queue (:mod:`curation.passes.work_queue`). They are no outputs of the call, since Ray
 replays a call that died without the outputs that it had delivered, whichever those were. A process serves pass after
-pass, and several at once if they ask the same model. If a process dies, Ray restarts it and replays its calls, without
-a limit; the work queue sets one. It also tells the new process what is done, and which row kills
+pass, and several at once if they use the same model. If a process dies, Ray restarts it and replays its calls without a
+limit; the work queue sets the limit, and tells the new process which rows are done and which row kills processes
 (:mod:`curation.passes.poison` finds it). A process whose model hangs, or does not start, ends itself.
 """
 
@@ -37,7 +37,7 @@ from curation.telemetry import metrics
 
 POISON = "poison: the process that worked on this row alone died"
 KEPT_PASSES = 16
-"""The number of passes that a process remembers; few are under way at once."""
+"""Maximum number of passes that a process remembers; few run at once."""
 
 
 class ModelActor:
@@ -53,12 +53,12 @@ class ModelActor:
         self._watch = _Watch()
         self._shares = Shares()
         self._answered: dict[Call, int] = {}
-        """Rows done of the chunks under way."""
+        """Number of rows done of each open call's chunk."""
         ray.get(queue.start.remote(self._id, context.get_node_id(), os.getpid()))
         threading.Thread(target=self._beat, daemon=True).start()
 
     def __call__(self, calls: pa.Table) -> pa.Table:
-        """Work on chunks for a row of the dataset, which is returned."""
+        """Work on chunks for the call that is this row of the dataset, and return the row."""
         ((index, pass_id),) = zip(*calls.to_pydict().values(), strict=True)
         call = Call(index, pass_id)
         try:
@@ -79,7 +79,7 @@ class ModelActor:
                 self._work_on(begun, call, session, is_alone=True)
 
     def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool) -> Begun | None:
-        """Work on a chunk, and return the call's next one; a call that works alone has none."""
+        """Work on a chunk, and return the call's next one, or None if there is none or the call works alone."""
         seconds = time.monotonic()
         token = _call.set(call)
         self._answered[call] = begun.num_written
@@ -100,7 +100,7 @@ class ModelActor:
         return found
 
     def _get_session(self, pass_id: str) -> "_PassSession | None":
-        """Return the pass in this process; None where it has ended."""
+        """Return this process's session of a pass, or None if the pass has ended."""
         with self._entering:
             if pass_id not in self._sessions:
                 if (known := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
@@ -118,7 +118,7 @@ class ModelActor:
             return self._sessions[pass_id]
 
     def _end(self, pass_id: str, why: StartError) -> NoReturn:
-        """End the process, in which a model did not start: Ray starts another one, where there is room."""
+        """End this process, in which a model did not start, so that Ray starts another one where there is room."""
         ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(why)))
         os.write(2, f"{why}\n".encode())
         os._exit(1)
@@ -136,7 +136,7 @@ class ModelActor:
 
 
 _call: ContextVar[Call] = ContextVar("_call")
-"""The call that this thread works on."""
+"""Call that this thread works on."""
 
 
 def _serialise_table(table: pa.Table) -> bytes:
@@ -173,7 +173,7 @@ class _PassSession:
             job.telemetry.add(metrics.ACTOR_STARTS, 1)
 
     def started(self) -> dict[str, float] | None:
-        """Return the seconds and facts of the model's start, for the first call that asks; None if it ran already."""
+        """Return duration and facts of the model's start for the first caller, or None if the model ran before."""
         try:
             return self._facts.pop()
         except IndexError:
@@ -183,8 +183,8 @@ class _PassSession:
 class _ChunkWork:
     """The work of a call on a chunk.
 
-    Rows that have ended are handed in by the clock while the others go on, where the model answers rows side by side: a
-    long answer keeps no others from being committed.
+    If the model answers rows concurrently, finished rows are reported at intervals while others continue, so that a
+    long answer does not delay the commit of others.
     """
 
     def __init__(
@@ -198,13 +198,13 @@ class _ChunkWork:
         self._parts: list[Any] = []
         """Results that are not written yet."""
         self._seconds = 0.0
-        """The call's share of the process's time that is told already."""
+        """Call's share of the process's time that is reported already."""
         asks_side_by_side = session.worker.slots is not None and begun.search.is_whole
         self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
         self._last = time.monotonic()
 
     def done(self) -> bytes | None:
-        """Return the last rows as they are handed in; ``None`` where another call has written some of the chunk."""
+        """Work on the chunk and return the last rows to report, or ``None`` if another call wrote rows of it."""
         session, search = self._session, self._search
         for piece in search.pieces():
             if not search.is_whole:
@@ -227,7 +227,7 @@ class _ChunkWork:
         return _serialise_table(self._write_results(note))
 
     def _write_results(self, note: Json) -> pa.Table:
-        """Write the results that there are."""
+        """Write the results collected so far."""
         worker, seconds = self._session.worker, self._share()
         table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
         spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
@@ -241,27 +241,27 @@ class _ChunkWork:
 
 
 def _read_row_ids(written: pa.Table) -> list[int]:
-    """Return the ids of rows that were written; those of each table of ``commits.WRITTEN`` are the same."""
+    """Return the ids of the rows that were written, which are equal for all tables in ``written``."""
     ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
     return ids
 
 
 class Shares:
-    """Measures each call's share of the process's time: calls that work at once share a moment equally.
+    """A clock of each call's share of the process's time, which concurrent calls share equally.
 
-    So the shares of all calls add up to the time in which the process worked, without that in which it starts a model.
+    The shares of all calls add up to the time in which the process worked, without the start of a model.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._num_calls = 0
         self._share = 0.0
-        """What a call that has worked all the time would have."""
+        """Share of a call that has worked since the start."""
         self._at = time.monotonic()
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[], float]]:
-        """Within the context a call works; yield a function that gives its seconds so far."""
+        """Measure a call that works within the context; yield a function that returns its seconds so far."""
         begun = self._count(1)
         ended: list[float] = []
         try:
@@ -279,7 +279,7 @@ class Shares:
 
 
 class _Watch:
-    """Ends the process when the model hangs, because no exception reaches compiled code."""
+    """A watchdog that ends the process when the model hangs, because no exception reaches compiled code."""
 
     def __init__(self) -> None:
         self._last_sign = time.monotonic()
@@ -293,7 +293,7 @@ class _Watch:
 
     @contextmanager
     def busy(self, seconds: float) -> Iterator[None]:
-        """Within the context, expect a sign of life at least every ``seconds``."""
+        """Expect a sign of life at least every ``seconds`` within the context."""
         self.alive()
         self._seconds = seconds
         self._num_busy += 1
@@ -312,7 +312,7 @@ class _Watch:
 
 
 class _Turns:
-    """Lets calls of one process work side by side, except one that may kill the process: it works alone."""
+    """A lock by which a process's calls work concurrently, while a call that may kill the process works alone."""
 
     def __init__(self) -> None:
         self._free = threading.Condition()

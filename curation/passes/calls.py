@@ -1,4 +1,4 @@
-"""The rows of a model's dataset, which Ray Data reads from the work queue, one by one, for as long as it has some."""
+"""The data source of a model's dataset, whose rows Ray Data reads from the work queue one by one until it closes."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from ray.data.datasource import ReadTask
 from curation.passes.messages import Call
 
 CALLS = pa.schema([("index", pa.int64()), ("pass_id", pa.string())])
-"""A row of the dataset."""
+"""Schema of the dataset's rows."""
 
 
 class Calls(Datasource):
@@ -23,7 +23,7 @@ class Calls(Datasource):
         self._queue = queue
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Return unknown."""
+        """Return None, since the size is unknown."""
         return None
 
     def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[ReadTask]:

@@ -1,10 +1,10 @@
-"""Cuts the rows of a pass into chunks, each of about so many seconds of an actor.
+"""Division of a pass's rows into chunks, each of which should take an actor a given number of seconds.
 
-Nobody knows beforehand how long a row takes: the first chunks are small, and those that come back say how large the
-next ones may be. Near the end of a pass chunks get smaller again, so that no actor works for long after the others.
+The time per row is not known beforehand: the first chunks are small, and the time of finished chunks determines the
+size of the next ones. Near the end of a pass chunks get smaller, so that no actor works long after the others.
 
-A model that answers many rows side by side needs as long as its longest answer, however few rows it is given, so the
-time of a chunk says nothing of its rows while places are free. Its chunks are never smaller than what fills it.
+A model that answers many rows concurrently takes as long as its longest answer, however few rows it has. So the time of
+a chunk says nothing about its rows while slots are free, and chunks are never too small to fill the slots.
 """
 
 import math
@@ -22,17 +22,17 @@ from curation.tables import io
 from curation.tables.row_ids import SCAN_ROWS, find_missing_ids, iter_ordered_ids
 
 GROWTH = 4
-"""The most by which a chunk is larger than the largest one that came back: a small one says little of a row."""
+"""Maximum ratio of a chunk to the largest finished one, since a small chunk says little about the time per row."""
 FILL = 8
-"""Rows that the chunks of an actor hold together, for each one that its model answers side by side: the answers of a
-chunk that have ended leave places, which the other chunks fill until its longest answer has ended, too."""
+"""Rows in all chunks of an actor per slot of its model: while a chunk's longest answer goes on, rows of the other
+chunks fill the slots of its finished answers."""
 LEAST_SECONDS = 2.0
-"""The least that a chunk near the end of a pass is to take."""
+"""Minimum number of seconds that a chunk near the end of a pass should take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
+    """Rows ``start`` to ``stop`` of the examples table, except those whose bit in ``take`` is 0 (numpy packed bits)."""
 
     start: int
     stop: int
@@ -48,26 +48,26 @@ class Chunk:
 
     @property
     def name(self) -> str:
-        """A name that no chunk of the same table with other rows has."""
+        """Name of the chunk, unique among chunks of the same table with other rows."""
         return f"{self.start}-{fingerprint([self.stop, self.take.hex()])}"
 
     @property
     def offsets(self) -> Int64s:
-        """The offsets in the table of the rows to work on."""
+        """Offsets in the table of the rows to work on."""
         bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
         offsets: Int64s = self.start + np.flatnonzero(bits)
         return offsets
 
 
 class OpenRows:
-    """The rows of a table that a pass is to work on, in the table's order: a bit for each row of the table."""
+    """The rows of a table that a pass has to work on, in the table's order, with one bit per row of the table."""
 
     def __init__(self, examples: TableRef, takes: Callable[[Int64s], Bools], done: BitMap64) -> None:
         """Take the rows of ``examples`` that ``takes`` (a mask of ids) marks and that are not ``done``."""
         self.wanted = 0
-        """The number of rows that the pass takes, those that are done included."""
+        """Number of rows of the pass, including those that are done."""
         self.left = 0
-        """The number of rows that have not been taken from here."""
+        """Number of rows that have not been taken yet."""
         self._stretches: list[Chunk] = []
         start = 0
         for ids_N in iter_ordered_ids(io.open_table(examples), SCAN_ROWS):
@@ -81,7 +81,7 @@ class OpenRows:
         self._offsets: Int64s = np.empty(0, dtype=np.int64)
 
     def take(self, num_rows: int) -> Chunk | None:
-        """Return the next rows, so many of them or fewer; None where none is left."""
+        """Return the next rows, at most ``num_rows``, or None if none is left."""
         if not len(self._offsets):
             if not self._stretches:
                 return None
@@ -91,14 +91,14 @@ class OpenRows:
         return Chunk.of(taken)
 
     def chunks(self, num_rows: int) -> Iterator[Chunk]:
-        """Yield all that is left, so many rows at a time."""
+        """Yield all remaining rows, at most ``num_rows`` at a time."""
         while (chunk := self.take(num_rows)) is not None:
             yield chunk
 
     def set_apart(self, chunk: Chunk) -> Int64s:
-        """Take out what is left of a chunk, before any other rows are taken; return its places in the chunk.
+        """Remove the open rows of a chunk, before any other rows are taken, and return their indices in the chunk.
 
-        Some of a chunk's rows may be committed already; a chunk lies within one stretch of the table.
+        Some of the chunk's rows may be committed already; a chunk lies within one stretch of the table.
         """
         for place, stretch in enumerate(self._stretches):
             offsets = stretch.offsets
@@ -111,19 +111,19 @@ class OpenRows:
 
 
 class Cutter:
-    """Says how large the next chunk of a pass is to be."""
+    """An estimator of the size of a pass's next chunk."""
 
     def __init__(self, asked: AskConfig) -> None:
         self._seconds, self._most = asked.chunk_seconds, asked.chunk_rows
         self._first = asked.first_chunk_rows
         self._largest = 0
         self._pace: float | None = None
-        """Seconds in which a chunk gets a row done, of the chunks that came back last."""
+        """Seconds per row of the chunks that finished last."""
 
     def rows(self, left: int, *, actors: int, calls: int, slots: int | None = None) -> int:
-        """Return the rows of the next chunk, where ``left`` rows are left for actors that each make so many calls.
+        """Return the number of rows of the next chunk, with ``left`` rows for actors that each have ``calls`` calls.
 
-        ``slots``: the rows that the actor's model answers side by side; ``None`` where each row takes time of its own.
+        ``slots`` is the number of rows that the actor's model answers concurrently, or ``None`` if one after another.
         """
         floor = 0 if slots is None else math.ceil(min(FILL * slots / calls, left / actors))
         if self._pace is None or math.isinf(self._seconds):
@@ -133,11 +133,11 @@ class Cutter:
         return max(1, min(self._most, max(floor, math.ceil(min(wanted, short)))))
 
     def learn(self, rows: int, seconds: float) -> None:
-        """Take note of a chunk that took so long."""
+        """Record rows and seconds of a finished chunk."""
         pace = max(seconds, 1e-6) / rows
         self._pace = pace if self._pace is None else (self._pace + pace) / 2
         self._largest = max(self._largest, rows)
 
     def chunks(self, left: int) -> int:
-        """Estimate how many chunks are left, of so many rows."""
+        """Estimate the number of chunks for ``left`` rows."""
         return math.ceil(left / self.rows(left, actors=1, calls=1)) if left else 0

@@ -1,8 +1,8 @@
 """A model's dataset: one dataset of Ray Data whose rows are calls for chunks, mapped by actors that hold the model.
 
-It lasts as long as anything asks the model: its rows come from a work queue, one when an actor has room for it, so all
-passes of a model go through the same actors and start it once. Ray Data adds actors while calls wait, gives back
-those that idle, restarts what dies, holds back what would overflow, and shows the dataset on the dashboard.
+The dataset lasts as long as passes use the model. Its rows come from a work queue, one when an actor has room for it,
+so that all passes of a model use the same actors and start it once. Ray Data adds actors while calls wait, releases
+idle ones, restarts dead ones, applies backpressure, and shows the dataset on the dashboard.
 """
 
 import logging
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     import ray.data
 
 UPSCALING = 1.25
-"""Calls under way for each one that the actors can do at once, from which on Ray Data adds actors; the work queue asks
-for ``AHEAD`` of them as long as there are rows."""
+"""Ratio of open calls to the actors' capacity from which on Ray Data adds actors; the work queue keeps it at ``AHEAD``
+while there are rows."""
 
 THREADS = "OMP_NUM_THREADS"
 CLOSING_SECONDS = 30.0
-"""How long the end of a dataset is awaited; its thread ends with the process in any case."""
+"""Time limit in seconds for the end of a dataset; its thread ends with the process in any case."""
 REST_SECONDS = 5.0
-"""How long a driver that is stopped waits for the results of chunks that were done just before."""
+"""Seconds that a stopped driver waits for the results of chunks that were finished just before."""
 
 
 class RunningPass:
-    """A pass that goes through a model's dataset."""
+    """A pass that runs in a model's dataset."""
 
     def __init__(self, pass_id: str, queue: Any, left: int, failure: Callable[[], BaseException | None]) -> None:
         """Wait for ``left`` rows, as long as there is no ``failure`` of the dataset."""
         self._id, self._queue, self._left, self._failure = pass_id, queue, left, failure
         self._num_taken = 0
-        """The number of parts that the work queue has given."""
+        """Number of parts received from the work queue."""
 
     def __iter__(self) -> Iterator[pa.Table | None]:
-        """Yield the rows that actors wrote, soon after, in any order; None now and then while there is nothing.
+        """Yield the rows that actors wrote, in any order, and None at intervals.
 
         Raises:
             UserError: an actor found a mistake of the user.
@@ -71,7 +71,7 @@ class RunningPass:
             yield None
 
     def rest(self) -> Iterator[pa.Table]:
-        """End the pass; yield what was written and not given, where the work queue can still say."""
+        """End the pass, and yield the rows that were written but not yielded, if the work queue still answers."""
         with suppress(ray.exceptions.RayError):
             parts: list[bytes] = ray.get(self._queue.end.remote(self._id, self._num_taken), timeout=REST_SECONDS)
             for part in parts:
@@ -84,7 +84,7 @@ class RunningPass:
         return table
 
     def look(self) -> Look:
-        """Return how far it is."""
+        """Return the progress of the pass."""
         found: Look = ray.get(self._queue.look.remote(self._id))
         return found
 
@@ -115,7 +115,7 @@ class ModelDataset:
         rows: OpenRows,
         suspects: Sequence[Suspect] = (),
     ) -> Iterator[RunningPass]:
-        """Within the context, actors work on the rows of a pass; ``suspects`` are those of an earlier driver."""
+        """Let actors work on the rows of a pass within the context; ``suspects`` are those of an earlier driver."""
         this = Pass(id=f"pass-{uuid.uuid4().hex}", table=table, versions=versions, actors=job.teacher.actors)
         self._start(rows.left, job)
         mine = RunningPass(this.id, self._queue, rows.left, lambda: self._failure)
@@ -136,7 +136,7 @@ class ModelDataset:
         return look.actors
 
     def close(self) -> None:
-        """End all actors, also those that work."""
+        """End all actors, even those at work."""
         if self._queue is None:
             return
         self._failure = self._failure or RunFailedError("the actors that worked on this pass were ended")
@@ -161,7 +161,7 @@ class ModelDataset:
             self._thread.start()
 
     def _serve(self) -> None:
-        """Run the dataset, until the work queue asks for no calls any more."""
+        """Run the dataset until the work queue closes."""
         try:
             for _ in self._make_dataset().iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                 pass
@@ -208,13 +208,13 @@ class ModelDataset:
 
 
 def get_thread_settings(num_cpus: float) -> dict[str, dict[str, str]] | None:
-    """Return the environment of an actor's process with a thread for each of its CPUs; None if it is that already.
+    """Return the environment of an actor's process with one thread per CPU, or None if nothing has to be set.
 
-    Who sets the number of threads knows better, and Ray leaves it as it is, too.
+    A number of threads that the user set is kept, as Ray does too.
     """
     return None if num_cpus < 2 or THREADS in os.environ else {"env_vars": {THREADS: str(int(num_cpus))}}
 
 
 def _get_node_labels() -> dict[str, str]:
-    """Return the labels of the driver's node; what dies with it dies with the driver."""
+    """Return the labels of the driver's node, which place an actor where it only dies with the driver."""
     return {"ray.io/node-id": ray.get_runtime_context().get_node_id()}

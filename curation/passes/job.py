@@ -1,6 +1,6 @@
-"""The parts of a pass: the job that it asks of a model, the object that works on its chunks, and what comes of it.
+"""The parts of a pass: its job for a model, the worker on its chunks, and its result.
 
-Stages describe passes by these, without Ray; :mod:`curation.passes.run` does them.
+Stages describe passes by these, without Ray; :mod:`curation.passes.run` runs them.
 """
 
 from abc import ABC, abstractmethod
@@ -32,15 +32,15 @@ class Job(Protocol):
 
     @property
     def examples(self) -> TableRef:
-        """The table that the chunks are of."""
+        """Table whose rows form the chunks."""
 
     @property
     def teacher(self) -> AskConfig:
-        """The size of the chunks and the number of actors."""
+        """Configuration of the size of chunks and the number of actors."""
 
     @property
     def telemetry(self) -> Telemetry:
-        """Emits the metrics of the pass."""
+        """Emitter of the pass's metrics."""
 
     def worker(self, models: Models) -> "ChunkWorker[Any]":
         """Return the object that works on the chunks of the pass in a process, with its model."""
@@ -48,27 +48,27 @@ class Job(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherJob:
-    """The part that all jobs which ask a teacher share."""
+    """The common part of all jobs that ask a teacher."""
 
     examples: TableRef
-    """The rows to ask about."""
+    """Table with the rows to ask about."""
     domain: DomainConfig
     teacher: AskConfig
     model: ModelRef | None
     """``None`` for a teacher without weights."""
     decoding: DecodingConfig
     engine: AskConfig | None = None
-    """How the teacher is started, for all passes that ask it; unset: as ``teacher`` says."""
+    """Configuration with which the teacher is started, for all passes that ask it; by default ``teacher``."""
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """Emits the metrics of the pass."""
+    """Emitter of the pass's metrics."""
 
     def load(self, models: Models) -> Metered:
-        """Return the teacher, started if it does not run yet; it counts the tokens of this pass."""
+        """Return the teacher, started if necessary, with a counter of this pass's tokens."""
         return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
 
 class TeacherFields(TypedDict):
-    """Fields of a :class:`TeacherJob`: which teacher a stage asks, and how."""
+    """Fields of a :class:`TeacherJob` that describe the teacher and how a stage asks it."""
 
     teacher: AskConfig
     model: ModelRef | None
@@ -77,14 +77,14 @@ class TeacherFields(TypedDict):
 
 
 class ChunkWorker(ABC, Generic[Part]):
-    """Works on the chunks of one pass in one process."""
+    """A worker on the chunks of one pass in one process."""
 
     alive = staticmethod(lambda: None)
-    """A worker calls it whenever the model has answered something, as a sign of life."""
+    """Callback for a sign of life, which a worker calls whenever the model has answered something."""
     answered = staticmethod(lambda rows: None)
-    """A worker calls it with the number of rows that it has done, for the progress; it is a sign of life too."""
+    """Callback for progress and a sign of life, which a worker calls with the number of rows just done."""
     meter: Metered | None = None
-    """The teacher that it asks; ``None`` if the model is no teacher."""
+    """Teacher that the worker asks, or ``None`` if the model is no teacher."""
 
     @abstractmethod
     def work(self, rows: list[Row]) -> Part:
@@ -96,7 +96,7 @@ class ChunkWorker(ABC, Generic[Part]):
 
     @property
     def slots(self) -> int | None:
-        """The number of rows that the model answers at once; ``None`` if it answers one after another."""
+        """Number of rows that the model answers at once, or ``None`` if it answers one after another."""
         return None if self.meter is None else getattr(self.meter.teacher, "slots", None)
 
     @abstractmethod
@@ -109,7 +109,7 @@ class ChunkWorker(ABC, Generic[Part]):
 
 
 def count_errors(telemetry: Telemetry, problems: Iterable[str]) -> Json:
-    """Return the error rows of a chunk for its note: how many of each kind."""
+    """Count the error rows of a chunk by kind, and return the counts for the chunk's note."""
     kinds = Counter(map(get_error_kind, problems))
     for kind, number in kinds.items():
         telemetry.add(metrics.ERROR_ROWS, number, kind=kind)
@@ -117,32 +117,32 @@ def count_errors(telemetry: Telemetry, problems: Iterable[str]) -> Json:
 
 
 class PassResult(NamedTuple):
-    """The table that a pass filled, and what this run of the pass did."""
+    """The table that a pass filled, with statistics of this run of the pass."""
 
     table: TableRef
     rows: int
     seconds: float
     deaths: int
-    """Processes that died while they worked on a chunk."""
+    """Number of processes that died while they worked on a chunk."""
     teachers: list[Json]
     """``Teacher.facts`` of each start of a teacher."""
     spent: Spent = Spent()
     of_chunks: Sequence[ChunkSpent] = ()
-    """In the order in which they came."""
+    """Cost of each chunk, in order of arrival."""
     clipped_values: int = 0
-    """Numbers of hidden states that were stored as float16's largest one."""
+    """Number of values of hidden states that were clipped to float16's largest one."""
 
 
 class PassOptions(TypedDict, total=False):
-    """How a pass is done; no value in its table depends on it."""
+    """Options of a pass, on which no value in its table depends."""
 
     commit_seconds: Required[float]
-    """The time between two commits."""
+    """Seconds between two commits."""
     dataset: Any
-    """The model's ``curation.passes.dataset.ModelDataset``; unset, the pass has one of its own."""
+    """The model's ``curation.passes.dataset.ModelDataset``; if unset, the pass creates one."""
     guard: Guard
-    """Called before each commit."""
+    """Check that is called before each commit."""
     fragment_mb: int
-    """MiB of a fragment: smaller ones are merged; unset, they stay."""
+    """Size of a fragment in MiB, up to which smaller ones are merged; if unset, none is merged."""
     progress: Update
-    """Receives progress updates."""
+    """Callback for progress updates."""

@@ -12,34 +12,34 @@ from curation.telemetry.standing import Actors
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """A pass as a process knows it, besides its job."""
+    """A pass's facts that every process knows, besides its job."""
 
     id: str
     table: str
     """The URI of the table that the pass fills; a pass of the next driver has the same one."""
     versions: Mapping[str, str]
-    """The driver's versions. An actor on a node that joined later must have the same ones."""
+    """Versions of the driver's packages, which an actor on a node that joined later must have too."""
     actors: ActorsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How far a pass is, and its actors."""
+    """The progress of a pass, and its actors."""
 
     actors: Actors
     answered: int = 0
-    """Rows answered for this driver."""
+    """Number of rows answered for this driver."""
     chunks_left: int = 0
-    """About how many chunks have no result yet."""
+    """Estimated number of chunks without a result."""
     chunks_in_flight: int = 0
-    """How many of them actors have begun."""
+    """Number of chunks that actors have begun."""
     actor_seconds: float = 0.0
-    """The time of actors that the pass has used; see :meth:`WorkQueue.look`."""
+    """Actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`."""
     suspects: tuple[Suspect, ...] = ()
     unstarted: tuple[str, ...] = ()
-    """Where and why the model does not start, a sentence for each actor."""
+    """Messages on where and why the model does not start, one per actor."""
     pause: str = ""
-    """The reason why the model of an actor waits."""
+    """Reason why the model of an actor waits, or empty."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Call:
     """A row of the dataset: a call for chunks of a pass, which are cut as an actor begins them."""
 
     index: int
-    """Place in the dataset."""
+    """Index of the row in the dataset."""
     pass_id: str
 
 
@@ -56,9 +56,9 @@ class Begun(NamedTuple):
 
     chunk: Chunk
     search: PoisonSearch
-    """The rows to work on, and what is known of them."""
+    """Rows to work on, and what is known of them."""
     num_written: int = 0
-    """The number of rows that earlier calls wrote."""
+    """Number of rows that earlier calls wrote."""
 
 
 class Taken(NamedTuple):
@@ -67,4 +67,4 @@ class Taken(NamedTuple):
     parts: list[bytes]
     """Rows of ``commits.WRITTEN`` as Arrow streams."""
     error: bytes | None = None
-    """The pickled error of a call, which ends the pass."""
+    """Pickled error of a call, which ends the pass."""

@@ -1,4 +1,4 @@
-"""The model of a process: loaded once for all passes that ask it, and replaced when a pass asks another one."""
+"""The model of a process, which is loaded once for all passes that use it, and replaced when a pass needs another."""
 
 import gc
 import sys
@@ -16,35 +16,35 @@ Loaded = TypeVar("Loaded")
 
 
 class Models:
-    """Holds at most one model at a time, so that a process never needs memory for two."""
+    """A holder of at most one model at a time, so that a process never needs memory for two."""
 
     def __init__(self, on_drop: Callable[[], None] = lambda: None) -> None:
         """Take ``on_drop``, called before a model is replaced; it must release every reference to the model."""
         self.num_starts = 0
-        """The number of models loaded so far."""
+        """Number of models loaded so far."""
         self.facts: Mapping[str, float] = MappingProxyType({})
-        """The last model's ``facts``, for the report."""
+        """``facts`` of the model loaded last, for the report."""
         self._on_drop = on_drop
         self._key: str | None = None
         self._held: Any = None
 
     @property
     def pause(self) -> str:
-        """The reason why the model waits, in words; empty where it does not."""
+        """Reason why the model waits, or empty if it does not."""
         return str(getattr(self._held, "pause", ""))
 
     def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
-        """Return the teacher, asked as ``config`` says; if it does not run yet, it is started as ``engine`` says.
+        """Return the teacher configured by ``config``, after starting it by ``engine`` if it does not run yet.
 
         Raises:
-            StartError: it did not start in this process, and may in another one.
+            StartError: the teacher did not start in this process, and may start in another one.
         """
         key = fingerprint([get_engine_key(engine), None if model is None else model.to_json()])
         held: Teacher = self._get(key, lambda: load_teacher(engine, model))
         return held.asked(config)
 
     def reward(self, ref: ModelRef, **settings: Any) -> RewardModel:
-        """Return a reward model with a head of its own."""
+        """Return a reward model with a reward head, loaded if necessary."""
         return self._get(fingerprint(["reward", ref.to_json(), settings]), lambda: RewardModel(ref, **settings))
 
     def _get(self, key: str, load: Callable[[], Loaded]) -> Loaded:

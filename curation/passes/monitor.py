@@ -1,7 +1,7 @@
-"""The driver's view of a pass of actors while it runs, and who hears of it.
+"""Reports of a running pass's progress, as the driver sees it.
 
-It is told at each commit and by a thread every few seconds, since the driver itself may wait long for a chunk or for
-the store.
+Progress is reported at each commit, and by a thread every few seconds, since the driver itself may wait long for a
+chunk or for the store.
 """
 
 import threading
@@ -24,7 +24,7 @@ from curation.telemetry.standing import Actors, Spent, Standing, Update, Work
 
 TELL_SECONDS = 2.0
 NOBODY = Look(actors=Actors(running=0, pending=0, restarting=0, deaths=0))
-"""No actor has anything to do."""
+"""Progress of a pass without any actors."""
 
 logger = get_logger(__name__)
 
@@ -40,38 +40,38 @@ class ChunkSpent(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     slots: int | None = None
-    """Rows that the actor's model answers side by side."""
+    """Number of rows that the actor's model answers concurrently."""
 
 
 class Tally:
-    """Counts what of a pass is written and committed at one table; tells ``update`` and the metrics."""
+    """A counter of a pass's rows written and committed to one table, which reports to ``update`` and the metrics."""
 
     def __init__(self, uri: str, *, done: int, total: int, telemetry: Telemetry, update: Update | None) -> None:
         """Begin with ``done`` of ``total`` rows committed."""
         self.teachers: list[Json] = []
-        """``Teacher.facts``, one for each start of a teacher."""
+        """``Teacher.facts`` of each start of a teacher."""
         self.deaths = 0
-        """Of processes, in the middle of a chunk that was written later."""
+        """Number of processes that died in a chunk that was written later."""
         self.clipped_values = 0
-        """Numbers of hidden states that were stored as float16's largest one."""
+        """Number of values of hidden states that were clipped to float16's largest one."""
         self._uri, self._telemetry, self._update = uri, telemetry, update
         self.of_chunks: list[ChunkSpent] = []
-        """In the order in which they came."""
+        """Cost of each chunk, in order of arrival."""
         self.spent = Spent()
-        """Read by other threads: replaced as a whole."""
+        """Total cost, always replaced as a whole, since other threads read it."""
         self._look: Callable[[], Look] = lambda: NOBODY
         self._deaths_before = 0
         self._done, self._rows, self._total, self._told_deaths = done, done, total, 0
         self._errors: Counter[str] = Counter()
         self._unstarted: set[str] = set()
-        """Tries to start a model that were told."""
+        """Messages on failed starts of a model that were logged."""
         self._oldest: float | None = None
         self._last_commit = time.monotonic()
         self._lock = threading.Lock()
 
     @contextmanager
     def telling(self, look: Callable[[], Look]) -> Iterator[None]:
-        """Within the context, tell how far the pass is, by what ``look`` sees."""
+        """Report the progress that ``look`` returns within the context."""
         self._look, self._deaths_before = look, look().actors.deaths
         self._tell()
         try:
@@ -83,7 +83,7 @@ class Tally:
             self._telemetry.forget()
 
     def wrote(self, written: WrittenFragment) -> None:
-        """Record that rows have come: those of a chunk, where they are the table's."""
+        """Record a written fragment, if it belongs to this table."""
         if written.uri != self._uri:
             return
         self.teachers += [written.note["teacher"]] if "teacher" in written.note else []
@@ -101,7 +101,7 @@ class Tally:
             self._oldest = written.time if self._oldest is None else min(written.time, self._oldest)
 
     def committed(self, done: CommitRound) -> None:
-        """Record that all that had come is committed."""
+        """Record that all fragments that have arrived are committed."""
         with self._lock:
             rows = self._done + done.rows.get(self._uri, 0)
             if rows > self._rows:

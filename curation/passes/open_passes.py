@@ -1,4 +1,4 @@
-"""Knowledge of a work queue: passes under way, their chunks and calls, actors and the starts of their processes."""
+"""State of a work queue: open passes, their chunks and calls, actors and the starts of their processes."""
 
 import time
 from collections import Counter, deque
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Starts:
-    """The starts of actors' processes in one pass: how many in a row got nothing done, and why no model started.
+    """The starts of actors' processes in one pass: failures in a row by actor, and reasons why the model did not start.
 
     A model that does not start in one process may start in the next one, on another node or on the same one when its
-    memory is free. So it counts as a death of the process.
+    memory is free. So a failed start counts as a death of the process.
     """
 
     most: int
-    """How often in a row an actor may be restarted before it has done anything."""
+    """Maximum number of restarts of an actor in a row without any work done."""
     num: Counter[str] = field(default_factory=Counter)
-    """Starts of each actor since it last got something done."""
+    """Number of starts of each actor since it last finished any work."""
     refused: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Why the model did not start, by actor and node, since then."""
+    """Reasons why the model did not start since then, by actor and node."""
 
     def begin(self, actor: str) -> None:
         """Record that a process of an actor begins the pass.
 
         Raises:
-            RunFailedError: the actor was started too often without getting anything done.
+            RunFailedError: the actor was started too often without any work done.
         """
         num = self.num[actor]
         if num > self.most and actor in self.refused:
@@ -63,7 +63,7 @@ class Starts:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """A sentence for each actor whose model did not start in its last try."""
+        """Messages on the actors whose model did not start in the last try, one per actor."""
         return tuple(
             f"the model did not start on {node}, try {self.num[actor]} of {self.most + 1}: {why}"
             for actor, nodes in self.refused.items()
@@ -73,16 +73,16 @@ class Starts:
 
 @dataclass(eq=False)
 class QueuedChunk:
-    """A chunk that is to be worked on."""
+    """A chunk that has no complete result yet."""
 
     chunk: Chunk
     search: PoisonSearch
     written: set[int] = field(default_factory=set)
-    """The places of the rows that calls wrote which go on."""
+    """Indices of the rows that calls wrote before finishing the chunk."""
     version: int = 0
-    """How often rows were written."""
+    """Number of times that rows were written."""
     calls: "set[OpenCall]" = field(default_factory=set)
-    """Two, where one is silent."""
+    """Calls that work on the chunk: more than one if an actor is silent."""
 
 
 @dataclass(eq=False)
@@ -91,21 +91,21 @@ class OpenCall:
 
     call: Call
     work: QueuedChunk | None = None
-    """``None`` until an actor begins a chunk."""
+    """Current chunk, or ``None`` while no actor works on one."""
     version: int = 0
-    """Version of the work when the call began, or wrote last: another one means that a second call wrote rows."""
+    """Version of the chunk when the call began it or wrote last; if it differs, another call has written rows."""
     actor: "KnownActor | None" = None
     since: float | None = None
-    """When its first chunk was begun."""
+    """Time at which the call's first chunk was begun."""
     begun: float = 0.0
     answered: int = 0
     is_replaced: bool = False
-    """Whether its chunk was handed out again, as its actor is silent."""
+    """Whether the chunk is queued again because the call's actor is silent."""
 
 
 @dataclass(eq=False)
 class OpenPass:
-    """A pass under way."""
+    """An open pass."""
 
     this: Pass
     jobs: "list[ray.ObjectRef[Any]]"
@@ -113,12 +113,12 @@ class OpenPass:
     cutter: Cutter
     starts: Starts
     waiting: deque[QueuedChunk] = field(default_factory=deque)
-    """Chunks to hand out before new ones are cut."""
+    """Chunks to assign before new ones are created."""
     calls: dict[int, OpenCall] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
-    """Rows that were written, until the driver has taken them."""
+    """Written rows that the driver has not taken yet."""
     num_taken: int = 0
-    """The number of parts that the driver has taken."""
+    """Number of parts that the driver has taken."""
     error: bytes | None = None
     answered: int = 0
     actor_seconds: float = 0.0
@@ -131,7 +131,7 @@ class OpenPass:
 
 @dataclass(eq=False)
 class KnownActor:
-    """An actor, as its last process was heard."""
+    """An actor, with the state of its last process."""
 
     node: str
     pid: int
@@ -139,7 +139,7 @@ class KnownActor:
     """Calls that have begun a chunk."""
     heard: float = field(default_factory=time.monotonic)
     charged: float = field(default_factory=time.monotonic)
-    """Until when its time is divided among passes."""
+    """Time up to which the actor's time is charged to passes."""
     pause: str = ""
     is_ended: bool = False
-    """Whether its process was ended from here since it was heard last."""
+    """Whether the work queue has ended the process since its last report."""

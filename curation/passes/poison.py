@@ -1,12 +1,12 @@
-"""Which row of a chunk kills the process that works on it: found by cutting up what a process died in.
+"""The search for rows that kill the process working on them, by dividing the piece of a chunk that a process died in.
 
-A process that dies takes its chunk along, and Ray has another one begin it anew. What was under way outlives it in
-:mod:`curation.passes.work_queue`: the :class:`PoisonSearch`, which the actor keeps there before it begins a piece of a
-chunk that killed a process. A piece under way that nobody ended is cut into parts, to be worked on one by one; a row
-that its process died on alone is tried again, and is poison when that happens again.
+When a process dies, Ray lets another one begin its chunk anew. The :class:`PoisonSearch` outlives the process in
+:mod:`curation.passes.work_queue`, where an actor records it before it begins a piece of a chunk that killed a process.
+A piece that was begun and not finished is cut into parts, which are worked on one by one. A row on which a process
+died alone is tried again, and is poison if it kills again.
 
-What a death finds beside its cause is cut up as well, and comes together again: pieces that were worked on without
-harm are one piece in the next attempt.
+Harmless rows of a piece that killed a process are cut up as well, but are joined again: all rows that were worked on
+without harm form one piece in the next attempt.
 """
 
 import json
@@ -21,30 +21,30 @@ from curation.passes.cutting import Chunk
 from curation.storage.paths import to_place, write_atomically
 
 PARTS = 16
-"""Into how many a piece is cut: one poison row of 256 costs two deaths to find, and two more to be sure."""
+"""Number of parts into which a piece is cut; one poison row of 256 takes two deaths to find, and two to confirm."""
 
 
 @dataclass(kw_only=True)
 class PoisonSearch:
-    """Knowledge of a chunk's rows, by their place in it."""
+    """The state of a search for poison rows in a chunk, with rows by their index in the chunk."""
 
     suspect: list[list[int]]
-    """Pieces not worked on yet without harm, those that a process died in first."""
+    """Pieces not known to be harmless; parts of pieces in which a process died come first."""
     harmless: list[int] = field(default_factory=list)
     poison: list[int] = field(default_factory=list)
     under_way: list[int] = field(default_factory=list)
-    """The piece that a process has begun and not ended."""
+    """Piece that a process has begun and not finished."""
     node: str = ""
-    """Where it was begun."""
+    """Node of the process that began the piece."""
     pass_id: str = ""
-    """For which driver: with a driver all of its actors go."""
+    """Pass in which the piece was begun, to recognise an earlier driver, whose actors died with it."""
     solo_crashes: dict[int, int] = field(default_factory=dict)
-    """How often a process died on a row alone."""
+    """Number of times that a process died on a row alone, by row."""
     num_deaths: int = 0
 
     @classmethod
     def of(cls, num_rows: int) -> Self:
-        """Return the state of a chunk of so many rows of which nothing is known."""
+        """Return the initial state for a chunk with ``num_rows`` rows."""
         return cls(suspect=[list(range(num_rows))])
 
     @property
@@ -53,7 +53,7 @@ class PoisonSearch:
         return self.num_deaths == 0
 
     def begin(self, *, max_row_retries: int, taken_along: bool = False) -> None:
-        """Begin a new attempt; what is under way killed the last one, unless its node or driver took it along."""
+        """Begin a new attempt; the unfinished piece killed the last one, unless that died with its node or driver."""
         lost, self.under_way = self.under_way, []
         if not lost or taken_along:
             return
@@ -72,7 +72,7 @@ class PoisonSearch:
             self.suspect.insert(0, lost)
 
     def drop(self, places: Collection[int]) -> None:
-        """Forget rows that need no work any more: what a call wrote of a chunk before its process died."""
+        """Remove rows that need no more work, because a call wrote them before its process died."""
 
         def kept(piece: list[int]) -> list[int]:
             return [place for place in piece if place not in places]
@@ -81,7 +81,7 @@ class PoisonSearch:
         self.harmless, self.under_way = kept(self.harmless), kept(self.under_way)
 
     def only(self, places: Sequence[int]) -> Self:
-        """Return what is known of some of the rows alone, which are numbered anew in this order."""
+        """Return the state restricted to some rows, which are renumbered in this order."""
         at = {place: number for number, place in enumerate(places)}
 
         def kept(piece: list[int]) -> list[int]:
@@ -97,9 +97,9 @@ class PoisonSearch:
         )
 
     def pieces(self) -> Iterator[list[int]]:
-        """Yield pieces to work on, one by one, the harmless rows last; each is under way until the next is asked.
+        """Yield pieces to work on, the harmless rows last; each piece counts as unfinished until the next is requested.
 
-        The caller keeps this object in between, as it is then, for a successor to find.
+        The caller records this object's state after each yield, where a successor finds it.
         """
         harmless = self.harmless
         for piece in list(self.suspect):
@@ -113,13 +113,13 @@ class PoisonSearch:
         self.under_way = []
 
     def to_json(self) -> str:
-        """Return all of it as JSON, places in runs: a chunk has thousands, most of them in one piece."""
+        """Return the state as JSON, with indices as runs, since a chunk has thousands and most are in one piece."""
         value = asdict(self) | {name: _group_runs(getattr(self, name)) for name in ("harmless", "poison", "under_way")}
         return json.dumps(value | {"suspect": [_group_runs(piece) for piece in self.suspect]})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the inverse of :meth:`to_json`."""
+        """Return the state from the JSON of :meth:`to_json`."""
         value: Json = json.loads(text)
         value |= {name: _list_places(value[name]) for name in ("harmless", "poison", "under_way")}
         value["suspect"] = [_list_places(runs) for runs in value["suspect"]]
@@ -128,7 +128,7 @@ class PoisonSearch:
 
 
 def _group_runs(places: list[int]) -> list[list[int]]:
-    """Return places, each at most once, as runs from the first of them to the one after the last."""
+    """Return distinct indices as runs, each from its first index to the one after its last."""
     runs: list[list[int]] = []
     for row in places:
         if runs and runs[-1][1] == row:
@@ -151,9 +151,9 @@ class Suspect(NamedTuple):
 
 
 class PoisonSuspects:
-    """A table's chunks in which processes died, kept beside it: the next driver need not search them from the start.
+    """The file beside a table with its chunks in which processes died, so that the next driver continues the search.
 
-    There is no file as long as no process died.
+    No file is written before a process dies.
     """
 
     def __init__(self, table: str) -> None:
@@ -161,7 +161,7 @@ class PoisonSuspects:
         self._kept: tuple[Suspect, ...] = ()
 
     def read(self) -> tuple[Suspect, ...]:
-        """Return suspects that the last driver has left."""
+        """Return the suspects that the last driver recorded."""
         with suppress(FileNotFoundError):
             self._kept = tuple(
                 Suspect(Chunk(start=start, stop=stop, take=b64decode(take)), known)
@@ -170,7 +170,7 @@ class PoisonSuspects:
         return self._kept
 
     def keep(self, suspects: tuple[Suspect, ...]) -> None:
-        """Write the suspects, where they are not those of the last time."""
+        """Write the suspects if they have changed."""
         if suspects != self._kept:
             self._kept = suspects
             rows = [(chunk.start, chunk.stop, b64encode(chunk.take).decode(), known) for chunk, known in suspects]

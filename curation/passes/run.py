@@ -38,11 +38,11 @@ def run_pass(
     takes: Callable[[Int64s], Bools],
     **how: Unpack[PassOptions],
 ) -> PassResult:
-    """Let the actors of a dataset do ``job`` for each example that ``takes`` (a mask of ids) and that ``uri`` lacks.
+    """Run ``job`` by a dataset's actors for each example that ``takes`` (a mask of ids) marks and ``uri`` lacks.
 
     Raises:
-        RunFailedError: an actor kept dying without getting anything done.
-        CommitError: the store refused, or rows in and rows out differ.
+        RunFailedError: an actor kept dying without any work done.
+        CommitError: the store refused a commit, or the numbers of rows in and out differ.
     """
     io.create(uri, schema)
     guard, fragment_mb = how.get("guard", guard_nothing), how.get("fragment_mb")
@@ -103,7 +103,7 @@ def run_pass(
 
 
 def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = True) -> ModelDataset:
-    """Return a dataset for the model ``name``, with actors as its configuration asks."""
+    """Return a dataset for the model ``name``, with actors as configured by ``asked``."""
     of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.list_living()]
     actors = asked.actors
     cpus = actors.cpus(asked.backend, of_nodes)

@@ -1,12 +1,12 @@
-"""The work queue of a dataset: which chunk is next, who works on it, how far it is, and what is known of it.
+"""The work queue of a dataset, which assigns chunks to actors and records their progress.
 
-An actor of Ray on the driver's node. The dataset reads its rows from here, which are calls for chunks, one by one and
-for as long as the driver likes, so that one dataset serves pass after pass. A call takes chunk after chunk: one message
-brings the rows that it wrote and fetches the next chunk. Actors report how many rows they have answered: that is the
-progress within a chunk, and an actor that is silent is frozen or its process is gone.
+The work queue is a Ray actor on the driver's node. The dataset reads its rows, which are calls for chunks, from the
+queue one by one until the driver closes it, so that one dataset serves pass after pass. A call takes chunk after chunk:
+one message brings the rows that it wrote and fetches the next chunk. Actors report how many rows they have answered,
+which is the progress within a chunk; an actor without reports is frozen, or its process is gone.
 
 The more actors there are, the longer a call lasts and the less often each actor reports, so that neither this process
-nor the driver has more to do with 2,000 actors than with 200.
+nor the driver has more work with 2,000 actors than with 200.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     import ray
 
 BEAT_SECONDS = 1.0
-"""The shortest interval at which an actor reports."""
+"""Minimum interval between an actor's reports, in seconds."""
 BEATS_PER_SECOND = 200
-"""The most reports of all actors: with more of them each reports less often."""
+"""Maximum number of reports of all actors per second; the more actors, the less often each reports."""
 CALLS_PER_SECOND = 10
-"""About how many calls begin: Ray Data needs some milliseconds of the driver for each."""
+"""Approximate number of calls that begin per second; Ray Data takes some milliseconds of the driver for each."""
 SILENT_SECONDS = 10.0
-"""An actor that has not reported for so long, and three times, is not counted as one that runs."""
+"""Seconds without a report, if these are three intervals too, after which an actor does not count as running."""
 STUCK_SECONDS = 30.0
-"""Chunks of an actor that has been silent for so long are handed out once more; who answers first has answered."""
+"""Seconds without a report after which an actor's chunks are queued again; the first call to write rows wins."""
 AHEAD = 2
-"""Calls for each one that an actor can do: another one waits at it, so that it is never idle."""
+"""Number of calls per call that an actor can work on, so that another one waits and no actor is idle."""
 TAKE_SECONDS = 0.5
-"""The interval at which a driver takes what was written."""
+"""Maximum seconds between a driver's requests for written rows."""
 
 
 class WorkQueue:
@@ -48,11 +48,11 @@ class WorkQueue:
         self._wanted, self._calls = wanted, calls
         self._passes: dict[str, OpenPass] = {}
         self._num_calls = 0
-        """The number of calls that the dataset has read."""
+        """Number of calls that the dataset has read."""
         self._actors: dict[str, KnownActor] = {}
         self._num_actors = wanted
         self._num_seen = 0
-        """The number of actors that have ever started."""
+        """Number of actors that have ever started."""
         self._deaths = 0
         self._is_closed = False
         self._news = asyncio.Condition()
@@ -99,7 +99,7 @@ class WorkQueue:
         return Taken(list(mine.parts), mine.error)
 
     async def end(self, pass_id: str, num_taken: int) -> list[bytes]:
-        """End a pass, also before all of its chunks have a result; return the parts that the driver does not have."""
+        """End a pass, even before all chunks have a result, and return the parts that the driver does not have."""
         if (mine := self._passes.get(pass_id)) is None:
             return []
         self._charge()
@@ -112,8 +112,8 @@ class WorkQueue:
     async def look(self, pass_id: str | None) -> Look:
         """Return the progress of a pass and the numbers of actors.
 
-        The time of an actor counts from the start of its process. It is charged to the passes of the chunks that the
-        actor has; that of an idle actor to all passes under way, and to none between two passes.
+        The time of an actor counts from the start of its process. It is charged to the passes of the actor's chunks;
+        the time of an idle actor is charged to all open passes, and to none between two passes.
         """
         self._charge()
         living = sum(map(self._is_alive, self._actors.values()))
@@ -140,7 +140,7 @@ class WorkQueue:
         )
 
     async def close(self) -> bool:
-        """Hand nothing out any more; whether nothing is under way."""
+        """Stop assigning calls, and return whether no chunk is being worked on."""
         self._is_closed = True
         await self._tell()
         return not any(map(self._is_at_work, self._passes.values()))
@@ -148,10 +148,10 @@ class WorkQueue:
     # What the dataset asks
 
     async def next(self, index: int) -> Call | None:
-        """Return the dataset's row at this place, as soon as there is one; None at the end.
+        """Return the dataset's row at this index as soon as there is one, or None at the end.
 
-        Ray may read all of them again, from the first one on. A call is for the pass with the fewest: a small pass
-        beside a large one does not wait for all of that.
+        Ray may read all rows again, from the first one on. A new call is for the pass with the fewest calls, so that a
+        small pass beside a large one does not wait for all of it.
         """
         async with self._news:
             while True:
@@ -190,9 +190,9 @@ class WorkQueue:
         await self._tell()
 
     async def beat(self, actor: str, answered: Mapping[Call, int], pause: str = "") -> float:
-        """Note that an actor's process lives; return the seconds until it is to report again.
+        """Record a report of an actor's process, and return the seconds until its next report.
 
-        It has answered so many rows of the chunk of each call, and may say why its model waits.
+        ``answered`` is the number of rows answered of each call's chunk, ``pause`` why the model waits.
         """
         if (known := self._actors.get(actor)) is not None:
             known.heard, known.is_ended, known.pause = time.monotonic(), False, pause
@@ -202,10 +202,10 @@ class WorkQueue:
         return self._beat_seconds
 
     async def job(self, pass_id: str, actor: str) -> "tuple[Pass, list[ray.ObjectRef[Any]]] | None":
-        """Return a pass for a process that does not know it; None where it has ended.
+        """Return a pass for a process that does not know it, or None if the pass has ended.
 
         Raises:
-            RunFailedError: the actor was started too often without getting anything done.
+            RunFailedError: the actor was started too often without any work done.
         """
         if (mine := self._passes.get(pass_id)) is None:
             return None
@@ -218,16 +218,16 @@ class WorkQueue:
             mine.starts.refuse(actor, node, why)
 
     async def fail(self, pass_id: str, error: bytes) -> None:
-        """End a pass by the error of a call, pickled."""
+        """End a pass with the pickled error of a call."""
         if (mine := self._passes.get(pass_id)) is not None:
             mine.error = mine.error or error
             await self._tell()
 
     async def begin(self, call: Call, actor: str, slots: int | None, *, is_last: bool = False) -> Begun | None:
-        """Return a call's next chunk, the same one for a call that begins anew; ``None`` ends the call.
+        """Return a call's next chunk, the same one for a call that begins anew, or ``None`` to end the call.
 
-        It ends where no chunk is left, where it has lasted long or another pass waits, and where it ``is_last``. The
-        actor's model answers ``slots`` rows side by side (:meth:`Cutter.rows`).
+        A call ends if no chunk is left, if it has lasted long, if another pass waits, or if ``is_last``. The actor's
+        model answers ``slots`` rows concurrently (:meth:`Cutter.rows`).
         """
         if (found := self._find(call)) is None:
             return None
@@ -272,17 +272,17 @@ class WorkQueue:
         return None if chunk is None else QueuedChunk(chunk, PoisonSearch.of(len(chunk.offsets)))
 
     async def keep(self, call: Call, actor: str, chunk: str, search: PoisonSearch) -> None:
-        """Record what is known of a chunk, before a process goes on with a piece of it."""
+        """Record the state of a chunk's poison search, before a process begins a piece of the chunk."""
         if (found := self._find(call)) is not None and (work := found[1].work) is not None and work.chunk.name == chunk:
             if work.search.under_way:
                 found[0].starts.got_on(actor)
             work.search = search
 
     async def wrote(self, call: Call, actor: str, chunk: str, places: list[int], rows: bytes) -> bool:
-        """Take rows of a chunk that a call wrote which goes on; whether they are taken.
+        """Accept rows of an unfinished chunk that a call wrote, and return whether they are accepted.
 
-        They are not where another call has written some of it since, as both may work on one chunk
-        (``STUCK_SECONDS``): that one goes on, and this one leaves it.
+        They are refused if another call that works on the same chunk (``STUCK_SECONDS``) has written rows since; the
+        other call then keeps the chunk, and this one leaves it.
         """
         if (work := self._take(call, chunk, rows)) is None:
             return False
@@ -296,7 +296,7 @@ class WorkQueue:
     async def finish(
         self, call: Call, actor: str, chunk: str, rows: bytes, slots: int | None, *, is_last: bool
     ) -> Begun | None:
-        """Take the last rows of a chunk, unless another call did (:meth:`wrote`); return the next (:meth:`begin`)."""
+        """Accept a chunk's last rows unless another call wrote some (:meth:`wrote`); return the next :meth:`begin`."""
         if (work := self._take(call, chunk, rows)) is not None:
             mine = self._passes[call.pass_id]
             num_rows = len(work.chunk.offsets)
@@ -313,7 +313,7 @@ class WorkQueue:
         return await self.begin(call, actor, slots, is_last=is_last)
 
     def _take(self, call: Call, chunk: str, rows: bytes) -> QueuedChunk | None:
-        """Take rows; ``None`` where they are not the call's to write."""
+        """Accept rows and return their chunk, or ``None`` if another call has the chunk."""
         if (found := self._find(call)) is None or (work := found[1].work) is None or work.chunk.name != chunk:
             return None
         mine, opened = found
@@ -329,7 +329,7 @@ class WorkQueue:
         return None if mine is None or opened is None else (mine, opened)
 
     def _leave(self, opened: OpenCall) -> None:
-        """Take a call off its chunk."""
+        """Detach a call from its chunk."""
         if opened.work is not None:
             opened.work.calls.discard(opened)
             for other in opened.work.calls:
@@ -342,7 +342,7 @@ class WorkQueue:
     # What the work queue does by itself
 
     async def _look_after(self) -> None:
-        """Notice actors that are silent: end a process that is frozen, and hand out again what one does not do."""
+        """Watch for silent actors: end frozen processes, and queue the chunks of silent actors again."""
         while not self._is_closed:
             await asyncio.sleep(BEAT_SECONDS)
             self._charge()
@@ -377,7 +377,7 @@ class WorkQueue:
         return time.monotonic() - actor.heard <= max(SILENT_SECONDS, 3 * self._beat_seconds)
 
     def _charge(self, *actors: KnownActor) -> None:
-        """Divide the time of some actors, or of all, among passes; called before one gets a chunk or has it done."""
+        """Charge the time of some actors, or of all, to passes; call it before an actor gets or leaves a chunk."""
         now = time.monotonic()
         for actor in actors or self._actors.values():
             passed, actor.charged = now - actor.charged, now
@@ -391,5 +391,5 @@ class WorkQueue:
 
 
 def _is_gone(node: str) -> bool:
-    """Return whether a node has left the cluster; false if none is named."""
+    """Return whether a node has left the cluster; False for an empty name."""
     return bool(node) and all(living["NodeID"] != node for living in nodes.list_living())

@@ -1,4 +1,4 @@
-"""Teachers: prompts in, completions with log-probabilities and hidden states out, keyed by row id.
+"""Teachers: models that complete prompts and return log-probabilities and hidden states, keyed by row id.
 
 A backend is one file with one class and one line in ``curation.registry.BACKENDS``.
 """
@@ -28,60 +28,60 @@ class Request:
     row_id: int
     prompt: str
     options: tuple[str, ...] | None = None
-    """The completions to choose from by their likelihood (one alone: to score it); None: the answer is generated."""
+    """Completions to choose from by their likelihood (a single one is scored), or None to generate the answer."""
     stepwise: bool = False
-    """With options: the answer is drawn token by token along their trie, as the decoding says, and none is scored."""
+    """Whether the answer is drawn token by token along the options' trie, instead of scoring each option."""
     in_pairs: bool = False
-    """With options, an even number: two by two they are yes and no of a question, and the answer is the likelier one of
-    each pair, one after the other (``curation.teachers.in_pairs``)."""
+    """Whether the options are pairs, yes and no of one question each; the answer joins the likelier option of each pair
+    (``curation.teachers.in_pairs``)."""
     given: str | None = None
-    """The completion that came with the row, where labels are made elsewhere: a model that only reads it
-    (``AskConfig.reads_given``) scores it, and one that answers ignores it."""
+    """Completion that came with the row, for labels made elsewhere. A model that only reads it
+    (``AskConfig.reads_given``) scores it; a model that answers ignores it."""
     content_free: tuple[str, ...] = ()
-    """The same question about texts without content, where the choice among options is calibrated by them."""
+    """The same question about texts without content, which calibrate the choice among options."""
     baselines: tuple[float, ...] | None = None
-    """The options' scores on these (``content_free.baselines``), which are subtracted before one is chosen."""
+    """Options' scores on the ``content_free`` prompts, which are subtracted before an option is chosen."""
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the answer is drawn token by token, freely or stepwise, so that a temperature tells on it."""
+        """Whether the answer is drawn token by token, freely or stepwise, so that a temperature has an effect."""
         return self.options is None or self.stepwise
 
 
 class Gate(Protocol):
-    """Decides after a prompt, by its hidden state, whether its answer is asked for (a cascade's first cut).
+    """A decision, by a prompt's hidden state, whether to ask for its answer (a cascade's first cut).
 
-    Several threads may call it.
+    Several threads may call a gate at once.
     """
 
     states: tuple[str, ...]
-    """The states that it reads, among those that the teacher keeps; all are of the last prompt token."""
+    """States that the gate reads, out of those that the teacher keeps; all are of the last prompt token."""
 
     def __call__(self, prompts: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return whether the answer of each row is asked for, bool [N]; batches of ``completions.prompt_batch``."""
+        """Return for each row of a ``completions.prompt_batch`` whether to ask for its answer, bool [N]."""
         ...
 
 
 class Teacher(Protocol):
-    """A stream, keyed by row id: no barrier, no order."""
+    """A model that labels a stream of requests, keyed by row id, without barriers and in any order."""
 
     state_size: int
     """Width of a hidden state."""
     facts: Mapping[str, float]
-    """Facts of the teacher's start, for the report: sizes by name.
+    """Facts of the teacher's start, for the report: numbers by name.
 
-    A teacher that answers rows side by side, each in a time of its own, also has ``slots: int``: how many of them. A
-    pass then gives it chunks that fill these, whatever the time of an answer. One that has to wait for something else
-    may have ``pause: str``, which says so in the progress, and is empty otherwise.
+    A teacher that answers rows concurrently also has ``slots: int``, the number of concurrent rows. A pass then gives
+    it chunks that fill its slots, however long an answer takes. A teacher that may have to wait for something else can
+    have ``pause: str``, which the progress shows unless it is empty.
     """
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """Return the configuration that forces a restart, as JSON; :meth:`asked` changes all else."""
+        """Return the settings whose change requires a restart, as JSON; :meth:`asked` changes all others."""
         ...
 
     def asked(self, config: AskConfig) -> Self:
-        """Return the same teacher, not started again, asked as a configuration of the same ``engine_key`` says."""
+        """Return a teacher that shares this one's engine and follows another configuration of equal ``engine_key``."""
         ...
 
     def label(
@@ -95,8 +95,8 @@ class Teacher(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Return batches of ``schemas.make_completions_schema``: each request once, as a completion or an error row.
 
-        A row that ``gate`` stops has neither completion nor error: of it there are the prompt's tokens alone. The
-        others are answered as without it. A teacher that knows no gate is never given one.
+        A row that ``gate`` stops has neither completion nor error, only its number of prompt tokens. All other rows are
+        answered as without a gate. A teacher whose ``label`` has no ``gate`` argument is never given one.
 
         A sampled completion depends on ``seed`` and the row id alone, whatever the batch. Without ``states`` the
         hidden states that the configuration names are left out.
@@ -105,27 +105,27 @@ class Teacher(Protocol):
 
 
 class BaseTeacher:
-    """The start of a teacher that is asked anew by a copy of itself; as it is, it starts nothing and has no states."""
+    """A base class of teachers that change configuration by a copy; by default without an engine and without states."""
 
     state_size = 0
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """Nothing is known of the start."""
+        """An empty mapping: no facts of the start are known."""
         return {}
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """Return an empty key: nothing is started."""
+        """Return an empty key, since no engine is started."""
         return {}
 
     @staticmethod
     def width(config: AskConfig) -> int:
-        """Return numbers of a hidden state: none."""
+        """Return the width of a hidden state, which is 0."""
         return 0
 
     def asked(self, config: AskConfig) -> Self:
-        """Return the same teacher, not started again, asked as ``config`` says."""
+        """Return a copy of this teacher, without a restart, that follows ``config``."""
         other = copy.copy(self)
         other._ask(config)
         return other
@@ -135,22 +135,22 @@ class BaseTeacher:
 
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
-    """Return the teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
+    """Return the teacher of a configuration with the weights of ``model``, None for a backend that needs no weights."""
     return cast(Teacher, _load_class(config)(settle_ask(config, model), None if model is None else fetch_model(model)))
 
 
 def has_gate_argument(teacher: Teacher) -> bool:
-    """Return whether a teacher's ``label`` takes a gate; a backend of one's own need not."""
+    """Return whether a teacher's ``label`` takes a gate; custom backends need not take one."""
     return "gate" in signature(teacher.label).parameters
 
 
 def can_gate(backend: str) -> bool:
-    """Return whether teachers of a backend take a gate; ``auto`` stands for those that do."""
+    """Return whether teachers of a backend take a gate; ``auto`` always chooses a backend that does."""
     return backend == "auto" or "gate" in signature(load_code(BACKENDS[backend].made_by).label).parameters
 
 
 def get_engine_key(config: AskConfig) -> Json:
-    """Return the settings that a loaded teacher depends on; equal settings and models reuse the teacher."""
+    """Return the settings that a loaded teacher depends on; it is reused where settings and model are equal."""
     return {"backend": config.backend, **_load_class(config).engine_key(config)}
 
 
@@ -159,7 +159,7 @@ def _load_class(config: AskConfig) -> Any:
 
 
 def get_state_width(config: AskConfig, model: ModelRef | None) -> int:
-    """Return numbers of a hidden state, without a teacher: the model's, or what a backend without weights says."""
+    """Return the width of a hidden state, from the model or a backend without weights, without loading a teacher."""
     if model is not None and (config.backend == "auto" or BACKENDS[config.backend].weights):
         return get_state_size(model, config.states)
     return int(_load_class(config).width(config))

@@ -1,4 +1,4 @@
-"""Completions as columns: what backends fill and turn into a batch of ``schemas.make_completions_schema``."""
+"""Answered rows, which backends fill in, and their conversion to batches of ``schemas.make_completions_schema``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _SURENESS = tuple(name for name in schemas.NUMBERS if name not in _GIVEN)
 
 
 class OfTokens(NamedTuple):
-    """A number of each of an answer's tokens, told by its mean and by the least, the first and the last one."""
+    """Summary of one number per token of an answer: its mean, least, first and last value."""
 
     mean: float
     least: float
@@ -34,33 +34,33 @@ class OfTokens(NamedTuple):
 
 
 class AnsweredRow(NamedTuple):
-    """A row and its answer, as a backend has it; what a backend does not know stays ``None``, and is null."""
+    """A row and its answer from a backend; a field that the backend does not know stays ``None`` and is stored null."""
 
     row_id: int
     completion: str | None = None
     num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
     truncated: bool | None = None
-    """Whether the answer was cut off at the most tokens."""
+    """Whether the answer was cut off at the maximum number of tokens."""
     mean_logprob: float | None = None
     token_logprobs: Sequence[float] = ()
-    """Log-probabilities of the answer's tokens in their order; after the first that are kept, all but the least and the
-    last may be left out."""
+    """Log-probabilities of the answer's tokens in order. Beyond the first ones, which are stored, a backend may give
+    only the least and the last."""
     margins: OfTokens | None = None
-    """Read of a generated answer alone, like ``negentropies``."""
+    """Margins of the tokens; used for generated answers only, like ``negentropies``."""
     negentropies: OfTokens | None = None
     option_logprobs: Sequence[float] | None = None
     option_scores: Sequence[float] | None = None
-    """The scores by which an option was chosen; unset, ``option_logprobs``."""
+    """Scores by which an option was chosen; ``option_logprobs`` if unset."""
     given_option: int | None = None
-    """The place of an option that came with the row and is read; unset, the likeliest one is the answer."""
+    """Index of the option that came with the row and is the answer; if unset, the likeliest option is the answer."""
     in_pairs: bool = False
-    """Whether the options stand in pairs, of each of which one is chosen."""
+    """Whether the options form pairs, and one option of each pair is chosen."""
     error: str | None = None
 
     @property
     def of_options(self) -> dict[str, float] | None:
-        """How sure the choice among its options is (:func:`compute_option_sureness`); ``None`` without scores."""
+        """Sureness of the choice among the row's options (:func:`compute_option_sureness`); ``None`` without scores."""
         scores = self.option_logprobs if self.option_scores is None else self.option_scores
         if scores is None:
             return None
@@ -72,9 +72,9 @@ def completion_batch(
 ) -> pa.RecordBatch:
     """Return a batch of ``schemas.make_completions_schema`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
-    Of each answer's tokens the log-probabilities of the first ``num_token_logprobs`` are kept, the least, the first and
-    the last. Numbers of a state are stored as :func:`clip_states` gives them; a state that holds an infinity or NaN
-    becomes an error row (``state_overflow``) with null states.
+    For each answer the log-probabilities of the first ``num_token_logprobs`` tokens are stored, and the least, the
+    first and the last one. States are stored as :func:`clip_states` returns them; a row whose state holds an infinity
+    or NaN becomes an error row (``state_overflow``) with null states.
     """
     problems = [row.error for row in rows]
     stored: dict[str, Array] = {}
@@ -108,18 +108,18 @@ def completion_batch(
 
 
 def clip_states(hidden_ND: Array, state_dtype: str) -> Array:
-    """Convert states to the type in which they are stored; finite numbers beyond it become its largest ones.
+    """Convert states to the type in which they are stored, with finite numbers clipped to its range.
 
-    Infinities and NaN stay what they are.
+    Infinities and NaN are kept.
     """
     limit = np.finfo(state_dtype).max.astype(hidden_ND.dtype)
     return np.where(np.isinf(hidden_ND), hidden_ND, hidden_ND.clip(-limit, limit)).astype(state_dtype)
 
 
 def count_clipped(completions: pa.Table) -> int:
-    """Count the numbers of stored float16 states that are as large as float16 can be: those that were clipped.
+    """Count the numbers of stored float16 states that equal the largest float16, because they were clipped.
 
-    A model's number is that large by itself only from 65,488 to 65,520, whose nearest float16 it is.
+    Without clipping, only a model's numbers from 65,488 to 65,520 are rounded to it.
     """
     limit, number = np.finfo(np.float16).max, 0
     for name in filter(schemas.is_state, completions.column_names):
@@ -130,7 +130,7 @@ def count_clipped(completions: pa.Table) -> int:
 
 
 def select_by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
-    """Return states by name, hidden_ND, of those by position and rank, with layers (``layers_of``) side by side."""
+    """Return states by name, hidden_ND, given ``states`` by position and rank with all layers concatenated."""
     layers = find_layers(names)
     parts = {place: np.split(wide_ND, len(layers), axis=1) for place, wide_ND in states.items()}
     return {
@@ -139,7 +139,7 @@ def select_by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]
 
 
 def subtract_baselines(scores: Sequence[float], baselines: Sequence[float] | None) -> list[float]:
-    """Return scores of options less their baselines; an option that is impossible by its baseline stays so."""
+    """Return scores of options minus their baselines; a score whose baseline is -inf is returned unchanged."""
     if baselines is None:
         return list(scores)
     pairs = zip(scores, baselines, strict=True)
@@ -147,17 +147,17 @@ def subtract_baselines(scores: Sequence[float], baselines: Sequence[float] | Non
 
 
 def rank_options(scores: Sequence[float], given: int | None = None) -> list[int]:
-    """Return places of the scores, from the largest to the smallest; of equal ones the first comes first.
+    """Return indices of the scores in descending order; equal scores keep their order.
 
-    The place ``given``, of an option that is read and not chosen, comes before all others.
+    The index ``given``, of an option that came with the row, precedes all others.
     """
     return sorted(range(len(scores)), key=lambda place: (place != given, -scores[place]))
 
 
 def error_batch(errors: Mapping[int, str], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """Return a batch of error rows, by row id: everything null but the row id and the error.
+    """Return a batch of error rows, given errors by row id: all columns but row id and error are null.
 
-    ``state_size``: numbers of each state that ``config`` keeps, which is null here.
+    ``state_size`` is the width of each state that ``config`` keeps.
     """
     return completion_batch(
         [AnsweredRow(row_id, error=error) for row_id, error in errors.items()],
@@ -170,7 +170,7 @@ def error_batch(errors: Mapping[int, str], config: AskConfig, state_size: int) -
 def prompt_batch(
     row_ids: Sequence[int], num_prompt_tokens: Sequence[int], states: Mapping[str, Array], state_dtype: str
 ) -> pa.RecordBatch:
-    """Return a batch for a gate of N rows: row id, tokens of the prompt, its last one's states as they would be stored.
+    """Return N rows for a gate: row id, number of prompt tokens, and the last one's states as they would be stored.
 
     ``states`` maps a name to float32 hidden_ND. A state that holds an infinity or NaN is null.
     """
@@ -185,16 +185,16 @@ def prompt_batch(
 
 
 def prompt_states(wide_ND: Array, kept: Sequence[str], wanted: Sequence[str]) -> dict[str, Array]:
-    """Return the ``wanted`` states of the last prompt token, out of the layers of all ``kept`` ones, side by side."""
+    """Return the ``wanted`` states of the last prompt token, by name, from the concatenated layers of ``kept``."""
     layers = find_layers(kept)
     parts = np.split(wide_ND, len(layers), axis=1)
     return {name: parts[layers.index(parse(name).layer)] for name in wanted}
 
 
 def make_dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """Return a batch of rows that a gate stopped: null but for the row id and the tokens of prompt and answer (0).
+    """Return a batch of rows that a gate stopped: all null but the row id and the numbers of tokens (answer: 0).
 
-    ``num_prompt_tokens`` are by row id; ``config`` and ``state_size`` as for :func:`error_batch`.
+    ``num_prompt_tokens`` is by row id; ``config`` and ``state_size`` are as for :func:`error_batch`.
     """
     nothing = error_batch(dict.fromkeys(num_prompt_tokens, "dropped"), config, state_size)
     known = {
@@ -207,7 +207,7 @@ def make_dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, 
 
 
 def find_options_problem(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
-    """Return the problem with the options of a request, as the error of its row; None: nothing."""
+    """Return the problem with a request's options, as the error of its row, or None if they are valid."""
     if not options:
         return "bad_options: none given; a request with options needs at least one"
     empty = [place for place, number in enumerate(num_tokens) if number == 0]
@@ -217,7 +217,7 @@ def find_options_problem(options: Sequence[str], num_tokens: Sequence[int]) -> s
 
 
 def _compute_sureness(rows: Sequence[AnsweredRow], null_N: npt.NDArray[np.bool_]) -> dict[str, Array]:
-    """Return the columns of ``schemas.NUMBERS`` that follow from the rows, by name, float64 [N], NaN for a null."""
+    """Return the columns of ``schemas.NUMBERS`` computed from the rows, by name, float64 [N], with NaN for null."""
     sure = {name: np.full(len(rows), np.nan) for name in _SURENESS}
     for place, row in enumerate(rows):
         if values := row.token_logprobs:
@@ -240,10 +240,10 @@ def _set(columns: Mapping[str, Array], row: int, name: str, least: float, first:
 
 
 def compute_option_sureness(scores: Sequence[float], given: int | None = None) -> dict[str, float]:
-    """Return how sure the choice among options with these scores is, by column name; NaN where there is no margin.
+    """Return the sureness of a choice among options by their scores, by column name; NaN margin for a single option.
 
-    Of the option at the place ``given``, which came with its row, in place of the likeliest one: its margin is below
-    zero where another one is likelier.
+    The chosen option is the likeliest one, or the one at index ``given``, which came with its row; its margin is
+    negative if another option is likelier.
     """
     values = np.asarray(scores, dtype=np.float64)
     ascending, place = np.sort(values), int(values.argmax()) if given is None else given
@@ -263,7 +263,7 @@ def compute_option_sureness(scores: Sequence[float], given: int | None = None) -
 
 
 def compute_pair_gaps(scores: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Return the score of the first less that of the second option of each of L pairs; 0 where both are impossible."""
+    """Return the first option's score minus the second's for each of L pairs; 0 where both are impossible."""
     first_L, second_L = np.asarray(scores, dtype=np.float64).reshape(-1, 2).T
     with np.errstate(invalid="ignore"):
         gap_L: npt.NDArray[np.float64] = np.nan_to_num(first_L - second_L, nan=0.0, posinf=np.inf, neginf=-np.inf)
@@ -271,7 +271,7 @@ def compute_pair_gaps(scores: Sequence[float]) -> npt.NDArray[np.float64]:
 
 
 def compute_pair_sureness(scores: Sequence[float]) -> dict[str, float]:
-    """Return the same of a choice within each of L pairs, where each of the 2^L sets of answers counts as an option.
+    """Return the sureness of a choice within each of L pairs, counting each of the 2^L sets of answers as an option.
 
     ``num_options`` is the number of pairs whose first option is chosen.
     """

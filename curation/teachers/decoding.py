@@ -1,11 +1,11 @@
 """Answers decoded by a causal LM, greedily or sampled, with their log-probabilities and hidden states.
 
-The state at token k is known in the step that draws token k + 1: a row that ends by a stop token has its last state in
-that very step, one that ends by the length cap or with its option takes one more. Log-probabilities, margins and
-entropies are the model's own, before penalty, temperature and limits.
+The state at token k is known in the step that draws token k + 1. So a row that ends by a stop token has its last state
+in that step, and a row that ends at the length cap or with its option needs one step more. Log-probabilities, margins
+and entropies are the model's own, before penalty, temperature and limits.
 
-An answer that is held to options may only go on with tokens that lead to one. It ends where no option goes on; where
-one ends and another goes on, an end token may be drawn too. ``max_tokens`` and ``stop`` do not limit it.
+An answer constrained to options continues only with tokens that lead to an option. It ends where no option continues;
+where one option ends and another continues, an end token may be drawn too. ``max_tokens`` and ``stop`` do not apply.
 """
 
 from collections import deque
@@ -45,12 +45,12 @@ from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Walk, bar_others
 
 HALF = "\ufffd"
-"""Texts that a tokenizer writes for bytes that are no whole character."""
+"""Replacement character, which a tokenizer writes for bytes that are not a complete character."""
 
 
 @dataclass(kw_only=True)
 class _OpenAnswer:
-    """One answer under way."""
+    """An answer that is being decoded."""
 
     generator: torch.Generator | None
     walk: Walk | None = None  # of an answer that is held to options
@@ -64,14 +64,14 @@ class _OpenAnswer:
     num_content: int | None = None  # set once the answer's end is known
 
     def go_on(self, token: int, numbers: Sequence[float]) -> None:
-        """Add a token with its log-probability, and margin and negative entropy of the distribution it comes from."""
+        """Add a token with its log-probability, and margin and negative entropy of its distribution."""
         self.tokens.append(token)
         for kept, number in zip((self.logprobs, self.margins, self.negentropies), numbers, strict=True):
             kept.append(number)
 
 
 class Decoder:
-    """Draws answers token by token."""
+    """A decoder that draws answers token by token."""
 
     def __init__(self, forward: Forward, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]) -> None:
         self._forward = forward
@@ -89,7 +89,7 @@ class Decoder:
         seed: int,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Return two batches of ``make_completions_schema`` for requests that fit one: stopped by ``gate``, and not."""
+        """Yield completions of requests that fit one batch: the rows that ``gate`` stopped, if any, then the others."""
         prompts = [request.prompt for request in requests]
         prefix, (logits_B1V, hidden_B1D) = self._forward.start(prompts, find_layers(config.states))
         if gate is not None:
@@ -145,9 +145,9 @@ class Decoder:
     def _draw(
         self, rows: list[_OpenAnswer], logits_BV: torch.Tensor, seen_BV: torch.Tensor | None, decoding: DecodingConfig
     ) -> None:
-        """Append the next token of each row that has not ended, and look whether it ends the answer.
+        """Append the next token of each row that has not ended, and check whether it ends the answer.
 
-        ``seen_BV`` marks the tokens that the answers have, and is kept up.
+        ``seen_BV`` marks the tokens of each answer, and is updated in place.
         """
         allowed_BV = logits_BV if seen_BV is None else logits_BV - decoding.presence_penalty * seen_BV
         walks = {place: row.walk for place, row in enumerate(rows) if row.walk is not None and row.num_content is None}
@@ -200,11 +200,11 @@ class Decoder:
             row.num_content = count_text_tokens(row.text, row.tokens, self._decode)
 
     def _has_ended(self, row: _OpenAnswer, num_steps: int) -> bool:
-        """Return whether the answer is over and the state of its last token has been seen."""
+        """Return whether the answer has ended and the state of its last token is known."""
         return row.num_content is not None and row.num_content <= num_steps
 
     def _get_piece(self, token: int) -> str:
-        """Return the piece that a token adds to a text; at a text's very beginning some tokenizers omit a space."""
+        """Return the text that a token adds within an answer (some tokenizers omit a space at the beginning)."""
         if token not in self._piece_texts:
             self._piece_texts[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._piece_texts[token]
@@ -214,12 +214,12 @@ class Decoder:
 
 
 class _States:
-    """The hidden states of a batch at the positions that were asked for, filled as rows end."""
+    """Hidden states of a batch at the requested positions, filled in as rows end."""
 
     def __init__(self, prompt_BD: torch.Tensor, positions: tuple[str, ...], *, keep: int) -> None:
-        """Begin with the states at the last prompt tokens; all states have the layers side by side."""
+        """Begin with the states at the last prompt tokens; all states have their layers concatenated."""
         self.num_steps = 0
-        """Answer tokens whose states have been seen."""
+        """Number of answer tokens whose states are known."""
         self._prompt_BD = self._first_BD = prompt_BD.float()
         self._sum_BD = torch.zeros_like(self._prompt_BD)
         self._kept = {position: torch.zeros(prompt_BD.shape) for position in positions}
@@ -227,7 +227,7 @@ class _States:
         self._done: set[int] = set()
 
     def answer(self, hidden_BD: torch.Tensor) -> None:
-        """Take the states at the answer tokens that were just fed."""
+        """Add the states at the answer tokens that were just fed."""
         state_BD = hidden_BD.float()
         if self.num_steps == 0:
             self._first_BD = state_BD
@@ -236,7 +236,7 @@ class _States:
         self._recent.append(state_BD)
 
     def finish(self, places: list[int], rows: list[int], num_content: list[int]) -> None:
-        """Keep what was asked for of the rows (of the whole batch) that stand at ``places`` of the active ones."""
+        """Keep the requested states of ``rows`` (indices in the whole batch), at ``places`` among the active rows."""
         groups: dict[int, list[tuple[int, int]]] = {}
         for place, row, length in zip(places, rows, num_content, strict=True):
             if row not in self._done:
@@ -248,7 +248,7 @@ class _States:
                 kept_ND[row_K] = self._compute_state(position, length)[place_K.to(self._prompt_BD.device)].cpu()
 
     def _compute_state(self, position: str, length: int) -> torch.Tensor:
-        """Return the states of a position, [B, D], for answers of ``length`` tokens, of which all have been seen."""
+        """Return the states of a position, [B, D], for answers of ``length`` tokens whose states are all known."""
         if position == "prompt_last" or length == 0:
             return self._prompt_BD
         if position == "output_first":
@@ -260,20 +260,20 @@ class _States:
         return (self._sum_BD - surplus) / length
 
     def select(self, places_K: torch.Tensor) -> None:
-        """Go on with some of the active rows only."""
+        """Drop all active rows but those at ``places_K``."""
         self._prompt_BD, self._first_BD = self._prompt_BD[places_K], self._first_BD[places_K]
         self._sum_BD = self._sum_BD[places_K]
         self._recent = deque((state_BD[places_K] for state_BD in self._recent), maxlen=self._recent.maxlen)
 
     def arrays(self) -> dict[tuple[str, int], Array]:
-        """Return the states of all rows, float32 [N, D] by position and rank, which is that of the answer itself."""
+        """Return the states of all rows, float32 [N, D], by position and rank; the rank is always 1, the answer's."""
         return {(position, 1): kept_ND.numpy() for position, kept_ND in self._kept.items()}
 
 
 def _make_prompt_batch(
     requests: Sequence[TokenisedRequest], hidden_BD: torch.Tensor, gate: Gate, config: AskConfig
 ) -> pa.RecordBatch:
-    """Return the batch for a gate of requests whose prompts have been fed."""
+    """Return the batch that a gate reads, for requests whose prompts have been fed."""
     states = prompt_states(hidden_BD.float().cpu().numpy(), config.states, gate.states)
     row_ids = [request.request.row_id for request in requests]
     return prompt_batch(row_ids, [len(request.prompt) for request in requests], states, config.state_dtype)
@@ -282,7 +282,7 @@ def _make_prompt_batch(
 def _make_batch(
     requests: Sequence[TokenisedRequest], rows: Sequence[_OpenAnswer], states: "_States", config: AskConfig
 ) -> pa.RecordBatch:
-    """Return a batch of ``schemas.make_completions_schema`` of answers that have ended."""
+    """Return a batch of ``schemas.make_completions_schema`` with answers that have ended."""
     answers = [
         AnsweredRow(
             row_id=request.request.row_id,
@@ -306,10 +306,10 @@ def _make_batch(
 
 
 def compute_distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:
-    """Probabilities after temperature, top-k, top-p and min-p, each over what the one before it left, float32 [B, V].
+    """Return probabilities after temperature, top-k, top-p and min-p, applied one after the other, float32 [B, V].
 
-    Transformers' own warpers in its order. vLLM applies min-p before top-k and top-p: the same tokens unless top-p is
-    below 1 as well. A presence penalty has been taken from the logits before, in both.
+    The warpers and their order are those of transformers. vLLM applies min-p before top-k and top-p, which keeps the
+    same tokens unless top-p is below 1 too. In both, the caller has subtracted the presence penalty from the logits.
     """
     ids: Any = None  # the tokens so far, which none of these reads
     scores = TemperatureLogitsWarper(decoding.temperature)(ids, logits_BV)
@@ -324,8 +324,8 @@ def compute_distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> t
 
 
 def count_text_tokens(text: str, tokens: Sequence[int], decode: Callable[[list[int]], str]) -> int:
-    """Return how many of the first ``tokens`` hold ``text``, with which their own text begins.
+    """Return the least number of first ``tokens`` whose decoded text begins with ``text``.
 
-    The texts are compared, not their lengths: part of a character's bytes is as long as the character.
+    Texts are compared instead of lengths, since part of a character's bytes decodes to as many characters as all.
     """
     return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))

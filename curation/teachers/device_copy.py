@@ -1,4 +1,4 @@
-"""Copies between host and device that neither side waits for."""
+"""Asynchronous copies between host and device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from curation.heavy import torch
 
 
 def send_arrays(arrays: Sequence[npt.ArrayLike], device: "torch.device") -> "list[torch.Tensor]":
-    """Return whole numbers on the device, int64, in one copy from pinned memory.
+    """Return arrays of integers on the device, int64, sent in one copy from pinned memory.
 
-    PyTorch gives pinned memory out again only once the copy out of it is done.
+    PyTorch reuses the pinned memory only after the copy has finished.
     """
     parts = [np.asarray(array, dtype=np.int64) for array in arrays]
     flat = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
@@ -23,7 +23,7 @@ def send_arrays(arrays: Sequence[npt.ArrayLike], device: "torch.device") -> "lis
 
 
 class Fetched:
-    """A copy of a tensor on its way to the host."""
+    """An asynchronous copy of a tensor to the host."""
 
     def __init__(self, tensor: "torch.Tensor") -> None:
         self._event: Any = None
@@ -36,7 +36,7 @@ class Fetched:
             self._host = tensor.clone()
 
     def wait(self) -> "torch.Tensor":
-        """Return the tensor on the host once it has arrived."""
+        """Return the tensor on the host after the copy has finished."""
         if self._event is not None:
             self._event.synchronize()
         return self._host

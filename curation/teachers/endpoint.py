@@ -1,9 +1,9 @@
-"""The endpoint teacher: answers and log-probabilities of a server with the paths of OpenAI's API.
+"""The endpoint teacher: answers and log-probabilities of a server with an OpenAI-compatible API.
 
-A request is one question, as a chat of one user turn or as a completion (``teacher.chat_template``), and
-``concurrency`` of them are under way at once. Where a row has options, the server is held to them in its own way: vLLM
-by ``structured_outputs``, SGLang by ``regex``, others by a JSON schema in chats; options that are to be scored are
-scored by vLLM alone, token by token (``prompt_logprobs``). There are no hidden states: servers return none.
+A request is one question, as a chat of one user turn or as a completion (``teacher.chat_template``), and up to
+``concurrency`` questions are open at once. Where a row has options, the answer is constrained to them: by
+``structured_outputs`` in vLLM, by ``regex`` in SGLang, by a JSON schema in chats elsewhere. Only vLLM scores options,
+token by token (``prompt_logprobs``). There are no hidden states, since servers return none.
 """
 
 import asyncio
@@ -41,20 +41,20 @@ from curation.teachers.endpoint_paid import hash_request
 
 BATCH_ROWS = 128
 AHEAD = 2
-"""Questions given to the event loop for each that may be under way."""
+"""Questions handed to the event loop for each concurrent question."""
 LOOK_SECONDS = 0.05
-"""The interval at which an answer is looked for that another process has asked for."""
+"""Interval between checks for an answer that another process has asked for, in seconds."""
 TEMPLATE_TOKENS = 64
-"""Tokens that a chat template adds, at most."""
+"""Maximum number of tokens that a chat template adds."""
 MAX_KNOWN = 2**16
-"""Options whose tokens are remembered."""
+"""Maximum number of options whose tokens are cached."""
 NO_ROW: Mapping[str, int] = MappingProxyType({})
 FIELD = "answer"
-"""The field of a JSON object that is one of a row's options."""
+"""Field of the answer's JSON object that holds the chosen option."""
 
 
 class EndpointTeacher(BaseTeacher):
-    """A model behind a server; threads that ask at once share its limits."""
+    """A teacher whose model is behind a server; concurrent threads share the server's limits."""
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         if config.endpoint is None:
@@ -65,22 +65,22 @@ class EndpointTeacher(BaseTeacher):
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """Return the server, its limits, and where is kept what it was paid for."""
+        """Return the server, its limits, and the place of the record of paid answers."""
         server = {} if config.endpoint is None else config.endpoint.model_dump(mode="json")
         return {**server, "num_actors": config.actors.max}
 
     @property
     def slots(self) -> int:
-        """The questions that are under way at once."""
+        """Maximum number of concurrent questions."""
         return int(self.client.config.concurrency)
 
     @property
     def pause(self) -> str:
-        """How long the server has asked to wait, in words, where that is long."""
+        """Message on how long the server has asked to wait; empty if that is short."""
         return str(self.client.pause)
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon open questions and stop the client."""
         self.client.close()
 
     def label(
@@ -91,7 +91,7 @@ class EndpointTeacher(BaseTeacher):
         seed: int,
         states: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows as their answers come, up to 128 in a batch (see ``Teacher.label``)."""
+        """Yield rows as their answers arrive, up to 128 in a batch (see ``Teacher.label``)."""
         client = self.client
         if (problem := find_undrawable(client.config, decoding, "decoding")) is not None:
             raise ConfigError(problem)
@@ -128,7 +128,7 @@ class EndpointTeacher(BaseTeacher):
                 future.cancel()
 
     async def _answer(self, request: Request, decoding: DecodingConfig, seed: int) -> ServedAnswer:
-        """Return the answer of a row, bought once."""
+        """Return the answer of a row, which is paid for at most once."""
         options = request.options
         if (
             options is not None
@@ -149,7 +149,7 @@ class EndpointTeacher(BaseTeacher):
         return answer._replace(text=next((option for option in options if option.strip() == text), answer.text))
 
     async def _score(self, request: Request) -> ServedAnswer:
-        """Return the log-probabilities of each option, one question a row."""
+        """Return the log-probabilities of each option's tokens, by one question per row."""
         served = self.client.config
         if served.kind != "vllm":
             return ServedAnswer(
@@ -183,9 +183,9 @@ class EndpointTeacher(BaseTeacher):
     async def _find_or_buy(
         self, question: ServerQuestion[ServedAnswer], of_row: Mapping[str, int] = NO_ROW
     ) -> ServedAnswer:
-        """Return the answer to a question: one that was paid for or is under way, if there is one, also of another row.
+        """Return the answer to a question, reusing one that is paid for or awaited, even by another row.
 
-        ``of_row``: the row and the seed whose own answer it is to be, whether or not the body has a seed.
+        ``of_row`` (row and seed) restricts reuse to that row and seed, even if the body has no seed.
         """
         again = getattr(self._config.endpoint, "again", 0)
         asked = {"path": question.path, "body": question.body, "kind": self.client.config.kind, **of_row}
@@ -218,7 +218,7 @@ class EndpointTeacher(BaseTeacher):
 def make_question(
     request: Request, decoding: DecodingConfig, config: AskConfig, seed: int
 ) -> tuple[str, Json, str | None]:
-    """Path and body of a question, and the field of the answer's JSON object that is the answer, if it is one."""
+    """Return path and body of a question, and the field that holds the answer if a JSON object is asked for."""
     served, field = config.endpoint, None
     assert served is not None, "a teacher is made of it"
     body: Json = {
@@ -256,11 +256,11 @@ def make_question(
 
 
 def compute_most_usage(body: JsonView, max_tokens: int) -> Usage:
-    """Return the most tokens that a question can take: one for each byte of its body, and those of its longest answers.
+    """Return an upper bound of a question's tokens: one per byte of its body, and those of its longest answers.
 
     Args:
         body: the question.
-        max_tokens: of an answer, where the body does not say.
+        max_tokens: maximum length of an answer if the body has none.
     """
     longest = max(body.get(name) or 0 for name in LENGTHS) or max_tokens
     answers = max(body.get(name) or 1 for name in NUMBERS_OF_ANSWERS)
@@ -268,7 +268,7 @@ def compute_most_usage(body: JsonView, max_tokens: int) -> Usage:
 
 
 def _make_schema(choices: Sequence[str]) -> Json:
-    """Return the form of an answer that is one of the choices."""
+    """Return the ``response_format`` of a JSON object that holds one of the choices."""
     schema = {
         "type": "object",
         "properties": {FIELD: {"type": "string", "enum": list(choices)}},
@@ -279,7 +279,7 @@ def _make_schema(choices: Sequence[str]) -> Json:
 
 
 class _ServersTokens:
-    """Prompts and options as a vLLM server's tokens (``/tokenize``)."""
+    """A tokenizer of prompts and options that asks a vLLM server (``/tokenize``)."""
 
     def __init__(self, client: Client, config: EndpointConfig) -> None:
         root = urlsplit(config.url)
@@ -288,9 +288,9 @@ class _ServersTokens:
         self._url = root._replace(path=re.sub(r"/v1$", "", root.path) + "/tokenize").geturl()
 
     async def of(self, request: Request, *, as_chat: bool) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of a prompt, and those that each option adds; as ``prompts.tokenise`` does it.
+        """Return the tokens of a prompt, and those that each option adds, split as by ``prompts.tokenise``.
 
-        An option's are remembered by what the prompt ends with: rows share options.
+        An option's tokens are cached by the option and the end of the prompt, since rows share options.
         """
         text, options = request.prompt, request.options or ()
         messages = {"messages": [{"role": "user", "content": text}], "add_generation_prompt": True}
@@ -334,7 +334,7 @@ def _make_batch(
 
 
 def _make_answered_row(request: Request, answer: ServedAnswer, decoding: DecodingConfig) -> AnsweredRow:
-    """Return a row with its answer; of scored options also their log-probabilities, and the scores that chose."""
+    """Return a row with its answer, and with log-probabilities and scores of its options if they were scored."""
     if answer.error is not None:
         return _make_row(request, ServedAnswer(num_prompt=answer.num_prompt, error=answer.error))
     if answer.by_option is None:

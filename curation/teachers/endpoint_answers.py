@@ -1,8 +1,8 @@
-"""Answers of servers with the paths of OpenAI's API: text, tokens and log-probabilities, read out of JSON.
+"""Answers of servers with an OpenAI-compatible API: text, tokens and log-probabilities, read from JSON.
 
-What a server gives of a token's distribution is its likeliest tokens. Their two largest log-probabilities give the
-margin. The entropy is that of these tokens and of one more, which stands for the rest of the probability; so it is
-exact where all tokens are given, and at most the model's own elsewhere.
+Of a token's distribution a server returns the likeliest tokens. Their two largest log-probabilities give the margin.
+The entropy is that of these tokens and of one more, which stands for the rest of the probability. It is exact if the
+server returns all tokens, and a lower bound of the model's entropy otherwise.
 """
 
 import json
@@ -18,9 +18,9 @@ from curation.json_types import JsonView
 from curation.teachers.completions import OfTokens
 
 MAX_COUNT = 2**31 - 1
-"""The most tokens that a table's column takes."""
+"""Maximum number of tokens that a table's column can hold."""
 LEAST_LOGPROB = -9999.0
-"""Smaller log-probabilities count as this one, which vLLM gives for none: float16 holds it, and no sum overflows."""
+"""Lower bound of log-probabilities, which vLLM gives for -inf: float16 can hold it, and sums do not overflow."""
 
 
 class Usage(NamedTuple):
@@ -36,40 +36,40 @@ class Token(NamedTuple):
     text: bytes
     logprob: float
     top: Sequence[float]
-    """The largest log-probabilities of its distribution, in any order."""
+    """Largest log-probabilities of the token's distribution, in any order."""
 
 
 class ServedAnswer(NamedTuple):
-    """An answer as a row needs it; with an ``error`` nothing else is known but perhaps the tokens."""
+    """An answer with the fields that a row needs; with an ``error``, only the prompt's tokens may be known."""
 
     text: str | None = None
     num_prompt: int | None = None
     num_output: int | None = None
-    """Tokens of the text, without a stop token where the server gives log-probabilities."""
+    """Number of the text's tokens, without a stop token if the server returns log-probabilities."""
     truncated: bool | None = None
     logprobs: Sequence[float] = ()
     margins: OfTokens | None = None
     negentropies: OfTokens | None = None
     by_option: Sequence[Sequence[float]] | None = None
-    """Log-probabilities of the tokens of each option, where options were scored."""
+    """Log-probabilities of each option's tokens, if options were scored."""
     error: str | None = None
     of_text: bool = True
-    """Whether the log-probabilities are of tokens that hold the text."""
+    """Whether the tokens with log-probabilities contain the text."""
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        """Return the inverse of the answer as a list."""
+        """Return the answer from its JSON form, a list of the fields."""
         found = cls(*value)
         margins, negentropies = (None if of is None else OfTokens(*of) for of in (found.margins, found.negentropies))
         return found._replace(margins=margins, negentropies=negentropies)
 
 
 class UnreadableError(ValueError):
-    """Content of a server that is no answer."""
+    """An error for a server's content that is no answer."""
 
 
 class ServerError(UnreadableError):
-    """An error of the server in the place of an answer; ``status`` is the one that the body names, if it does."""
+    """An error that a server returned instead of an answer; ``status`` is that of the body, or None."""
 
     def __init__(self, words: str, status: int | None, code: object) -> None:
         super().__init__(words)
@@ -77,10 +77,10 @@ class ServerError(UnreadableError):
 
 
 def read_json(content: bytes) -> JsonView:
-    """Return the object that a server answered with.
+    """Return the JSON object that a server answered with.
 
     Raises:
-        UnreadableError: it is no JSON object.
+        UnreadableError: the content is no JSON object.
     """
     try:
         found = json.loads(content)
@@ -92,10 +92,10 @@ def read_json(content: bytes) -> JsonView:
 
 
 def check_error(found: JsonView) -> None:
-    """Refuse an error in the place of an answer.
+    """Check that a server's object is not an error.
 
     Raises:
-        ServerError: it is one.
+        ServerError: the object is an error and has no answer.
     """
     if (error := found.get("error")) and not found.get("choices"):
         fields = error if isinstance(error, dict) else {"message": error}
@@ -105,11 +105,11 @@ def check_error(found: JsonView) -> None:
 
 
 def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
-    """Return the tokens that an answer is billed for, and whether any are estimated.
+    """Return the tokens that an answer is billed for, and whether any number is estimated.
 
-    Numbers that cannot be (negative ones, none of a question or a text) count as not said. A missing one is what is
-    left of ``total_tokens``; without that, the question counts as at most it can take, and a text as a token a byte,
-    or as the longest one where it was cut off or there is none.
+    Impossible numbers (negative ones, or 0 for a question or a text) count as missing. A missing number is computed
+    from ``total_tokens`` if possible. Otherwise the question counts as the most tokens it can have, and the text as a
+    token per byte, or as the longest possible answer if it was cut off or is absent.
     """
     usage = found.get("usage")
     prompt, output, total = (
@@ -134,7 +134,7 @@ def _count(value: object) -> int | None:
 
 
 def _count_text_bytes(found: JsonView) -> tuple[int, bool]:
-    """Return the bytes of all texts of an answer, and whether none was cut off."""
+    """Return the number of bytes of all texts of an answer, and whether none was cut off."""
     number, is_whole = 0, True
     for choice in choices if isinstance(choices := found.get("choices"), list) else ():
         if isinstance(choice, Mapping):
@@ -147,15 +147,15 @@ def _count_text_bytes(found: JsonView) -> tuple[int, bool]:
 
 
 def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> ServedAnswer:
-    """Return the answer of a chat or of a completion; an error where there is one that no row can hold.
+    """Return the answer of a chat or completion; with an ``error`` if it was refused or no row can hold it.
 
     Args:
         found: the server's answer.
-        used: the tokens that it took.
-        field: where the text is a JSON object, the field of it that is the answer.
+        used: the tokens billed for it.
+        field: field of the text's JSON object that holds the answer, or None if the text itself is the answer.
 
     Raises:
-        UnreadableError: there is no choice, no text, or the server ended it by an error.
+        UnreadableError: there is no choice with a text, or the server ended the answer by an error.
     """
     try:
         choice = found["choices"][0]
@@ -201,12 +201,12 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
 
 
 def _keep_letters(text: bytes) -> bytes:
-    """Return the ASCII letters and digits, which tokens and text share however a server writes spaces and bytes."""
+    """Return the ASCII letters and digits, which are equal in tokens and text however a server writes other bytes."""
     return re.sub(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]", b"", text)
 
 
 def is_other(asked: str, answered: object) -> bool:
-    """Return whether an answer names another model; without its path, or with a date, it is the same."""
+    """Return whether an answer names another model, ignoring the name's path and a date after it."""
     if not isinstance(answered, str) or not answered:
         return False
     name, other = (text.lower().rstrip("/").rpartition("/")[2] for text in (asked, answered))
@@ -214,10 +214,10 @@ def is_other(asked: str, answered: object) -> bool:
 
 
 def read_scores(found: JsonView, tokens: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return the log-probabilities of the last ``tokens`` of each prompt, as vLLM gives them by ``prompt_logprobs``.
+    """Return the log-probabilities of the last ``tokens`` of each prompt, from vLLM's ``prompt_logprobs``.
 
     Raises:
-        UnreadableError: they are not there, or are those of other tokens.
+        UnreadableError: log-probabilities are missing, or are those of other tokens.
     """
     try:
         choices = sorted(found["choices"], key=lambda choice: choice["index"])
@@ -235,7 +235,7 @@ def read_scores(found: JsonView, tokens: Sequence[Sequence[int]]) -> list[list[f
 
 
 def compute_negentropy(top: Sequence[float]) -> float:
-    """Return minus the entropy, in nats, of tokens with these log-probabilities and of one more with the rest."""
+    """Return the negative entropy, in nats, of tokens with these log-probabilities and one token with the rest."""
     shares = [math.exp(logprob) for logprob in top]
     rest = 1.0 - math.fsum(shares)
     known = math.fsum(share * logprob for share, logprob in zip(shares, top, strict=True) if share > 0)
@@ -267,7 +267,7 @@ def _parse_tokens(logprobs: object) -> list[Token] | None:
 
 
 def shorten_value(value: object) -> str:
-    """Return a value of a server in a few characters that every table and terminal takes."""
+    """Return a server's value as a short text of characters that every table and terminal can show."""
     try:
         return quote_text(value if isinstance(value, str) else json.dumps(value))
     except RecursionError:
@@ -287,7 +287,7 @@ def _parse_logprob(value: Any) -> float:
 def _find_answer(
     text: str, tokens: list[Token] | None, reason: object, field: str | None
 ) -> tuple[str, Sequence[Token]]:
-    """Return the answer within the text, and the tokens that hold it, without what a stop token or string took."""
+    """Return the answer within the text, and the tokens that hold it, without those of a stop token or string."""
     if field is None:
         return text, [] if tokens is None else _cut_stop_tokens(text, tokens, reason)
     try:
@@ -322,27 +322,27 @@ def _cut_stop_tokens(text: str, tokens: list[Token], reason: object) -> list[Tok
 
 LONGEST_RETRY_AFTER = 3600.0
 OF_ROWS = frozenset({400, 413, 422})
-"""Refusals of one question."""
+"""Status codes by which a server refuses one question."""
 OF_ALL = frozenset({401, 402, 403, 404, 405, 501})
-"""Refusals that every question would meet."""
+"""Status codes by which a server would refuse every question."""
 REDIRECTS = range(300, 400)
 UNBILLED = OF_ROWS | OF_ALL | {429, 503}
-"""Refusals for which no server asks money: it has written nothing. After others, as 504, it may have."""
+"""Status codes that are never billed, since the server has written nothing; after others, such as 504, it may have."""
 
 
 class RefusedError(Exception):
-    """A question that the server does not answer, as the error of its row."""
+    """An error for a question that the server does not answer; it becomes the error of the row."""
 
 
 class TryError(Exception):
-    """A try without an answer.
+    """An error for a try that brought no answer.
 
     Args:
-        words: what the server said, or what became of the connection.
-        status: of the answer, if one came.
-        code: the error's name, as the server gives it.
+        words: the server's message, or a description of the failed connection.
+        status: status code of the response, if there was one.
+        code: the server's name of the error.
         retry_after: seconds that the server asks to wait.
-        kind: of the row's error, if no try brings an answer.
+        kind: kind of the row's error if no try brings an answer.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ class TryError(Exception):
 
 
 def parse_error(content: bytes) -> tuple[str, object]:
-    """Return the words of an error's body, and the error's name where it has one."""
+    """Return the message in the body of an error response, and the error's name or None."""
     try:
         found = json.loads(content)
         error = found.get("error", found)
@@ -369,7 +369,7 @@ def parse_error(content: bytes) -> tuple[str, object]:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return seconds that a server asks to wait; ``None`` if it does not say (RFC 9110, section 10.2.3)."""
+    """Return the seconds that a server asks to wait, or ``None`` without a request (RFC 9110, section 10.2.3)."""
     text = headers.get("retry-after-ms")
     try:
         if text is not None:

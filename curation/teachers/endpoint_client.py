@@ -1,14 +1,14 @@
-"""Questions to a server: so many at once, at so many a minute, for so much money, and again after an error.
+"""The client of a server: concurrent questions within limits of rate and money, and retries after errors.
 
-The server's errors are of three kinds. Those that the next try may not meet (429, 5xx, a lost connection, an answer
-that takes too long, what is no answer) are met by waiting: twice as long each time, and all questions together at least
-as long as ``Retry-After`` says. Those of one question (400, 413, 422) are errors of its row. Those that every question
-would meet (a wrong key, an unknown model, an empty account, a redirect) end the run. Where the tries of a question are
-used up, it is its row's error if others were answered meanwhile. If none was, the server is asked for its models: the
-run ends where it does not answer that, and where ``GONE`` questions one after the other fail so.
+The server's errors are of three kinds. After a transient error (429, 5xx, a lost connection, a timeout, content that is
+no answer) the question is asked again, after a wait that doubles each time; all questions wait at least as long as
+``Retry-After`` says. An error of one question (400, 413, 422) is the error of its row. An error that every question
+would meet (a wrong key, an unknown model, an empty account, a redirect) ends the run. When a question has used up its
+tries, its row has an error if other questions were answered meanwhile. If none was, the client asks the server for its
+models: the run ends if the server does not answer, or if ``GONE`` questions in a row fail like this.
 
-Nothing but the configuration says what is sent, and where: no ``OPENAI_*`` of the environment is read, no redirect is
-followed. Only proxies are taken from it (``HTTPS_PROXY`` and the like).
+The configuration alone determines what is sent and where: no ``OPENAI_*`` variable of the environment is read, and no
+redirect is followed. Only proxies come from the environment (``HTTPS_PROXY`` and the like).
 """
 
 import asyncio
@@ -50,14 +50,14 @@ from curation.teachers.endpoint_paid import Odd, Paid
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 SHOWN_WAIT = 10.0
-"""A pause of the server that is shown, in seconds."""
+"""Minimum length of a server's pause that the progress shows, in seconds."""
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 2**16
-"""The most of an error's text that is read."""
+"""Maximum number of bytes of an error response that are read."""
 ANSWER_BYTES, TOKEN_BYTES = 2**20, 2**10
-"""The longest answer: so many bytes, and so many more for each token that it may tell of."""
+"""Maximum length of an answer: a number of bytes, and a further number for each token that it may describe."""
 GONE = 8
-"""Questions that fail one after the other, with all their tries, until the run ends."""
+"""Number of questions in a row whose tries all fail that ends the run."""
 Made = TypeVar("Made")
 
 
@@ -65,18 +65,18 @@ class ServerQuestion(NamedTuple, Generic[Made]):
     """A question to the server."""
 
     path: str
-    """Below the address of the API, or a whole address."""
+    """Path below the API's address, or a whole URL."""
     body: JsonView
     most: Usage
-    """The most tokens that it can take."""
+    """Maximum number of tokens that the question and its answer can take."""
     read: Callable[[JsonView, Usage], Made]
-    """Read the answer, given what it took; ``UnreadableError`` where it is none."""
+    """Function that reads the answer, given the tokens billed; raises ``UnreadableError`` if there is none."""
     key: str | None = None
-    """Where its answer is kept: the hash by which it is found again."""
+    """Hash under which a kept answer is found again, or None if the answer is not kept."""
 
 
 class Billed(NamedTuple, Generic[Made]):
-    """Content read from a server's answer, and the number under which it was noted as sent."""
+    """Content read from a server's answer, with the number of its question in the record of paid answers."""
 
     answer: Made
     number: int
@@ -85,28 +85,28 @@ class Billed(NamedTuple, Generic[Made]):
 
 
 class EvenPace:
-    """A limit of so many units a minute, spread evenly."""
+    """A limit of units per minute, spread evenly over time."""
 
     def __init__(self, per_minute: float) -> None:
         self._seconds, self._free = 60.0 / per_minute, 0.0
 
     def take(self, amount: float, now: float) -> float:
-        """Take an amount and return the seconds to wait before using it."""
+        """Reserve an amount and return the seconds to wait before using it."""
         begin = max(now, self._free)
         self._free = begin + amount * self._seconds
         return begin - now
 
     def correct(self, amount: float) -> None:
-        """Correct an earlier amount that was larger by so much, or smaller."""
+        """Add to an amount reserved earlier; a negative ``amount`` gives units back."""
         self._free += amount * self._seconds
 
 
 class Client:
-    """One server, asked by all threads of a process through one event loop.
+    """A client of one server, which all threads of a process use through one event loop.
 
     Args:
-        config: where the server is, and its limits.
-        num_actors: over how many processes the limits a minute are spread.
+        config: address and limits of the server.
+        num_actors: number of processes that share the limits per minute.
     """
 
     def __init__(self, config: EndpointConfig, num_actors: int) -> None:
@@ -119,7 +119,7 @@ class Client:
         self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0, 0, 0
         self._mean_output: float | None = None
         self.under_way: dict[str, asyncio.Future[ServedAnswer]] = {}
-        """Answers that are bought at the moment, by question."""
+        """Answers that are awaited from the server, by the question's hash."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
         self._thread.start()
@@ -142,18 +142,18 @@ class Client:
             ) from None
 
     def run(self, work: Coroutine[Any, Any, Made]) -> "Future[Made]":
-        """Start work in the event loop."""
+        """Start a coroutine in the event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """End the event loop; what is under way is given up."""
+        """Write the record of paid answers and stop the event loop, abandoning open questions."""
         self.paid.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
 
     @property
     def pause(self) -> str:
-        """How long the server has asked to wait, in words; empty where that is over soon."""
+        """Message on how long the server has asked to wait; empty if less than ``SHOWN_WAIT`` is left."""
         left = self._paused_until - time.monotonic()
         if left < SHOWN_WAIT:
             return ""
@@ -161,11 +161,11 @@ class Client:
         return f"the server asks to wait until {until}, {left:.0f} s more (Retry-After)"
 
     async def ask(self, question: ServerQuestion[Made]) -> Billed[Made]:
-        """Return the answer to a question, which is noted as sent and not yet as answered; the caller holds a slot.
+        """Return the answer to a question, recorded as sent; the caller holds a slot and records the answer.
 
         Raises:
-            RefusedError: it is refused, or fails again and again.
-            RunFailedError: the server is gone, or the money.
+            RefusedError: the question is refused, or all its tries fail.
+            RunFailedError: the server does not answer, or the money is spent.
             ConfigError: the server refuses every question.
         """
         answered_before, tries = self._answered, 0
@@ -192,7 +192,7 @@ class Client:
         """Return the answer of one try.
 
         Raises:
-            TryError: there is none; what it cost is noted.
+            TryError: there is none; its cost is recorded.
         """
         used = question.most
         try:
@@ -219,8 +219,8 @@ class Client:
         """Return the body that the server sends.
 
         Raises:
-            UnreadableError: it is longer than any answer.
-            TryError: none came, or the server refuses.
+            UnreadableError: the body is longer than any answer.
+            TryError: no response came, or the server refuses.
         """
         most, content = question.most, b""
         longest = ANSWER_BYTES + TOKEN_BYTES * (most.prompt + most.output * (1 + self.config.top_logprobs))
@@ -253,7 +253,7 @@ class Client:
         raise TryError(words, status=response.status_code, code=code, retry_after=waits)
 
     async def _wait_for_turn(self, most: Usage) -> float:
-        """Wait as the limits a minute and the server want it; about how many tokens were taken for the question."""
+        """Wait as the limits per minute and the server require, and return the estimate of tokens reserved."""
         now = time.monotonic()
         # Four bytes are about one token, and answers are as long as others were.
         guess = most.prompt / 4 + min(most.output, most.output if self._mean_output is None else self._mean_output)
@@ -266,10 +266,10 @@ class Client:
         return guess
 
     async def _afford(self, question: ServerQuestion[Made]) -> int:
-        """Note a question as sent, once there is money for it.
+        """Wait until there is money for a question, record it as sent and return its number.
 
         Raises:
-            RunFailedError: there is none, and nothing is under way that may cost less than it was noted with.
+            RunFailedError: there is no money, and no open question that may cost less than was recorded for it.
         """
         price, limit, paid, most = self.config.price, self.config.limit, self.paid, question.most
         async with self._settled:
@@ -290,10 +290,10 @@ class Client:
             return paid.sent(most, question.key)
 
     def _judge(self, error: TryError, tries: int) -> float:
-        """Return seconds until the next try.
+        """Return the seconds until the next try.
 
         Raises:
-            RefusedError, ConfigError: there is none.
+            RefusedError, ConfigError: the error allows no further try.
         """
         status, words = error.status, self._describe_error(error)
         if status in OF_ROWS:
@@ -305,10 +305,10 @@ class Client:
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
 
     async def _give_up(self, error: TryError, *, others_answered: bool) -> NoReturn:
-        """Return the end of a question whose tries are used up.
+        """Raise the error of a question whose tries are used up.
 
         Raises:
-            RefusedError, RunFailedError, ConfigError: always.
+            RefusedError, RunFailedError, ConfigError: always one of the three.
         """
         self._judge(error, 0)
         words, tries = self._describe_error(error), self.config.retries + 1
@@ -344,7 +344,7 @@ class Client:
         return "; look at the account there"
 
     def _describe_error(self, error: Exception) -> str:
-        """Return the error in one line, without the key."""
+        """Return the error's message in one line, with the API key masked."""
         text = str(error).replace(self._secret, "***") if self._secret else str(error)
         return escape_text(" ".join(text.split())[:300])
 

@@ -1,12 +1,12 @@
-"""A record of what was asked of an endpoint and what came, on disk before anything relies on it.
+"""The record of questions to an endpoint and their answers, written before anything relies on it.
 
-Each process that asks has files of its own in one folder, JSON lines: a question is noted before it is sent, with the
-most that it can cost, and its answer when it arrives. In an object store these notes wait for the next flush: before
-answers are given out, and once a second where money is limited; a process that dies loses those that wait. But for
-them, money is counted over all processes and restarts, a question that was under way when a process died counts as
-paid, and an answer that arrived is never bought again: the same question finds it, whoever asks. In local files this
-holds while actors of a killed driver work on beside those of the next one, which wait for what the others have asked.
-Questions are known by a hash of the request; a sampled one by its row and seed, too.
+Each process has its own JSON Lines files in one folder: it records a question before sending it, with the most that it
+can cost, and the answer when it arrives. In an object store records wait in memory for the next flush, which comes
+before answers are yielded, and once a second where money is limited; a process that dies loses the waiting ones. Apart
+from these, money is counted over all processes and restarts, a question that was open when its process died counts as
+paid, and an answer that arrived is never bought again: whoever asks the same question finds it. In local files this
+holds even while actors of a killed driver outlive it, since the next driver's actors wait for answers to questions
+asked by others. A question's key is a hash of the request, and of row and seed if the answer is sampled.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from curation.storage.paths import Place, Remote, read_range, to_place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
 Odd = Mapping[str, str]
-"""Oddities of an answer, of ``ODD``, each with an example."""
+"""Oddities of an answer: keys of ``ODD``, each with an example."""
 ODD = {
     "no_answer": "were no answers, counted as paid, and were asked again",
     "estimated": "did not say what they cost, or said what cannot be, so that tokens are estimated",
@@ -37,11 +37,11 @@ ODD = {
     "other_model": "came from another model than was asked for",
     "other_tokens": "came with log-probabilities of other tokens than their text's",
 }
-"""Oddities of answers, in words after their number."""
+"""Oddities of answers, each with the words that follow the number of such answers."""
 REFRESH_SECONDS = 1.0
-"""How old may be what is known of other processes."""
+"""Maximum age of the knowledge of other processes' records, in seconds."""
 ALIVE_SECONDS = 3.0
-"""A process whose record has not grown for so long is no longer waited for. Actors outlive their driver by some 1 s."""
+"""Seconds without growth of its record after which a process counts as dead; actors outlive a driver by some 1 s."""
 SUFFIX = ".jsonl"
 
 
@@ -53,21 +53,21 @@ def hash_request(question: Mapping[str, object]) -> str:
 
 @dataclass(kw_only=True)
 class Spending:
-    """Questions and tokens of some files."""
+    """Questions and tokens recorded in some files."""
 
     questions: int = 0
     prompt: int = 0
     output: int = 0
     open: dict[str, Usage] = field(default_factory=dict)
-    """The most that the questions without an answer can take, by file and number."""
+    """Maximum number of tokens of each question without an answer, by file and number."""
     odd: Counter[str] = field(default_factory=Counter)
-    """Answers by what is odd about them."""
+    """Numbers of answers by oddity."""
     examples: dict[str, str] = field(default_factory=dict)
-    """The first one of each."""
+    """First example of each oddity."""
 
     @property
     def tokens(self) -> Usage:
-        """Tokens that are paid, or may be."""
+        """Tokens that are paid, and the most that open questions may add."""
         return Usage(
             self.prompt + sum(most.prompt for most in self.open.values()),
             self.output + sum(most.output for most in self.open.values()),
@@ -75,19 +75,19 @@ class Spending:
 
     @property
     def findings(self) -> list[Json]:
-        """The oddities, the most frequent first: ``kind``, number of ``answers``, ``words`` on them, ``example``."""
+        """Oddities, most frequent first: ``kind``, number of ``answers``, describing ``words``, ``example``."""
         return [
             {"kind": kind, "answers": number, "words": ODD.get(kind, kind), "example": self.examples[kind]}
             for kind, number in self.odd.most_common()
         ]
 
     def money(self, price: TokenPrice | None) -> float | None:
-        """Return money that is spent, or may be; ``None`` without a price."""
+        """Return the money that is spent or may be spent on open questions; ``None`` without a price."""
         return None if price is None else price.of(*self.tokens)
 
 
 class _At(NamedTuple):
-    """The place of a line."""
+    """Byte range of a line in a file."""
 
     file: str
     start: int
@@ -95,7 +95,7 @@ class _At(NamedTuple):
 
 
 class Paid:
-    """Questions and answers of one process, and those of others in the same folder; None: nothing is kept."""
+    """The record of this process's questions and answers, and of others' in the folder; None keeps nothing on disk."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder: Place | None = None if folder is None else to_place(folder)
@@ -111,7 +111,7 @@ class Paid:
         self.refresh(at_once=True)
 
     def find(self, key: str) -> ServedAnswer | None:
-        """Return the answer that a question had."""
+        """Return the recorded answer to a question, or None."""
         found = self._kept.get(key)
         if isinstance(found, _At):
             assert self._folder is not None, "only files have places"
@@ -120,7 +120,7 @@ class Paid:
         return found
 
     def is_asked_elsewhere(self, key: str) -> bool:
-        """Return whether a process that still works has sent the question and has no answer yet; never of a store."""
+        """Return whether another live process awaits the answer to this question; always False in object stores."""
         if not isinstance(self._folder, Path):
             return False
         self._read_others()
@@ -130,13 +130,13 @@ class Paid:
         return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # or its clock is another one
 
     def sent(self, most: Usage, key: str | None = None) -> int:
-        """Note that a question is sent, which takes at most so many tokens; its number."""
+        """Record that a question with at most so many tokens is being sent, and return its number."""
         self._number += 1
         self._note({"sent": self._number, "tokens": most, **({} if key is None else {"key": key})})
         return self._number
 
     def got(self, number: int, key: str, used: Usage, answer: ServedAnswer, odd: Odd) -> None:
-        """Note the answer."""
+        """Record an answer and its cost."""
         line = {"got": number, "key": key, "tokens": used, "answer": answer, **({"odd": odd} if odd else {})}
         try:
             self._note(line)
@@ -144,15 +144,15 @@ class Paid:
             self._hold(json.dumps(line).encode() + b"\n")
 
     def lost(self, number: int, used: Usage, odd: Odd) -> None:
-        """Note that what came was no answer, and what it cost."""
+        """Record the cost of a response that was no answer."""
         self._note({"got": number, "tokens": used, "odd": odd})
 
     def freed(self, number: int) -> None:
-        """Note that a question was refused, and costs nothing."""
+        """Record that a question was refused, and costs nothing."""
         self._note({"freed": number})
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Read what other processes have noted since."""
+        """Read what other processes have recorded since the last refresh."""
         if self._folder is None or (not at_once and time.monotonic() - self._refreshed < REFRESH_SECONDS):
             return
         self.flush()
@@ -167,7 +167,7 @@ class Paid:
                 self._read[name] = start + self._take(name, content, start)
 
     def flush(self) -> None:
-        """Wait until all is on the disk, or in the object store, whose objects cannot grow."""
+        """Write all records durably; to an object store as a new object, since objects cannot grow."""
         if isinstance(self._folder, Remote):
             with self._lock:
                 if self._waiting:
@@ -182,7 +182,7 @@ class Paid:
             sync_file(path)
 
     def close(self) -> None:
-        """Write all."""
+        """Write all records durably."""
         self.flush()
 
     def _note(self, line: Mapping[str, object]) -> None:
@@ -201,7 +201,7 @@ class Paid:
         self._take(self._name + SUFFIX, content, 0, in_memory=True)
 
     def _take(self, name: str, content: bytes, start: int, *, in_memory: bool = False) -> int:
-        """Count whole lines; how many bytes they have."""
+        """Count complete lines, and return their number of bytes."""
         taken = 0
         for raw in content.splitlines(keepends=True):
             if not raw.endswith(b"\n"):
@@ -234,13 +234,13 @@ class Paid:
 
 
 def read_spending(folder: str) -> Spending | None:
-    """Return spending of all processes that kept their records in a folder; ``None`` where there are none."""
+    """Return the total spending recorded in a folder by all processes, or ``None`` if the folder has no records."""
     at = to_place(folder)
     return Paid(folder).spending if at.is_dir() and any(True for _ in _iter_records(at)) else None
 
 
 def _iter_records(folder: Place) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the records, sorted."""
+    """Yield names and sizes of the record files, sorted by name."""
     if isinstance(folder, Remote):
         found = [(entry.path, entry.size) for entry in folder.entries()]
     else:

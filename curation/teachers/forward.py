@@ -1,8 +1,8 @@
-"""Passes of a causal LM over a batch, on a key-value cache: logits, and what the language-model head reads.
+"""Passes of a causal LM over a batch, on a key-value cache: logits and hidden states.
 
-That is the state of a token: last layer, after the final norm (paper, section "Neural Trust Functions"). A hook on the
-head takes its input, and the head computes only the positions that are asked for, so that states cost no second pass.
-Other layers are asked of the model itself (``output_hidden_states``), which then holds all of them during a pass.
+The state of a token is the input of the language-model head: last layer, after the final norm (paper, section "Neural
+Trust Functions"). A hook on the head takes it, and the head computes only the requested positions, so that states cost
+no second pass. For other layers the model keeps the states of all layers during a pass (``output_hidden_states``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from curation.errors import ModelError
 T = TypeVar("T")
 
 TILES = {"cpu": 2**21, "cuda": 2**27}
-"""Logits of a tile of :meth:`Forward.logprobs`: in float32 8 MiB, which a processor's cache holds, and 0.5 GiB."""
+"""Number of logits per tile of :meth:`Forward.logprobs`: in float32, 8 MiB to fit a CPU's cache, and 0.5 GiB."""
 
 
 @dataclass(kw_only=True)
@@ -32,19 +32,19 @@ class Prefix:
 
     cache: DynamicCache
     mask_BT: torch.Tensor | None
-    """0 at padding; None without padding: attention is then plainly causal, and faster."""
+    """Attention mask, 0 at padding; None without padding, since plain causal attention is faster."""
     length_B: torch.Tensor
-    """Tokens of each row, padding on the left not counted: the position of the next one."""
+    """Number of tokens of each row without padding on the left, which is the position of the next token."""
     layers: tuple[int, ...]
-    """Whose states each pass gives, side by side (``curation.config.states.find_layers``)."""
+    """Layers whose states each pass returns, concatenated (``curation.config.states.find_layers``)."""
 
     @property
     def width(self) -> int:
-        """Tokens of a row, padded."""
+        """Number of tokens of a row, with padding."""
         return int(self.cache.get_seq_length())
 
     def select(self, places_K: torch.Tensor) -> "Prefix":
-        """Return a prefix of the rows at these places, which may repeat; this one stays as it is."""
+        """Return a prefix of the rows at these indices, which may repeat; this prefix is not changed."""
         prefix = self.fork()
         layers: list[Any] = prefix.cache.layers
         for layer in layers:
@@ -55,14 +55,14 @@ class Prefix:
         return prefix
 
     def fork(self) -> "Prefix":
-        """Return a prefix of the same rows to go on from; this one stays as it is."""
+        """Return a copy of this prefix that can be extended without changing it."""
         cache = copy(self.cache)
         in_place = LinearAttentionCacheLayerMixin  # a recurrent state is overwritten; keys and values are replaced
         cache.layers = [deepcopy(layer) if isinstance(layer, in_place) else copy(layer) for layer in self.cache.layers]
         return Prefix(cache=cache, mask_BT=self.mask_BT, length_B=self.length_B, layers=self.layers)
 
     def has_room(self, num_tokens: int) -> bool:
-        """Return whether after so many tokens more each still sees all of its row: no layer's window is full."""
+        """Return whether each of so many further tokens would see its whole row, with no layer's window full."""
         windows = [layer.sliding_window for layer in self.cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
         return self.width + num_tokens < min(windows, default=self.width + num_tokens + 1)
 
@@ -71,18 +71,18 @@ class ForwardPass(NamedTuple):
     """Outputs of a pass for its newest T tokens."""
 
     logits_BTV: torch.Tensor
-    """float32; of the last token alone in a pass without logits."""
+    """Logits, float32; those of the last token only if the pass was asked for no logits."""
     hidden_BTD: torch.Tensor
 
 
 class Forward:
-    """Feeds prompts, and what follows them, to a model."""
+    """A wrapper of a causal LM that feeds it prompts and the tokens that follow them."""
 
     def __init__(self, model: PreTrainedModel, *, pad: int) -> None:
-        """Passes of ``model``; ``pad`` is the token that fills rows up.
+        """Wrap ``model``; ``pad`` is the padding token.
 
         Raises:
-            ModelError: a model without a language-model head.
+            ModelError: the model has no language-model head.
         """
         head: torch.nn.Linear | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if head is None:
@@ -96,7 +96,7 @@ class Forward:
         self._model, self._head = model, head
 
     def start(self, prompts: Sequence[list[int]], layers: tuple[int, ...] = (LAST,)) -> tuple[Prefix, ForwardPass]:
-        """Feed the prompts, padded on the left; the pass is that of their last tokens."""
+        """Feed the prompts, padded on the left, and return the outputs at their last tokens."""
         width = max(map(len, prompts))
         padding = [width - len(prompt) for prompt in prompts]
         ids_BT = self.tensor([[self.pad] * pads + prompt for pads, prompt in zip(padding, prompts, strict=True)])
@@ -111,10 +111,10 @@ class Forward:
         return prefix, self._run_pass(prefix, ids_BT, position_BT.clamp(min=0), keep=1)
 
     def extend(self, prefix: Prefix, ids_BT: torch.Tensor, *, logits: bool = True) -> ForwardPass:
-        """Feed further tokens, which ``prefix`` then holds; the pass is that of all of them.
+        """Feed further tokens, add them to ``prefix`` in place, and return the outputs at all of them.
 
-        Rows of unlike length are to be padded on the right: no token before the padding sees it. Without ``logits`` the
-        head computes the last token alone: it is most of the work for a small model with a large vocabulary.
+        Pad rows of different length on the right, where no token sees the padding. Without ``logits`` the head computes
+        only the last token, since it is most of the work for a small model with a large vocabulary.
         """
         width = ids_BT.shape[1]
         position_BT = prefix.length_B[:, None] + torch.arange(width, device=self.device)
@@ -134,11 +134,11 @@ class Forward:
         *,
         logits: bool = True,
     ) -> ForwardPass:
-        """Feed further tokens of several continuations of each row, which ``prefix`` then holds.
+        """Feed further tokens of several continuations of each row, and add them to ``prefix`` in place.
 
-        ``depth_BT`` counts a token within its continuation, from 0; ``sees_BTN`` says which of the N tokens that were
-        fed after the prompt, the newest included, a token sees besides the prompt. Only where :attr:`takes_branches`
-        and ``prefix.has_room``. ``logits`` is as in :meth:`extend`.
+        ``depth_BT`` is a token's index within its continuation; ``sees_BTN`` is whether a token sees each of the N
+        tokens fed after the prompt, these included, besides the prompt. Requires :attr:`takes_branches` and
+        ``prefix.has_room``. ``logits`` is as in :meth:`extend`.
         """
         width, (num_rows, num_new, num_fed) = prefix.width + ids_BT.shape[1], sees_BTN.shape
         prompt_BT = prefix.mask_BT
@@ -152,9 +152,9 @@ class Forward:
         return self._run_pass(prefix, ids_BT, position_BT, keep=num_new, mask=mask_B1TK, logits=logits)
 
     def logprobs(self, read_KD: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
-        """Return log-probabilities, float32 [C], of tokens after those of which the head reads the states at ``k_C``.
+        """Return log-probabilities, float32 [C], of ``token_C``, each given the head's input at index ``k_C``.
 
-        Only where :attr:`head_is_linear`. No logits [K, V] are held: they are summed up by tiles of the vocabulary.
+        Requires :attr:`head_is_linear`. Logits are summed up by tiles of the vocabulary, and never held as [K, V].
         """
         weight_VD, bias_V = self._head.weight, self._head.bias
         width, sums = max(1, TILES[self.device.type] // len(read_KD)), []
@@ -170,9 +170,9 @@ class Forward:
 
     @cached_property
     def head_is_linear(self) -> bool:
-        """Whether logits are the head's linear product and no more, tried on a state that the head is given to read.
+        """Whether logits are exactly the head's linear product, tested by replacing the head's input with a test state.
 
-        Its largest logit is 100, so that a cap shows as well as a scale. Adapted and quantised heads fail.
+        The state's largest logit is 100, to reveal a cap as well as a scale. Adapted and quantised heads fail the test.
         """
         if type(self._head) is not torch.nn.Linear:
             return False
@@ -192,10 +192,10 @@ class Forward:
 
     @cached_property
     def takes_branches(self) -> bool:
-        """Whether the model follows the mask of :meth:`branch`, tried on a few tokens: two continuations of a row.
+        """Whether the model follows the mask of :meth:`branch`, tested on two short continuations of a row.
 
-        What must not change the second one is its sight of the first, so the error is held against the change that
-        this sight makes. Models with a recurrent state, or positions of their own making, fail.
+        The second continuation must not see the first, so the error is compared with the change that seeing it would
+        make. Models that have a recurrent state or compute positions themselves fail the test.
         """
         known = (DynamicLayer, DynamicSlidingWindowLayer)
         config = self._model.config.get_text_config()
@@ -223,7 +223,7 @@ class Forward:
         return bool(max(errors) < change / 10)
 
     def tensor(self, values: Sequence[int] | Sequence[list[int]]) -> torch.Tensor:
-        """Return integers on the model's device."""
+        """Return integers as a tensor on the model's device."""
         return torch.tensor(values, device=self.device)
 
     def _run_pass(
@@ -272,7 +272,7 @@ class Forward:
 
 
 def iter_padded_batches(items: Sequence[T], num_tokens: Callable[[T], int], batch_tokens: int) -> Iterator[list[T]]:
-    """Yield the items, longest first, in batches that fit ``batch_tokens`` when padded; at least one each."""
+    """Yield batches of items, longest first, that fit ``batch_tokens`` when padded; each has at least one item."""
     ordered = sorted(items, key=num_tokens, reverse=True)
     start = 0
     while start < len(ordered):

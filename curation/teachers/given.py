@@ -1,4 +1,4 @@
-"""Labels made elsewhere: a backend that hands on the completions which came with the rows, and asks no model."""
+"""The backend for labels made elsewhere, which returns the completions that came with the rows and asks no model."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -14,7 +14,7 @@ _BATCH_ROWS = 1024
 
 
 class GivenTeacher(BaseTeacher):
-    """Completions of the requests' own rows, without log-probabilities, tokens and states."""
+    """A teacher that returns the rows' own completions, without log-probabilities, numbers of tokens and states."""
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         self._ask(config)

@@ -1,7 +1,7 @@
-"""Engines that share a GPU start one after the other.
+"""Locks by which engines that share a GPU start one after the other.
 
-An engine measures the free memory of its GPU when it starts, and takes its share by that; another one that starts at
-the same time would be counted as used, or fail for want of it.
+An engine measures the free memory of its GPU at its start, and sizes its share by it. If another engine started at the
+same time, each could count the other's memory as used, or fail for lack of memory.
 """
 
 import fcntl
@@ -14,9 +14,9 @@ from pathlib import Path
 
 @contextmanager
 def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None]:
-    """Within the context, no other process of this node starts an engine on these GPUs.
+    """Hold the locks of these GPUs within the context, so that no other process of this node starts an engine there.
 
-    The locks are the system's: those of a process that dies are free again.
+    The operating system releases the locks of a process that dies.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"curation-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -28,7 +28,7 @@ def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None
 
 
 def list_shared_gpus(num_gpus: float) -> list[str]:
-    """Return the ids of the GPUs that this process shares with others; none where it has whole ones."""
+    """Return the ids of the GPUs that this process shares with others, or an empty list if its GPUs are whole."""
     if not 0 < num_gpus < 1:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")  # Ray sets it to what an actor was given

@@ -1,9 +1,8 @@
 """Options in pairs: yes and no of several questions about one prompt, each answered by the likelier of the two.
 
-The answer is one yes or no after the other. Where the questions are taken to be independent, each set of answers is an
-option whose score is the sum of its parts: the likeliest set is the one that is chosen, the next one differs in the
-least sure question, and all that is said of a choice among options (``completions.compute_pair_sureness``) follows
-from the pairs.
+The answer joins the yes or no of all questions. With the questions taken as independent, each set of answers counts as
+an option whose score is the sum of its parts. The chosen set is then the likeliest, the second likeliest differs in the
+least sure question, and the sureness of the choice (``completions.compute_pair_sureness``) follows from the pairs.
 """
 
 from collections.abc import Sequence
@@ -19,13 +18,13 @@ class PairedChoice(NamedTuple):
     """The answers to the questions of a request."""
 
     places: list[int]
-    """The place of each chosen option."""
+    """Index of each chosen option."""
     logprobs: list[float]
-    """The natural-log probability of each chosen option among the two of its pair, as the model says."""
+    """Natural-log probability of each chosen option among the two of its pair, without baselines."""
 
 
 def choose_in_pairs(scores: Sequence[float], baselines: Sequence[float] | None = None) -> PairedChoice:
-    """Return the likelier option of each pair, less its baseline where there are any; of equal ones the second, no."""
+    """Return the option of each pair with the larger score, minus baselines if given; the second, no, if equal."""
     is_no_L = compute_pair_gaps(subtract_baselines(scores, baselines)) <= 0
     gap_L = compute_pair_gaps(scores)
     places_L = 2 * np.arange(len(gap_L)) + is_no_L
@@ -33,7 +32,7 @@ def choose_in_pairs(scores: Sequence[float], baselines: Sequence[float] | None =
 
 
 def join_chosen_tokens(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
-    """Return the tokens of all chosen options, given those of each option."""
+    """Return the concatenated tokens of the chosen options, given the tokens of each option."""
     return [token for place in choose_in_pairs(scores, request.baselines).places for token in options[place]]
 
 
@@ -42,13 +41,13 @@ def make_answered_row(
 ) -> AnsweredRow:
     """Return a row with its answer.
 
-    The log-probabilities of the answer's tokens are those of its yes and no: a number a question.
+    Its token log-probabilities have one number per question: that of the chosen yes or no.
 
     Args:
-        request: the row's.
-        scores: the log-probabilities of its options.
-        num_prompt_tokens: of its prompt.
-        lengths: the tokens of each option.
+        request: request of the row.
+        scores: log-probabilities of its options.
+        num_prompt_tokens: number of tokens of its prompt.
+        lengths: number of tokens of each option.
     """
     choice, options = choose_in_pairs(scores, request.baselines), request.options or ()
     return AnsweredRow(

@@ -1,4 +1,4 @@
-"""The pass of ``logit_numbers`` as a Triton kernel, a program for each row."""
+"""The pass of ``logit_numbers`` as a Triton kernel, with one program per row."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ BLOCK = 4096
 
 
 def compute_numbers_by_kernel(logits_BV: torch.Tensor, token_B: torch.Tensor) -> torch.Tensor:
-    """Return ``logsumexp``, log-probability of the token, margin and negative entropy, float32 [B, 4]."""
+    """Return each row's ``logsumexp``, log-probability of its token, margin and negative entropy, float32 [B, 4]."""
     logits_BV = logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous()
     number_B4 = torch.empty((len(logits_BV), 4), dtype=torch.float32, device=logits_BV.device)
     if len(logits_BV):

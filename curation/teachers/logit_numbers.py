@@ -1,16 +1,16 @@
-"""Numbers of a step's logits in one pass: ``logsumexp``, a token's log-probability, margin and negative entropy.
+"""One pass over a step's logits for their ``logsumexp``, a token's log-probability, margin and negative entropy.
 
 The pass keeps running values over the vocabulary ("Online normalizer calculation for softmax", Milakov and Gimelshein
-2018), so that the logits are read once and no float32 copy of all of them is made.
+2018), to read the logits once and without a float32 copy of all of them.
 """
 
 import torch
 
 
 def compute_sureness(logits_BV: torch.Tensor, whole_B: torch.Tensor) -> torch.Tensor:
-    """Return gap between the two largest log-probabilities, and minus the entropy, of each row, float32 [B, 2].
+    """Return each row's gap between the two largest log-probabilities, and negative entropy, float32 [B, 2].
 
-    ``whole_B`` are the rows' ``logsumexp``, and the logits float32. A logit of -inf has no part in the entropy.
+    The logits are float32, and ``whole_B`` is their ``logsumexp``. A logit of -inf adds nothing to the entropy.
     """
     best_B2 = logits_BV.topk(2, dim=-1).values
     parts_BV = (logits_BV - whole_B[:, None]).exp_().mul_(logits_BV)  # a probability of 0 times -inf is not a number
@@ -18,7 +18,7 @@ def compute_sureness(logits_BV: torch.Tensor, whole_B: torch.Tensor) -> torch.Te
 
 
 TILE = 2**20
-"""Logits taken at once on CPUs (4 MiB in float32)."""
+"""Number of logits per tile on CPUs (4 MiB in float32)."""
 
 
 def compute_token_numbers(
@@ -26,9 +26,9 @@ def compute_token_numbers(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ``logsumexp`` of each row and the numbers of its token, float32 [B] and [B, 3], in nats.
 
-    The numbers are the token's log-probability, the gap between the two largest log-probabilities, and minus the
-    entropy; without ``sure`` the last two may be 0. A logit of -inf has no part in the entropy. Nothing waits for the
-    device.
+    The numbers are the token's log-probability, the gap between the two largest log-probabilities, and the negative
+    entropy; without ``sure`` the last two may be 0. A logit of -inf adds nothing to the entropy. The host does not wait
+    for the device.
     """
     if logits_BV.is_cuda:
         from curation.teachers.logit_kernel import compute_numbers_by_kernel  # Triton is there with CUDA alone
@@ -47,7 +47,7 @@ def compute_token_numbers(
 
 
 def _compute_by_tiles(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ``logsumexp`` of rows, and their margins and negative entropies, [B] and [B, 2]."""
+    """Return the rows' ``logsumexp`` [B], and their margins and negative entropies [B, 2]."""
     lowest = torch.finfo(torch.float32).min  # as the maximum of nothing: differences to -inf would not be numbers
     top_B = logits_BV.new_full((len(logits_BV),), lowest, dtype=torch.float32)
     mass_B, moment_B = torch.zeros_like(top_B), torch.zeros_like(top_B)

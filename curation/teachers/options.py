@@ -1,13 +1,13 @@
 """Options scored and chosen by a causal LM (paper, App. "Evaluation Details", world knowledge).
 
-An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token; the
-likeliest option is chosen, the first of equal ones; where an option came with the row, it is the answer instead. The
-prompt is fed once: its last token's logits give the probability of each option's first token. The other probabilities
-come from the inner nodes of the options' trie (``trie``): they are fed after the prompt once each, as branches of one
-pass (``Forward.branch``). A model that cannot take branches is fed each path of inner nodes after a copy of the
-prompt's keys and values. Where logits are the head's linear product alone, such a pass keeps what the head reads, and
-``Forward.logprobs`` goes on from there; elsewhere it keeps the logits. In the end only those options are fed whose
-states are asked for: mostly the chosen one.
+An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token. The answer
+is the likeliest option, the first one of equals, or the option that came with the row. The prompt is fed once: its last
+token's logits give the probability of each option's first token. The other probabilities come from the inner nodes of
+the options' trie (``trie``), which are fed after the prompt once each, as branches of one pass (``Forward.branch``). A
+model that cannot take branches is fed each path of inner nodes after a copy of the prompt's keys and values. If logits
+are exactly the head's linear product, a pass keeps the head's input, and ``Forward.logprobs`` computes the
+log-probabilities; otherwise it keeps the logits. Last, the options whose states are requested are fed, usually just the
+chosen one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,20 +35,20 @@ from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
-"""Logits of one pass over options (0.5 GiB in float32), or numbers of its mask; what is longer is fed in pieces."""
+"""Maximum number of logits (0.5 GiB in float32), or of mask entries, per pass; longer inputs are fed in pieces."""
 
 Nodes = list[tuple[int, int]]
-"""Nodes of a batch: the row's place, and the node of its trie."""
+"""Nodes of a batch: index of the row, and node of its trie."""
 
 Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Log-probabilities [C] of tokens [C], each after the node, of K, that the first argument [C] tells."""
+"""Function of indices [C] into K nodes and tokens [C] that returns each token's log-probability [C] after its node."""
 
 
 class _Option(NamedTuple):
-    """An option whose states are asked for."""
+    """An option whose states are requested."""
 
     place: int
-    """Place of its row in the batch."""
+    """Index of the option's row in the batch."""
     rank: int
     tokens: list[int]
 
@@ -62,8 +62,8 @@ def score_options(
     Args:
         forward: the model.
         rows: the requests; their prompts and tries fit one batch.
-        config: the states to keep, and ``batch_tokens``, which bounds the copies of prompts with an option each, too.
-        normalise: choose by the mean of an option's log-probabilities, not by their sum.
+        config: the states to keep, and ``batch_tokens``, which also limits the copies of prompts with an option each.
+        normalise: choose by the mean of an option's log-probabilities instead of their sum.
     """
     prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], find_layers(config.states))
     tries = [row.trie for row in rows]
@@ -114,7 +114,7 @@ def score_options(
 
 
 def _compute_logprobs(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
-    """Return log-probabilities [C] of tokens by the logits at ``k_C``."""
+    """Return log-probabilities [C] of tokens, given the logits at the indices ``k_C``."""
     return logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
 
 
@@ -133,7 +133,7 @@ def _take(logprobs: list[list[float]], tries: Sequence[Trie], scorer: Scorer, no
 def _iter_branches(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
 ) -> Iterator[tuple[Scorer, Nodes]]:
-    """Yield scorers after all inner nodes, which are fed as branches of one pass."""
+    """Feed all inner nodes as branches of one pass; yield scorers with their nodes."""
     places = [place for place, trie in enumerate(tries) if trie.inner]
     grown = prefix.select(forward.tensor(places)) if len(places) < len(tries) else prefix.fork()
     grown.layers = (LAST,)  # what the head reads
@@ -163,7 +163,7 @@ def _iter_branches(
 def _iter_paths(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
 ) -> Iterator[tuple[Scorer, Nodes]]:
-    """Yield scorers after all inner nodes, by paths after copies of the prompts that together hold each node."""
+    """Feed paths that together hold all inner nodes after copies of the prompts; yield scorers with their nodes."""
     to_feed = []  # the row's place, the nodes of the path, and how many of them others have given already
     for place, trie in enumerate(tries):
         given: set[int] = set()
@@ -192,7 +192,7 @@ def _iter_paths(
 
 
 def _make_scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) -> Scorer:
-    """Return a scorer of tokens after K tokens of a pass, given the row and place [K, 2] of each."""
+    """Return a scorer of tokens after K tokens of a pass, given row and position [K, 2] of each of the K."""
     b_K, t_K = forward.tensor(taken).T
     if forward.head_is_linear:
         return partial(forward.logprobs, passed.hidden_BTD[b_K, t_K])
@@ -206,9 +206,9 @@ def _compute_states(
     config: AskConfig,
     prompt_BD: torch.Tensor,
 ) -> dict[tuple[str, int], np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-    """Return the states asked for, by position and rank of the option, layers side by side; zeros without an option.
+    """Return the requested states, by position and rank of the option, with concatenated layers.
 
-    ``answers`` are the tokens of each row's options by their likelihood.
+    ``answers`` has the tokens of each row's options by likelihood; a rank without an option has zeros as its state.
     """
     asked = dict.fromkeys((state.position, state.rank) for state in map(parse, config.states))
     found = {place: torch.zeros_like(prompt_BD, dtype=torch.float32) for place in asked if place[0] != "prompt_last"}
@@ -231,7 +231,7 @@ def _compute_states(
 
 
 def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[str, torch.Tensor]:
-    """Feed options after their prompts: their states by position, float32 [B, D]."""
+    """Feed options after their prompts, and return their states by position, float32 [B, D]."""
     width = max(len(option.tokens) for option in options)
     ids_BT = forward.tensor([option.tokens + [forward.pad] * (width - len(option.tokens)) for option in options])
     length_B1 = forward.tensor([[len(option.tokens)] for option in options])
@@ -242,7 +242,7 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[
 
 
 def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the states of answers by position, float32 [B, D], of those at their tokens, padded on the right."""
+    """Return the states of answers by position, float32 [B, D], given those at their tokens, padded on the right."""
     hidden_BTD = hidden_BTD.float()
     is_own_BT = torch.arange(hidden_BTD.shape[1], device=length_B1.device) < length_B1
     own_BTD = hidden_BTD.where(is_own_BT[..., None], 0.0)
@@ -257,9 +257,9 @@ def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -
 def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> pa.RecordBatch:
     """Return a batch of ``make_completions_schema`` for requests with an ``answer``; prompts and answers fit one batch.
 
-    The answers came with the rows, and are fed once after their prompts, teacher-forced. They get what an answer of the
-    model's own gets: log-probabilities, margins and entropies of their tokens, by the distribution before each, and
-    hidden states. No end token is read.
+    The answers came with the rows, and are fed once after their prompts, teacher-forced. Like the model's own answers
+    they get log-probabilities, margins and entropies, by the distribution before each token, and hidden states. No end
+    token is read.
     """
     answers = [row.answer or [] for row in rows]
     lengths, width = [len(answer) for answer in answers], max(map(len, answers))
@@ -310,7 +310,7 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
 
 
 def _compute_numbers(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
-    """Log-probability of each token, and margin and negative entropy of the distribution before it, [B, T, 3]."""
+    """Return log-probability of each token, and margin and negative entropy of its distribution, [B, T, 3]."""
     logits_NV = logits_BTV.flatten(0, 1)
     whole_N = logits_NV.logsumexp(dim=-1)
     logprob_N = logits_NV.gather(1, ids_BT.reshape(-1, 1))[:, 0] - whole_N

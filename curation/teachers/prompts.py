@@ -1,4 +1,4 @@
-"""Requests as tokens: the chat template, the boundary between prompt and option, and what a model cannot take."""
+"""Tokenisation of requests: chat template, boundary between prompt and option, and checks against model limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_KNOWN = 2**16
-"""Options whose tokens are remembered."""
+"""Maximum number of options whose tokens are cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +25,17 @@ class TokenisedRequest:
     prompt: list[int]
     options: list[list[int]] | None
     answer: list[int] | None = None
-    """The answer that came with the row and is read, where it is no option."""
+    """Tokens of the answer that came with the row and is read, unless it is an option."""
     choice: int | None = None
-    """The place of the option that came with the row and is read; ``None``: the likeliest one is the answer."""
+    """Index of the option that came with the row and is read; if ``None``, the likeliest option is the answer."""
 
     @cached_property
     def trie(self) -> Trie:
-        """The options' trie."""
+        """Trie of the options' tokens."""
         return Trie(self.options or ())
 
     def room(self, max_tokens: int) -> int:
-        """Return tokens that the answer may have, where a free one has at most ``max_tokens``."""
+        """Return the maximum number of tokens of the answer, which is ``max_tokens`` for a generated one."""
         if self.answer is not None:
             return len(self.answer)
         if self.options is None:
@@ -45,9 +45,9 @@ class TokenisedRequest:
         return max(map(len, self.options))
 
     def problem(self, max_positions: int | None, max_tokens: int) -> str | None:
-        """Return why a model of so many positions cannot take it, as the error of its row; None: it can.
+        """Return why a model with ``max_positions`` cannot take the request, as the error of its row, or None.
 
-        ``max_tokens`` is the room for an answer that is generated.
+        ``max_tokens`` is the maximum length of a generated answer.
         """
         if self.options is not None:
             lengths = [len(tokens) for tokens in self.options]
@@ -64,10 +64,10 @@ class TokenisedRequest:
 
 
 class OptionTokens:
-    """The tokens of options, remembered by what the prompt ends with and the option's text.
+    """A cache of options' tokens, with the prompt's last line and the option's text as key.
 
-    Rows share options (letters, the moves of a board), and to tokenise a text of prompt and option for each of them
-    takes longer than a small model's answer. What stands before the prompt's last line is taken to have no influence:
+    Rows share options (letters, the moves of a board), and tokenising prompt and option together for each of them takes
+    longer than a small model's answer. Lines before the prompt's last one are assumed to have no influence, since
     tokenizers do not merge across the end of a line.
     """
 
@@ -112,9 +112,9 @@ def tokenise(
     """Return the requests as tokens.
 
     With ``chat_template`` a prompt is one user turn (``models.as_user_turns``). An option's tokens are those that the
-    text of prompt and option has beyond the prompt's own tokens; where the two merge at the boundary, the option is
-    tokenised by itself. ``known`` remembers them between calls. ``reads_given``: the answer is the completion that came
-    with the row, one of its options or, like an option, a text after the prompt.
+    text of prompt and option has beyond the prompt's own tokens; if the two merge at the boundary, the option is
+    tokenised alone. ``known`` caches them between calls. With ``reads_given`` the answer is the completion that came
+    with the row: one of its options, or else a text after the prompt, tokenised like an option.
     """
     prompts = [request.prompt for request in requests]
     if chat_template:
@@ -141,7 +141,7 @@ def tokenise(
 
 
 def _find_choice(request: Request) -> int | None:
-    """Return the place of the completion that came with the row among its options; ``None`` if it is none of them."""
+    """Return the index among the options of the completion that came with the row, or ``None`` if it is no option."""
     if request.options is None or request.stepwise or request.given not in request.options:
         return None
     return request.options.index(request.given)

@@ -1,7 +1,7 @@
-"""Reward models: one number for a prompt and an answer (paper, App. "Baseline Details").
+"""Reward models, which give one number for a prompt and an answer (paper, App. "Baseline Details").
 
-Sequence-classification heads as in Skywork-Reward-V2, and heads of the model's own code as in ArmoRM (the output's
-``score``) and Qwen2.5-Math-RM (the output's first field). A verifier that judges in words is a signal instead
+They have a sequence-classification head as in Skywork-Reward-V2, or a head of the model's own code as in ArmoRM (the
+output's ``score``) and Qwen2.5-Math-RM (the output's first field). A verifier that judges in words is a signal instead
 (``curation.signals.verifier``).
 """
 
@@ -24,12 +24,12 @@ class RewardModel:
 
     Args:
         ref: the model.
-        device: where it runs.
-        dtype: of its weights and of its arithmetic.
-        batch_tokens: tokens, padding among them, of one forward batch.
+        device: device to run the model on.
+        dtype: type of its weights and of its arithmetic.
+        batch_tokens: maximum number of tokens of one forward batch, padding included.
 
     Raises:
-        ModelError: a model that does not load, has no trained reward head, or brings code that is not allowed.
+        ModelError: the model does not load, has no trained reward head, or brings code that is not allowed.
     """
 
     def __init__(self, ref: ModelRef, *, device: str = "cpu", dtype: str = "float32", batch_tokens: int = 8192) -> None:
@@ -42,10 +42,10 @@ class RewardModel:
         self._max_positions = getattr(shape, "max_position_embeddings", None)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Float32s:
-        """Return the rewards of (prompt, completion) pairs, float32 [N]; NaN for one of no tokens or too many.
+        """Return the rewards of (prompt, completion) pairs, float32 [N]; NaN for a pair with no tokens or too many.
 
         Raises:
-            ModelError: the model gives more than one number a row.
+            ModelError: the model does not return one number per row.
         """
         reward_N = np.full(len(pairs), np.nan, dtype=np.float32)
         texts = [self._format_text(prompt, completion) for prompt, completion in pairs]
@@ -75,7 +75,7 @@ class RewardModel:
         return reward_N
 
     def _format_text(self, prompt: str, completion: str) -> str:
-        """Return one user and one assistant turn where the tokenizer has a chat template, else plain concatenation."""
+        """Return one user and one assistant turn if the tokenizer has a chat template, else prompt plus completion."""
         if self._tokenizer.chat_template is None:
             return prompt + completion
         turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion.strip()}]

@@ -1,4 +1,4 @@
-"""A teacher that follows a script: no weights, any speed, faults on demand (tests, dry runs, the engine's own cost)."""
+"""A scripted teacher without weights, of any speed, with faults on demand (for tests, dry runs and engine timings)."""
 
 import heapq
 import math
@@ -37,14 +37,14 @@ _BATCH_ROWS = 256
 _SLOW_BATCH_ROWS = 8
 
 OTHER_WORDS = 1_000
-"""Words of the vocabulary beside the one that an answer goes on with."""
+"""Number of other words in the vocabulary at each step of an answer."""
 
 
 class ScriptedTeacher(BaseTeacher):
-    """Completions or options chosen by a hash of the row id, states on a line through it, ``ScriptedConfig``'s faults.
+    """A teacher that chooses completions, options and states by a hash of the row id, with ``ScriptedConfig``'s faults.
 
-    Words count as tokens. Each has the row's own log-probability, and ``OTHER_WORDS`` others share the rest evenly; of
-    options the chosen one has that log-probability, and each other one a score that is 1 less.
+    Words count as tokens. Each has the row's own log-probability, and ``OTHER_WORDS`` others share the rest evenly.
+    Among options the chosen one has that log-probability, and each other one a score that is 1 less.
     """
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
@@ -54,7 +54,7 @@ class ScriptedTeacher(BaseTeacher):
         self._poison, self._failing = frozenset(self._script.poison_rows), frozenset(self._script.error_rows)
         self.state_size = self.width(config)
         self._free, self._lock = [0.0] * (self._script.slots or 0), threading.Lock()
-        """When each place is free, a heap."""
+        """Heap of the times at which the slots become free."""
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
     @staticmethod
@@ -64,7 +64,7 @@ class ScriptedTeacher(BaseTeacher):
 
     @staticmethod
     def width(config: AskConfig) -> int:
-        """Return numbers of a hidden state."""
+        """Return the width of a hidden state."""
         return config.scripted.state_size
 
     def label(
@@ -105,11 +105,11 @@ class ScriptedTeacher(BaseTeacher):
 
     @property
     def slots(self) -> int | None:
-        """Rows that are answered side by side."""
+        """Number of rows that are answered concurrently."""
         return self._script.slots
 
     def _iter_ended(self, requests: list[Request]) -> Iterator[Request]:
-        """Yield each request when its answer ends; all calls share the places."""
+        """Yield each request when its answer ends; all calls share the slots."""
         ends = []
         with self._lock:
             for _ in requests:
@@ -129,7 +129,7 @@ class ScriptedTeacher(BaseTeacher):
             time.sleep(seconds)
 
     def _make_prompt_batch(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
-        """Return the batch for a gate: the states that :meth:`_complete` gives."""
+        """Return the batch that a gate reads, with the same states as :meth:`_complete` gives."""
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         places = {name: np.float32(self._config.states.index(name)) for name in names}
@@ -154,7 +154,7 @@ class ScriptedTeacher(BaseTeacher):
         )
 
     def _make_answered_row(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
-        """Return the row with the text that ``number`` draws, each of whose words has the log-probability ``mean``."""
+        """Return the row with the text that ``number`` chooses; each of its words has the log-probability ``mean``."""
         if request.in_pairs:
             return self._make_paired_row(request, number, mean)
         texts = self._script.completions if request.options is None else request.options
@@ -178,7 +178,7 @@ class ScriptedTeacher(BaseTeacher):
         )
 
     def _make_paired_row(self, request: Request, number: int, mean: float) -> AnsweredRow:
-        """Return the row whose answers ``number`` draws, a bit a question, each likelier by 1 to 2 than the other."""
+        """Return the row whose answers are the bits of ``number``, each likelier by 1 to 2 than the other one."""
         options, gap = request.options or (), 1 + math.exp(mean)
         yes = [(number >> question % 64) & 1 for question in range(len(options) // 2)]
         scores = [mean - gap * (place % 2 == yes[place // 2]) for place in range(len(options))]
@@ -211,7 +211,7 @@ class ScriptedTeacher(BaseTeacher):
 
 
 def _choose_option(request: Request, choice: int) -> int:
-    """Return the option chosen if that at ``choice`` is likelier by 1 than each other one, less the baselines."""
+    """Return the index of the chosen option if that at ``choice`` is likelier by 1, before baselines are subtracted."""
     if request.baselines is None or request.is_drawn:
         return choice
     return rank_options(
@@ -222,7 +222,7 @@ def _choose_option(request: Request, choice: int) -> int:
 def _compute_scores(
     request: Request, choice: int, mean: float, num_words: int, *, normalise: bool
 ) -> tuple[list[float] | None, list[float] | None]:
-    """Return log-probabilities of a request's options, and the scores by which that at ``choice`` is chosen."""
+    """Return log-probabilities of a request's options, and the scores by which the one at ``choice`` is chosen."""
     if request.options is None or request.is_drawn:
         return None, None
     others = [float(place != choice) for place in range(len(request.options))]
@@ -234,7 +234,7 @@ def _compute_scores(
 
 
 def _compute_sureness(logprob: float) -> tuple[float, float]:
-    """Margin and negative entropy where a word has this log-probability and ``OTHER_WORDS`` others share the rest."""
+    """Return margin and negative entropy if one word has ``logprob`` and ``OTHER_WORDS`` others share the rest."""
     rest = max(-math.expm1(logprob), 1e-6)
     other = math.log(rest / OTHER_WORDS)
     return max(logprob - other, 0.0), (1 - rest) * logprob + rest * other

@@ -1,7 +1,7 @@
-"""The transformers teacher: any causal LM, in batches of like length, on one key-value cache.
+"""The transformers teacher: any causal LM, in batches of similar length, on one key-value cache.
 
 Completions, log-probabilities and hidden states come from one pass: ``forward`` feeds the model, ``decoding`` draws
-answers, ``options`` scores given ones, ``reading`` reads those that came with the rows.
+answers, ``options`` scores options and reads answers that came with the rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,7 +43,7 @@ class TransformersTeacher(BaseTeacher):
 
     @staticmethod
     def engine_key(config: AskConfig) -> Json:
-        """Return the weights' type and where they are."""
+        """Return the type of the weights, and whether they are on a GPU."""
         return {"dtype": config.dtype, "gpu": bool(config.actors.num_gpus)}
 
     def _ask(self, config: AskConfig) -> None:
@@ -61,9 +61,9 @@ class TransformersTeacher(BaseTeacher):
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield answers to decode or read first, then options to score, longest first, in batches of ``batch_tokens``.
+        """Yield decoded answers, then read ones, then scored options, longest first, in batches of ``batch_tokens``.
 
-        Rows that a gate passes go on from the keys and values of their prompts.
+        A row that a gate passes continues from the keys and values of its prompt.
         """
         config = self._config if states else self._stateless
         errors: dict[int, str] = {}

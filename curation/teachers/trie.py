@@ -1,4 +1,4 @@
-"""The options of a row as a trie of tokens: what several options begin with stands there once."""
+"""A trie of the tokens of a row's options, which shares the common beginnings of options."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from curation.teachers.device_copy import send_arrays
 
 
 class Trie:
-    """Nodes are numbered from the root, 0, which stands for the prompt's last token; parents before children.
+    """A trie whose nodes are numbered from the root, 0 (the prompt's last token), with parents before children.
 
     Args:
         options: tokens of each option, at least one each.
@@ -16,9 +16,9 @@ class Trie:
     def __init__(self, options: Sequence[Sequence[int]]) -> None:
         self.tokens, self.parents, self.depths = [-1], [-1], [0]
         self.children: list[dict[int, int]] = [{}]
-        """Of each node: the child of a token."""
+        """Children of each node, by token."""
         self.ends: list[int] = []
-        """The last node of each option."""
+        """Last node of each option."""
         for option in options:
             node = 0
             for token in option:
@@ -32,10 +32,10 @@ class Trie:
                 node = child
             self.ends.append(node)
         self.inner = [node for node, children in enumerate(self.children) if node and children]
-        """Nodes but the root that have children: fed after the prompt, they give all other log-probabilities."""
+        """Nodes other than the root that have children; feeding them gives all log-probabilities beyond the root's."""
 
         self.complete = frozenset(self.ends)
-        """The nodes at which an option ends."""
+        """Nodes at which an option ends."""
 
     def path(self, node: int) -> list[int]:
         """Return the nodes from the root's child to ``node``."""
@@ -46,23 +46,23 @@ class Trie:
         return nodes[::-1]
 
     def along(self, values: Sequence[float]) -> list[list[float]]:
-        """Return the values of the nodes of each option, of a value for each node."""
+        """Return the values of each option's nodes, given a value for each node of the trie."""
         return [[values[node] for node in self.path(end)] for end in self.ends]
 
 
 class Walk:
-    """Where an answer stands that may only go on with tokens that lead to an option."""
+    """The path through the trie of an answer that may continue only with tokens that lead to an option."""
 
     def __init__(self, trie: Trie) -> None:
         self.trie, self.node = trie, 0
 
     def allowed(self, stop_ids: Iterable[int]) -> list[int]:
-        """Return the tokens that may be drawn: ``stop_ids`` too where an option ends."""
+        """Return the tokens that may be drawn next, including ``stop_ids`` where an option ends."""
         following = list(self.trie.children[self.node])
         return [*following, *stop_ids] if self.node in self.trie.complete else following
 
     def go(self, token: int) -> bool:
-        """Take a drawn token; whether the answer has it, as an end token it has not."""
+        """Follow a drawn token, and return whether it is part of the answer, which an end token is not."""
         child = self.trie.children[self.node].get(token)
         if child is not None:
             self.node = child
@@ -70,16 +70,16 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """Whether no option goes on."""
+        """Whether no option continues from the current node."""
         return not self.trie.children[self.node]
 
     def option_of(self, options: Sequence[str]) -> str:
-        """Return the one of the trie's options at whose end it stands; of those with the same tokens the first."""
+        """Return the option that ends at the current node, the first one if several have the same tokens."""
         return options[self.trie.ends.index(self.node)]
 
 
 def bar_others(logits_BV: "torch.Tensor", allowed: Mapping[int, Sequence[int]]) -> None:
-    """Make all other tokens than those in ``allowed``, which has some rows, impossible, in place."""
+    """Set the logits of all tokens but the ``allowed`` ones to -inf, in place, for the rows in ``allowed``."""
     pairs = [(place, token) for place, tokens in allowed.items() for token in tokens]
     places, tokens = zip(*pairs, strict=True)
     row_H, place_P, token_P = send_arrays([list(allowed), places, tokens], logits_BV.device)

@@ -1,10 +1,10 @@
 """The vLLM teacher: answers, log-probabilities and hidden states of one pass, under continuous batching.
 
-Requests enter the engine as others leave it, and rows are handed on as they end: no row waits for a batch. Answers are
-drawn by the engine; what their tokens cost and the states come from the tap (``vllm_tap``). Options of one token are
-one request, which may draw nothing else, and one for each further option whose state is asked for. Options of more are
-a request for each inner node of their trie, whose common beginning the prefix cache feeds once, and then one for each
-option whose state is asked for.
+Requests enter the engine as others leave it, and rows are yielded as they end, so that no row waits for a batch. The
+engine draws the answers; their log-probabilities and states come from the tap (``vllm_tap``). Options of one token take
+one request, which can draw nothing else, and one for each further option whose state is requested. Longer options take
+a request for each inner node of their trie, whose common beginning the prefix cache saves, and then one for each option
+whose state is requested.
 """
 
 import threading
@@ -43,16 +43,16 @@ from curation.teachers.vllm_rows import (
 from curation.teachers.vllm_tap import Collected
 
 BATCH_ROWS = 128
-"""Rows that leave the device together."""
+"""Number of rows that are copied from the device at once."""
 
 TOKENISE_ROWS = 64
 
 MAX_TRIES = 3
-"""Times that an answer is fed again for what the tap lost of it."""
+"""Maximum number of times that an answer is fed again because the tap lost its states."""
 
 
 class VllmTeacher(BaseTeacher):
-    """Any causal LM that vLLM runs; one engine, which several threads may ask at once."""
+    """A teacher for any causal LM that vLLM supports, with one engine that several threads may use at once."""
 
     def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
         if model is None:
@@ -70,7 +70,7 @@ class VllmTeacher(BaseTeacher):
 
     @staticmethod
     def engine_key(config: AskConfig) -> Json:
-        """Return the engine's arguments, and what its tap is to keep."""
+        """Return the engine's arguments, and the settings of what its tap keeps."""
         return {
             "dtype": config.dtype,
             "vllm": config.vllm.model_dump(mode="json"),
@@ -89,12 +89,12 @@ class VllmTeacher(BaseTeacher):
 
     @property
     def slots(self) -> int:
-        """The requests that the engine runs at once."""
+        """Maximum number of requests that the engine runs at once."""
         return self.engine.slots
 
     @property
     def facts(self) -> dict[str, float]:
-        """Facts of the engine, for the report: seconds of its start, tokens of its cache, requests that run at once."""
+        """Facts of the engine, for the report: duration of its start, size of its cache, slots, memory in use."""
         return self.engine.facts
 
     def label(
@@ -108,7 +108,7 @@ class VllmTeacher(BaseTeacher):
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them.
 
-        With a gate a prompt is a request of one token first, and the answer one that finds it in the prefix cache.
+        With a gate the prompt is fed alone first; the request for the answer then finds it in the prefix cache.
         """
         kept = self.config if states else self.config.model_copy(update=AskConfig.BARE)
         stream = _Stream(self, decoding, seed, kept, gate)
@@ -165,12 +165,12 @@ class _Stream:
                 yield from self._batches.of(rows)
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop all unfinished requests."""
         if self._held:
             self._engine.drop(list(self._held))
 
     def _iter_tokenised(self, requests: Iterable[Request]) -> Iterator[TokenisedRequest | pa.RecordBatch]:
-        """Yield requests to send, and batches of those that the model cannot take."""
+        """Yield tokenised requests to send, and batches of error rows for those that the model cannot take."""
         teacher, config = self._teacher, self._teacher.config
         stream = iter(requests)
         while some := list(islice(stream, TOKENISE_ROWS)):
@@ -223,7 +223,7 @@ class _Stream:
         self._send(row, row.parts[0], row.given.prompt, params)
 
     def _score(self, row: EngineRow, part: EngineRequest) -> None:
-        """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
+        """Feed an answer after its prompt; retries do not read the prefix cache."""
         params = make_fed_params(
             score_from=len(row.given.prompt),
             sureness=row.given.request.is_drawn,
@@ -236,7 +236,7 @@ class _Stream:
         self._num_sent += 1
 
     def _end(self, name: str, row: EngineRow, part: EngineRequest, output: Any) -> None:
-        """Take the engine's output of a part."""
+        """Set a part's tokens and its row's answer from the engine's output, and queue the part for collection."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
         if row.is_prompt or part.node is not None or part.tries or part.short or part is not row.parts[0]:
@@ -254,7 +254,7 @@ class _Stream:
             row.text = walk.option_of(row.given.request.options or ())
 
     def _cut(self, row: EngineRow, part: EngineRequest, tokens: list[int], *, by_token: bool) -> None:
-        """Text and tokens of an answer, without its stop token or string and the token beyond the cap."""
+        """Set text and tokens of an answer, without its stop token or string and the token beyond the cap."""
         limit = self._decoding.max_tokens
         by_token = by_token and tokens[-1] in self._teacher.stop_ids
         kept = tokens[:-1] if by_token else tokens[:limit]
@@ -270,7 +270,7 @@ class _Stream:
         return decode_tokens(self._teacher.tokenizer, tokens)
 
     def _collect(self) -> None:
-        """Take what the tap kept of the parts that ended; ask again for what it could not keep."""
+        """Collect the tap's data of the parts that ended, and feed again those whose states it could not keep."""
         ended, self._ended = self._ended, []
         asked = [(name, 0 if part.short or part.node is not None else len(part.tokens)) for name, _, part in ended]
         found = self._engine.collect(asked)
@@ -310,7 +310,7 @@ class _Stream:
                 self._done.append(row)
 
     def _pass_prompts(self, asked: list[tuple[int, EngineRow]], found: Collected) -> None:
-        """Ask for the answers of the prompts that the gate lets pass."""
+        """Send requests for the answers of the prompts that the gate passes, and drop the other rows."""
         if not asked or self._gate is None:
             return
         wide_ND = np.stack([found.states["prompt_last"][place] for place, _ in asked])
@@ -325,7 +325,7 @@ class _Stream:
                 self._done.append(row)
 
     def _feed_ranked(self, row: EngineRow, scoring: Scoring) -> None:
-        """Feed the chosen option, or the chosen ones of all pairs, and others whose states are asked for."""
+        """Feed the chosen option and others whose states are requested, or the joined options chosen in pairs."""
         if row.given.request.in_pairs:
             scores = scoring.scores(normalise=False)
             tokens = in_pairs.join_chosen_tokens(row.given.request, row.given.options or [], scores)
@@ -346,7 +346,7 @@ class _Stream:
         self._feed(row)
 
     def _feed(self, row: EngineRow) -> None:
-        """Feed the parts of a row whose options are scored; without states there is nothing to feed."""
+        """Feed the parts of a row whose options are scored; without states the row is done."""
         if not self._states:
             self._done.append(row)
             return
@@ -355,7 +355,7 @@ class _Stream:
             self._score(row, part)
 
     def _feed_others(self, row: EngineRow, letters: list[float]) -> None:
-        """Feed the options of one token whose states are asked for beside that of the drawn one."""
+        """Feed the options of one token, other than the drawn one, whose states are requested."""
         order = [row.choice, *(place for place in rank_options(letters) if place != row.choice)]
         for rank in find_ranks(self._states):
             if rank <= len(order):
@@ -365,7 +365,7 @@ class _Stream:
                 self._score(row, part)
 
     def _complete(self, part: EngineRequest, last_D: Array) -> None:
-        """Add the state of the answer's last token, which was fed by itself."""
+        """Add the state of the answer's last token, which a further request computed."""
         for place, position in enumerate(self._positions):
             if position == "output_last" or (position == "output_first" and len(part.tokens) == 1):
                 part.states[place] = last_D
@@ -374,6 +374,6 @@ class _Stream:
 
 
 def _is_drawn_at_once(given: TokenisedRequest) -> bool:
-    """Return whether the engine's own draw of a token chooses the option."""
+    """Return whether the engine chooses the option by drawing one token."""
     one_token = all(len(tokens) == 1 for tokens in given.options or ())
     return one_token and given.request.baselines is None and not given.request.in_pairs

@@ -1,7 +1,7 @@
-"""Which backend ``teacher.backend: auto`` stands for, and why: vLLM where a probe finds that it can run the model.
+"""The choice of a backend for ``teacher.backend: auto``: vLLM if a probe finds that it can run the model.
 
-The probe is a process of its own, since importing vLLM proves little (its CUDA build imports without a GPU) and leaves
-much behind. Run it where the teacher is to run: a driver without a GPU says nothing about its workers.
+The probe is a separate process, since importing vLLM proves little (its CUDA build imports without a GPU) and has
+lasting side effects. Run it where the teacher will run: a driver without a GPU says nothing about its workers.
 """
 
 import json
@@ -18,11 +18,11 @@ from curation.models.loading import is_installed
 from curation.refs import ModelRef
 
 PROBE_SECONDS = 600
-"""Time limit of a probe, which on a GPU includes the start of a small engine."""
+"""Time limit of a probe in seconds; on a GPU the probe starts a small engine."""
 
 
 class BackendChoice(NamedTuple):
-    """A backend of ``BACKENDS``, and the reason for it in words."""
+    """A backend of ``BACKENDS``, with the reason for choosing it."""
 
     backend: str
     reason: str
@@ -32,7 +32,7 @@ def choose_backend(config: AskConfig, model: ModelRef | None) -> BackendChoice:
     """Return the backend that ``config`` stands for on this machine.
 
     Raises:
-        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
+        ConfigError: the probe refused an engine argument of ``teacher.vllm`` or the model.
     """
     if config.backend != "auto":
         return BackendChoice(config.backend, "teacher.backend names it")
@@ -56,11 +56,11 @@ def probe(
     layers: bool = False,
     starts: bool | None = None,
 ) -> dict[str, str]:
-    """Return the findings of a fresh process: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
+    """Return the finding of a fresh process: ``runs`` with a description, or ``lacks`` or ``refused`` with a reason.
 
-    Without a model it says whether vLLM runs at all; ``layers``: states of other layers than the last are wanted. With
-    ``starts`` (unset: on a GPU) an engine with one layer of the model, of random weights, has to give a token: whether
-    drivers and kernels work shows in nothing less.
+    Without a model the finding is whether vLLM runs at all. ``layers`` is whether states of other layers than the last
+    are requested. With ``starts`` (by default on GPUs) an engine with one layer of the model and random weights has to
+    draw a token, since no lesser test shows whether drivers and kernels work.
     """
     return _probe(json.dumps(engine, sort_keys=True), model, gpus, layers, gpus if starts is None else starts)
 

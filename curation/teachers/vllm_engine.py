@@ -1,9 +1,9 @@
-"""vLLM's engine inside this process: started from checked arguments, stepped, watched, read by the tap.
+"""vLLM's engine inside this process: started from checked arguments, stepped, and watched for hangs.
 
-It shares the process with the teacher, so that a step costs no message and states need no second copy (tensor-parallel
-workers beyond the first are processes of its own). Several threads may use one engine: whoever waits for answers asks
-for a step, which serves all, and those who wait at once share it. One thread does all of the engine's work: OpenMP
-gives each thread that computes a team of its own, and two teams would wait busily for each other's cores.
+The engine shares the process with the teacher, so that a step costs no message and states need no second copy
+(tensor-parallel workers beyond the first are other processes). Several threads may use one engine: a thread that waits
+for answers asks for a step, and threads that wait at once share it. One thread does all of the engine's work: OpenMP
+gives each computing thread its own team, and two teams would wait busily for each other's cores.
 """
 
 import contextlib
@@ -44,22 +44,22 @@ REFUSED = {
     "distributed_executor_backend": "the ranks of a tensor-parallel group are processes of the actor, with its GPUs",
 }
 FORMATS = ("safetensors", "fastsafetensors", "runai_streamer", "instanttensor", "dummy")
-"""Values of ``load_format`` with which no pickle is opened."""
+"""Values of ``load_format`` that never open a pickle."""
 LOG_LINES = 12
 
 Inbox = deque[tuple[str, Any, Any]]
-"""Where the outputs of one asker's requests go."""
+"""Queue of the outputs of one caller's requests, as (name, tag, output)."""
 
 
 class EngineLostError(CurationError):
-    """The engine failed in a step and cannot go on; what is under way is to be asked again in a new process."""
+    """An error for an engine that failed in a step and cannot go on; ask for the open requests in a new process."""
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
-    """Refuse engine arguments that vLLM does not know, or that cannot go with the teacher.
+    """Check that vLLM knows all engine arguments, and that the teacher can use them.
 
     Raises:
-        ConfigError: names the argument, and the nearest one that there is.
+        ConfigError: an argument is unknown (the message suggests the most similar one) or cannot be used.
     """
     if (trusted := given.get("trust_remote_code", False)) is not False:
         raise ConfigError(
@@ -88,7 +88,7 @@ def check_arguments(given: Mapping[str, object]) -> None:
 
 
 def _check_tap(model: ModelRef, lacks_layers: str | None, lacks: Sequence[str]) -> None:
-    """Refuse a model of which vLLM gives no states of other layers, and a vLLM that lacks what the tap reads."""
+    """Raise ModelError if vLLM's model cannot give the requested layers, or this vLLM lacks what the tap reads."""
     if lacks_layers:
         raise ModelError(
             f"model {model.base!r}: teacher.states names other layers than the last, which vLLM's {lacks_layers} "
@@ -104,16 +104,16 @@ def _check_tap(model: ModelRef, lacks_layers: str | None, lacks: Sequence[str]) 
 
 
 class Engine:
-    """One engine with the tap installed."""
+    """An engine of vLLM with the tap installed."""
 
     def __init__(self, config: AskConfig, model: ModelRef, *, max_positions: int | None, ring: int) -> None:
-        """Start it; ``max_positions`` are the tokens that the model takes, prompt and answer together.
+        """Start the engine; ``max_positions`` is the model's maximum number of tokens, prompt and answer together.
 
         Raises:
-            ConfigError: a wrong engine argument.
+            ConfigError: an engine argument is wrong.
             StartError: the engine does not start in this process (with the last lines that it logged).
-            ModelError: vLLM cannot run the model as asked, on whichever node, or this version of vLLM lacks what the
-                tap reads.
+            ModelError: vLLM cannot run the model with these settings on any node, or this version of vLLM lacks what
+                the tap reads.
         """
         set_environment()
         check_arguments(config.vllm.engine)
@@ -123,11 +123,11 @@ class Engine:
         self._inboxes: dict[str, tuple[Inbox, Any]] = {}
         self._names = map(str, itertools.count())
         self._ids: dict[str, str] = {}
-        """The engine's ids, by our names, of requests that the tap holds."""
+        """The engine's ids of the requests that the tap holds, by the names that :meth:`submit` returned."""
         self._step_began: float | None = None
         self._step_lock = threading.Lock()
         self._next_step: Future[None] | None = None
-        """The step that is under way, or the last one."""
+        """Current or last step."""
         is_refused = False
         try:
             turn = start_turn(list_shared_gpus(config.actors.num_gpus))
@@ -149,17 +149,17 @@ class Engine:
         scheduler = self._engine.vllm_config.scheduler_config
         cache = self._engine.vllm_config.cache_config
         self.max_positions = int(self._engine.vllm_config.model_config.max_model_len) - 1
-        """Tokens of the longest prompt and answer together that this engine takes, by its model and its memory."""
+        """Maximum number of tokens of prompt and answer together, limited by the model and by memory."""
         self.slots = int(scheduler.max_num_seqs)
-        """Requests that run at once."""
+        """Maximum number of requests that run at once."""
         self.limit = 2 * self.slots
-        """Requests to have under way: those that run and as many to follow them at once."""
+        """Number of unfinished requests to keep in the engine: those that run, and as many to follow them."""
         self.facts: dict[str, float] = {
             "start_seconds": time.monotonic() - began,
             "kv_cache_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
             "max_running": self.slots,
         }
-        """What the engine is, for the report."""
+        """Facts of the engine, for the report."""
         if torch.cuda.is_available():
             free, total = torch.cuda.mem_get_info()
             self.facts["device_bytes"] = total - free  # of all processes
@@ -167,13 +167,13 @@ class Engine:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests under way."""
+        """Number of unfinished requests."""
         return len(self._inboxes)
 
     def submit(self, tokens: list[int], params: object, inbox: Inbox, tag: object) -> str:
-        """Hand over a prompt, and return its name; once it ends, a step puts ``(name, tag, output)`` into ``inbox``.
+        """Submit a prompt and return its name; when it ends, a step appends ``(name, tag, output)`` to ``inbox``.
 
-        The output is vLLM's, or the error with which vLLM refused the prompt.
+        The output is vLLM's, or the error by which vLLM refused the prompt.
         """
         name = next(self._names)
         self._inboxes[name] = (inbox, tag)
@@ -188,7 +188,7 @@ class Engine:
             inbox.append((name, tag, error))
 
     def step(self) -> None:
-        """Wait for a step of the engine, which serves all requests; threads that wait at once wait for the same one.
+        """Run a step of the engine, which serves all requests; concurrent callers share one step.
 
         Raises:
             EngineLostError: the step failed (in an actor of Ray the process ends instead, so that Ray restarts it).
@@ -217,13 +217,13 @@ class Engine:
                 inbox.append((output.request_id, tag, output))
 
     def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
-        """Return, and remove from the tap, the data of finished requests, given by name and number of answer tokens."""
+        """Return the data of finished requests, given name and number of answer tokens, and remove it from the tap."""
         asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
         collected: Collected = self._call_workers("tap_collect", asked)[0]
         return collected
 
     def drop(self, names: Sequence[str]) -> None:
-        """End requests, finished or not, and forget what the tap kept of them."""
+        """Abort requests, finished or not, and free the tap's data of them."""
         self._run_in_thread(self._drop, names)
 
     def _drop(self, names: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ class Engine:
         self._engine.collective_rpc("tap_free", args=([self._ids.pop(name) for name in names if name in self._ids],))
 
     def num_held(self) -> int:
-        """Return requests that the tap holds."""
+        """Return the number of requests that the tap holds."""
         held: int = self._call_workers("tap_rows")[0]
         return held
 
@@ -242,7 +242,7 @@ class Engine:
         return "\n".join([line for line in lines if line.strip()][-LOG_LINES:])
 
     def close(self) -> None:
-        """Stop the engine and its workers; other engines of this process, which share vLLM's groups, end with it."""
+        """Stop the engine and its workers, and with them other engines of this process, which share vLLM's groups."""
         self._run_in_thread(self._engine.engine_core.shutdown)
         self._thread.shutdown()
         self._log.close()
@@ -252,7 +252,7 @@ class Engine:
         return results
 
     def _run_in_thread(self, work: Callable[..., Any], *args: object) -> Any:
-        """Wait for what ``work`` returns in the engine's thread."""
+        """Run ``work`` in the engine's thread and return its result."""
         return self._thread.submit(work, *args).result()
 
     def _make_lost_error(self, reason: str) -> EngineLostError:
@@ -263,7 +263,7 @@ class Engine:
         return EngineLostError(reason)
 
     def _watch(self, seconds: float) -> None:
-        """End the process when a step hangs: what hangs is compiled code, which no exception reaches."""
+        """End the process when a step takes longer than ``seconds``: no exception stops compiled code that hangs."""
         while True:
             time.sleep(min(1.0, seconds / 4))
             began = self._step_began
@@ -276,7 +276,7 @@ class Engine:
 
 
 def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
-    """Return tokens that end an answer: the tokenizer's and those of the model's generation settings."""
+    """Return the tokens that end an answer: those of the tokenizer and of the model's generation settings."""
     try:
         settings = from_pretrained(transformers.GenerationConfig, model)
     except OSError:
@@ -288,7 +288,7 @@ def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) 
 
 
 def _make_settings(config: AskConfig, weights: ModelRef, max_positions: int | None, ring: int) -> Any:
-    """Return the configuration that vLLM makes of the arguments."""
+    """Return vLLM's configuration for the engine's arguments."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
@@ -324,7 +324,7 @@ def _start_engine(settings: object) -> Any:
 
 @contextlib.contextmanager
 def _log_to(file: int) -> Iterator[None]:
-    """Send what this process and the children that it starts write to the terminal to an open file."""
+    """Redirect the terminal output of this process, and of children started meanwhile, to an open file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(descriptor) for descriptor in (1, 2)]

@@ -1,8 +1,8 @@
-"""vLLM's answers that are held to options: which tokens a step may draw for them.
+"""Constraints on the tokens that a vLLM step may draw for answers that must be an option.
 
-VLLM's structured outputs hold an answer to texts, by any tokens that spell them, and compile a grammar for every list
-of texts. Here an answer is held to the options' own tokens, as the transformers teacher holds it, and every row has a
-list of its own.
+VLLM's structured outputs constrain an answer to texts, by any tokens that spell them, and compile a grammar for every
+list of texts. Here an answer is constrained to the options' own tokens, as by the transformers teacher, and every row
+has its own list.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -14,7 +14,7 @@ from curation.teachers.device_copy import Fetched
 from curation.teachers.trie import Trie, Walk, bar_others
 
 OPTIONS = "options"
-"""Key of a request's ``extra_args``: the tokens of each option that its answer is held to. Its stop tokens end it."""
+"""Key of a request's ``extra_args`` for the tokens of each option; the answer must be one of these options."""
 
 
 class HeldWalks:
@@ -25,13 +25,13 @@ class HeldWalks:
         self._drawn: tuple[dict[int, Walk], Fetched] | None = None
 
     def begin(self, request_id: str, params: Any) -> None:
-        """Take up a request with its ``SamplingParams``."""
+        """Begin the walk of a request whose ``SamplingParams`` have options."""
         options = (params.extra_args or {}).get(OPTIONS)
         if options is not None:
             self._walks[request_id] = Walk(Trie(options)), frozenset(params.stop_token_ids or ())
 
     def walks(self, ids: Sequence[str], *, without: Container[int]) -> dict[int, tuple[Walk, frozenset[int]]]:
-        """Return walks and stop tokens of a step's held requests by place in the batch, those ``without`` left out."""
+        """Return walk and stop tokens of constrained requests by index in the batch, except those in ``without``."""
         self._go()
         if not self._walks:
             return {}
@@ -39,12 +39,12 @@ class HeldWalks:
         return {place: walk for place, walk in found.items() if place not in without}
 
     def bar(self, held: Mapping[int, tuple[Walk, frozenset[int]]], logits_BV: torch.Tensor) -> None:
-        """Make all other tokens than those that may be drawn impossible, in place; after the end any will do."""
+        """Set the logits of tokens that must not be drawn to -inf, in place; token 0 stays where none may be drawn."""
         if held:
             bar_others(logits_BV, {place: walk.allowed(stop_ids) or [0] for place, (walk, stop_ids) in held.items()})
 
     def go(self, held: Mapping[int, tuple[Walk, frozenset[int]]], token_B1: torch.Tensor) -> None:
-        """Take the tokens that the step drew: the walks go on when the next step asks for them."""
+        """Record the tokens that the step drew; the walks follow them when the next step calls :meth:`walks`."""
         if held:
             self._drawn = {place: walk for place, (walk, _) in held.items()}, Fetched(token_B1[:, 0])
 
@@ -57,5 +57,5 @@ class HeldWalks:
                 walk.go(tokens[place])
 
     def forget(self, request_id: str) -> None:
-        """Forget a request; an unknown one is none."""
+        """Forget a request, if it is known."""
         self._walks.pop(request_id, None)

@@ -1,8 +1,8 @@
-"""Log-probabilities of the tokens of requests under way in vLLM, by slot: four summaries of three numbers.
+"""Log-probabilities of the tokens of unfinished vLLM requests, by slot: four summaries of three numbers.
 
 The numbers are a token's log-probability, and margin and negative entropy of the distribution that it was drawn from.
-Kept of each are the sum, the first ones, the least and the last. How long an answer is, is known only at its end: a
-stop string is cut off with the tokens that it takes. So a ring holds the newest numbers, and the least ones up to each
+The summaries are the sum, the first values, the least and the last. The length of an answer is known only at its end,
+since a stop string is cut off with its tokens. So a ring buffer holds the newest numbers, and the least ones up to each
 of them.
 """
 
@@ -21,24 +21,24 @@ Ints = npt.NDArray[np.int64]
 
 
 class Summary(NamedTuple):
-    """Log-probabilities that were kept of an answer."""
+    """Log-probabilities, margins and entropies of an answer."""
 
     logprob: float
-    """The sum over its tokens."""
+    """Sum of the log-probabilities of its tokens."""
     logprobs: list[float]
-    """Log-probabilities of its first tokens; of a longer answer followed by the least and the last one."""
+    """Log-probabilities of its first tokens, followed by the least and the last one if the answer is longer."""
     margins: OfTokens | None
     """``None`` for an empty answer."""
     negentropies: OfTokens | None
 
 
 class Positions:
-    """K positions of a step, those of a slot ascending, and where they are kept; the device gets all in one copy."""
+    """Indices of K positions of a step, ascending within a slot, sent to the device in one copy."""
 
     def __init__(self, entry_K5: Any, ring: int, num_first: int, ahead: Sequence[int], device: torch.device) -> None:
         """Take K entries: token of the step, slot, position, number of prompt tokens, and the next token or -1.
 
-        ``ahead``: kept apart are the positions so many after the first one of the answer.
+        ``ahead`` has offsets from the answer's first position; positions at each offset are listed separately.
         """
         entry_5K: Ints = np.asarray(entry_K5, dtype=np.int64).T
         _, slot_K, position_K, num_prompt_K, _ = entry_5K
@@ -54,10 +54,10 @@ class Positions:
 
 
 class Logprobs:
-    """Log-probabilities of the answers in the slots of a tap."""
+    """Running summaries of the log-probabilities of the answers in a tap's slots."""
 
     def __init__(self, ring: int, num_first: int, device: torch.device) -> None:
-        """Keep ``num_first`` first log-probabilities, one at least."""
+        """Keep the first ``num_first`` log-probabilities of each answer, at least one."""
         self._ring, self.num_first = ring, max(1, num_first)
         self._sum_S3 = torch.zeros((0, 3), device=device)
         self._first_SK3 = torch.zeros((0, self.num_first, 3), device=device)
@@ -66,7 +66,7 @@ class Logprobs:
         self._least_SR3 = torch.zeros((0, ring, 3), device=device)
 
     def grow(self, num_slots: int) -> None:
-        """Make room for so many slots."""
+        """Extend all arrays to so many slots."""
         self._sum_S3, self._least_S3 = grow_slots(self._sum_S3, num_slots), grow_slots(self._least_S3, num_slots)
         self._first_SK3 = grow_slots(self._first_SK3, num_slots)
         self._recent_SR3, self._least_SR3 = (
@@ -75,14 +75,14 @@ class Logprobs:
         )
 
     def clear(self, slot_F: torch.Tensor) -> None:
-        """Begin new answers."""
+        """Clear these slots for new answers."""
         self._sum_S3.index_fill_(0, slot_F, 0.0)
         self._least_S3.index_fill_(0, slot_F, math.inf)
 
     def add(self, positions: Positions, number_K3: torch.Tensor) -> None:
-        """Add those at K positions.
+        """Add the numbers at K positions.
 
-        The state at a position gives the numbers of the token after it; where none follows the numbers are 0.
+        The numbers at a position are those of the token after it, or 0 if no token follows.
         """
         _, slot_K, position_K, num_prompt_K, next_K = positions.index_5K
         self._sum_S3.index_add_(0, slot_K, number_K3)
@@ -103,7 +103,7 @@ class Logprobs:
     ) -> list[Summary]:
         """Return summaries of N answers.
 
-        ``position_NR`` are the positions that the ring holds, ``last_N`` those of the answers' last tokens.
+        ``position_NR`` has the positions that the ring holds, ``last_N`` those of the answers' last tokens.
         """
         beyond_NR1 = (position_NR >= last_N[:, None])[..., None]
         sum_N3 = self._sum_S3[slot_N] - self._recent_SR3[slot_N].where(beyond_NR1, 0.0).sum(dim=1)
@@ -125,7 +125,7 @@ def _make_summary(sums: list[float], first_K3: list[list[float]], ends: list[flo
 
 
 def grow_slots(old: torch.Tensor, num_slots: int) -> torch.Tensor:
-    """Return the same with more slots, the new ones zero."""
+    """Return a copy of ``old`` extended to ``num_slots`` slots, with zeros in the new ones."""
     new = old.new_zeros((num_slots, *old.shape[1:]))
     new[: len(old)] = old
     return new

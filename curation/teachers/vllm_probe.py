@@ -1,4 +1,4 @@
-"""The probe's process of :mod:`curation.teachers.vllm_choice`: whether vLLM runs a model on this machine."""
+"""The probe that :mod:`curation.teachers.vllm_choice` starts to find whether vLLM runs a model on this machine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from curation.teachers.vllm_versions import TESTED, can_give_layers, find_missin
 
 
 def answer() -> None:
-    """Print the finding of the probe, as the last line of its process."""
+    """Print the probe's finding as the last line, and end the process."""
     question = json.loads(sys.argv[1])
     model = None if question["model"] is None else ModelRef.from_json(question["model"])
     found = _examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])
@@ -65,7 +65,7 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
 
 
 def _try_small_engine(model: ModelRef, runs: str) -> dict[str, str]:
-    """Return the finding after a small engine gave a token: one layer of the model, with random weights."""
+    """Return the finding after starting a small engine, with one layer of the model and random weights."""
     from vllm import LLM, SamplingParams
 
     set_environment()

@@ -1,4 +1,4 @@
-"""Rows of the vLLM teacher under way: what is asked of the engine for each, and how."""
+"""Open rows of the vLLM teacher: their requests to the engine, and the parameters of these."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,29 +32,29 @@ from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, SURENESS
 
 @dataclass(kw_only=True)
 class EngineRequest:
-    """A request to the engine for a row: its answer, an option, a node of their trie; and its result."""
+    """A request to the engine for a row's answer, an option or a node of the options' trie, with its result."""
 
     tokens: list[int]
-    """Tokens of the answer, or to the node."""
+    """Tokens of the answer or option, or of the path to the node."""
     node: int | None = None
-    """The node of the options' trie whose children's log-probabilities are asked for."""
+    """Node of the options' trie whose children's log-probabilities are requested."""
     logprob: float = 0.0
-    """The sum over its tokens."""
+    """Sum of the log-probabilities of its tokens."""
     logprobs: list[float] = field(default_factory=list)
-    """Log-probabilities of the first tokens, as many as are kept; of a longer answer the least and the last, too."""
+    """Log-probabilities of the first tokens, followed by the least and the last one if the answer is longer."""
     margins: OfTokens | None = None
     negentropies: OfTokens | None = None
     states: list[Array] = field(default_factory=list)
-    """hidden_D by position, in the order of ``positions_of`` the names of states, layers side by side."""
+    """hidden_D of each position, in the order of ``find_positions``, with concatenated layers."""
     short: bool = False
-    """All is there but the state of the answer's last token."""
+    """Whether only the state of the answer's last token is missing."""
     tries: int = 0
 
 
 class Scoring:
-    """The scores of a row's options, some of several tokens, by the log-probabilities at the nodes of their trie.
+    """Scores of a row's options from the log-probabilities at the nodes of their trie.
 
-    A request for each node that has children feeds the prompt, which the prefix cache has, and the path to the node.
+    For each node with children a request feeds the prompt, which the prefix cache holds, and the path to the node.
     """
 
     def __init__(self, trie: Trie) -> None:
@@ -63,67 +63,67 @@ class Scoring:
         self.parts = [
             EngineRequest(tokens=[trie.tokens[of] for of in trie.path(node)], node=node) for node in (0, *trie.inner)
         ]
-        """What is to be asked."""
+        """Requests to send, one per node with children."""
 
     def asks(self, part: EngineRequest) -> list[int]:
-        """Return the tokens whose log-probabilities are asked for."""
+        """Return the tokens whose log-probabilities a part requests."""
         return list(self._trie.children[part.node or 0])
 
     def take(self, part: EngineRequest, logprobs: Sequence[float]) -> None:
-        """Take the log-probabilities of these tokens."""
+        """Set the log-probabilities of the tokens of :meth:`asks`."""
         for child, logprob in zip(self._trie.children[part.node or 0].values(), logprobs, strict=True):
             self._logprobs[child] = logprob
 
     @property
     def by_token(self) -> list[list[float]]:
-        """The log-probabilities of each option's tokens."""
+        """Log-probabilities of each option's tokens."""
         return self._trie.along(self._logprobs)
 
     def scores(self, *, normalise: bool) -> list[float]:
-        """Return scores by which an option is chosen: the sum of its tokens' log-probabilities, or their mean."""
+        """Return the options' scores: the sum of an option's log-probabilities, or with ``normalise`` their mean."""
         return [sum(values) / (len(values) if normalise else 1) for values in self.by_token]
 
     def chosen_by(self, given: TokenisedRequest, *, normalise: bool) -> list[float]:
-        """Return the scores of a request's options, less their baselines where it has any."""
+        """Return the scores by which an option is chosen: :meth:`scores` minus the request's baselines, if any."""
         return subtract_baselines(self.scores(normalise=normalise), given.request.baselines)
 
     def order(self, given: TokenisedRequest, *, normalise: bool) -> list[int]:
-        """Return the options' places, from the likeliest on; before them that of an option which came with the row."""
+        """Return the options' indices by descending likelihood, after that of an option that came with the row."""
         return rank_options(self.chosen_by(given, normalise=normalise), given.choice)
 
 
 @dataclass(kw_only=True)
 class EngineRow:
-    """One request of the teacher under way."""
+    """An open request of the teacher."""
 
     given: TokenisedRequest
     parts: list[EngineRequest]
     left: int
-    """Parts that are not done."""
+    """Number of parts that are not done."""
     text: str = ""
     truncated: bool = False
     letters: list[float] | None = None
     """Log-probabilities of options of one token."""
     scoring: Scoring | None = None
-    """Whether options are scored of which some have several tokens."""
+    """Scoring of the options, or None if the engine draws the answer or it came with the row."""
     choice: int = 0
     by_rank: dict[int, EngineRequest] = field(default_factory=dict)
-    """The answer, and options by their likelihood, as far as they are fed."""
+    """The answer (rank 1) and further options by rank of their likelihood, if they are fed."""
     error: str | None = None
     is_prompt: bool = False
-    """Whether the prompt alone is under way, for the gate."""
+    """Whether only the prompt is fed so far, for the gate."""
     dropped: bool = False
 
 
 def compute_ring(config: AskConfig) -> int:
-    """Return how many last tokens of an answer the tap keeps states of, until it knows which a stop string cuts."""
+    """Return the number of an answer's last tokens whose states the tap keeps, since a stop string may cut some off."""
     return 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
 
 
 def find_passing(
     gate: Gate, rows: Sequence[EngineRow], wide_ND: Array, kept: Sequence[str], state_dtype: str
 ) -> list[bool]:
-    """Return whether ``gate`` lets each row pass, by the states at its last prompt token, layers side by side."""
+    """Return whether ``gate`` passes each row, by the states of its last prompt token, with concatenated layers."""
     row_ids = [row.given.request.row_id for row in rows]
     num_tokens = [len(row.given.prompt) for row in rows]
     passes: list[bool] = gate(
@@ -133,7 +133,7 @@ def find_passing(
 
 
 def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: Iterable[int], seed: int | None) -> Any:
-    """Return how an answer is drawn, freely or along its options' trie, by its row's own ``seed`` unless greedily."""
+    """Return the parameters of an answer drawn freely or along its options' trie; ``seed`` is None if greedy."""
     options = given.options
     stop = list(decoding.stop) if options is None else []
     return make_sampling_params(
@@ -152,9 +152,9 @@ def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: I
 
 
 def make_letter_params(tokens: list[int], given: int | None = None) -> Any:
-    """Return how one of these tokens is drawn, and then fed for its state; their log-probabilities are kept.
+    """Return the parameters that draw one of these tokens, feed it for its state, and keep all log-probabilities.
 
-    ``given`` is the place of the one that came with the row, which no other can take the place of.
+    ``given`` is the index of the token that came with the row, which is then the only one that can be drawn.
     """
     return make_sampling_params(
         max_tokens=2,
@@ -170,10 +170,10 @@ def make_letter_params(tokens: list[int], given: int | None = None) -> Any:
 def make_fed_params(
     *, letters: Sequence[int] = (), score_from: int | None = None, sureness: bool = False, **values: object
 ) -> Any:
-    """Return how a prompt is fed, without an answer.
+    """Return the parameters that feed a prompt without an answer.
 
-    After it the log-probabilities of the tokens ``letters`` are kept. From position ``score_from`` on it is an answer
-    to score, ``sureness`` with margin and entropy.
+    The log-probabilities of the tokens ``letters`` after the prompt are kept. From position ``score_from`` on the
+    prompt is an answer to score, with margin and entropy if ``sureness``.
     """
     asked: Json = {LETTERS: list(letters)} if letters else {}
     asked |= {} if score_from is None else {SCORE_FROM: score_from}
@@ -182,7 +182,7 @@ def make_fed_params(
 
 
 def make_sampling_params(**values: object) -> Any:
-    """Return VLLM's own, with one output a request."""
+    """Return vLLM's ``SamplingParams`` with these values and a single, final output per request."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -191,16 +191,16 @@ def make_sampling_params(**values: object) -> Any:
 
 @dataclass(frozen=True)
 class RowBatches:
-    """Makes record batches of the rows of one call."""
+    """A converter of the rows of one call to record batches."""
 
     config: AskConfig
-    """Says what is kept of an answer."""
+    """Configuration of what is kept of an answer."""
     state_size: int
-    """Numbers of a layer's state."""
+    """Width of a layer's state."""
     normalise_options: bool
 
     def of(self, rows: Sequence[EngineRow]) -> Iterator[pa.RecordBatch]:
-        """Yield a batch each of the rows that failed, those that the gate dropped, and those with an answer."""
+        """Yield up to three batches: rows that failed, rows that the gate dropped, and answered rows."""
         bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
         if bad:
             yield error_batch(bad, self.config, self.state_size)
@@ -229,7 +229,7 @@ class RowBatches:
         )
 
     def _make_answered_row(self, row: EngineRow) -> AnsweredRow:
-        """Return a row that has ended, with its answer, which is its part of rank 1."""
+        """Return a row that has ended, with its answer, the part of rank 1."""
         options, scoring = row.given.request.options, row.scoring
         if scoring is not None and row.given.request.in_pairs:
             lengths = [len(tokens) for tokens in row.given.options or []]

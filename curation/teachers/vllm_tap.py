@@ -1,19 +1,18 @@
-"""Log-probabilities and hidden states out of vLLM's own steps, by hooks on the sampler of each worker.
+"""The tap, which takes log-probabilities and hidden states from vLLM's steps by hooks on each worker's sampler.
 
-vLLM keeps neither. What a step feeds of which request stands in the scheduler's output; the sampler has the logits
-before penalty, temperature and limits, and the tokens that it draws; the states of the step come from the worker
-(``curation.teachers.vllm_worker``). Per request the tap keeps the states that were asked for, the newest ``ring``
-positions, the first log-probabilities, and running sums on the device; ``collect`` takes the rows of many finished
-requests off the device at once, and frees them. Margin and entropy, which read all logits once more, are
-computed for the requests alone that ask for them (``SURENESS``). Layers other than the last come from the interface
-that vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
-(``curation.config.states.find_layers``).
+vLLM keeps neither. The scheduler's output says which tokens of each request a step feeds; the sampler has the logits
+before penalty, temperature and limits, and the tokens that it draws; the worker gives the step's states
+(``curation.teachers.vllm_worker``). Per request the tap keeps the requested states, the newest ``ring`` positions, the
+first log-probabilities, and running sums on the device; ``collect`` copies the rows of many finished requests from the
+device at once, and frees them. Margin and entropy, which read all logits once more, are computed only for requests that
+ask for them (``SURENESS``). Layers other than the last come from the interface that vLLM's models have for Eagle3's
+drafts, beside the step's own states; states have their layers concatenated (``curation.config.states.find_layers``).
 
-Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never
-fed, so that its state does not exist: an answer that ends by a stop token needs none, one that ends by the length cap
-is asked for one token more. Positions of a request that was preempted, and is fed again, are counted once. A request
-whose positions do not follow each other (begun behind its first one in the prefix cache, drawn anew) is marked as lost,
-and its owner asks again.
+Positions are absolute in a request's tokens, of which the first P are the prompt. The last drawn token is never fed, so
+that it has no state: an answer that ends by a stop token needs none, and an answer that ends by the length cap is asked
+for one token more. Positions of a request that was preempted and is fed again are counted once. A request whose
+positions are not consecutive (because it began past its first one in the prefix cache, or was drawn anew) is marked as
+lost, and its owner asks again.
 """
 
 import contextlib
@@ -32,51 +31,51 @@ from curation.teachers.vllm_held import HeldWalks
 from curation.teachers.vllm_logprobs import Logprobs, Positions, Summary, grow_slots
 
 MAX_LOGITS = 2**27
-"""Logits taken at once (0.5 GiB in float32)."""
+"""Maximum number of logits computed at once (0.5 GiB in float32)."""
 
 SCORE_FROM = "score_from"
-"""Key of a request's ``extra_args``: the prompt from this position on is an answer to score."""
+"""Key of a request's ``extra_args`` for the position from which the prompt is an answer to score."""
 
 LETTERS = "letters"
-"""Key of a request's ``extra_args``: tokens whose log-probabilities after the prompt are wanted."""
+"""Key of a request's ``extra_args`` for the tokens whose log-probabilities after the prompt are requested."""
 
 SURENESS = "sureness"
-"""Key of a request's ``extra_args``: margin and negative entropy at its answer's tokens are wanted."""
+"""Key of a request's ``extra_args`` that requests margin and negative entropy at its answer's tokens."""
 
 
 class Collected(NamedTuple):
     """The tap's data of N requests."""
 
     fates: list[str]
-    """``whole``; ``short``: the state of the answer's last token was not computed, its part of ``output_mean`` lacks;
-    ``lost``: nothing can be read."""
+    """Completeness of each request: ``whole``; ``short`` if the state of the answer's last token was not computed, and
+    is missing in ``output_mean`` too; ``lost`` if nothing can be read."""
     summaries: list[Summary]
-    """Summaries of the answers' log-probabilities; margins and entropies are 0 where they were not asked for."""
+    """Summaries of the answers' log-probabilities; margins and entropies are 0 unless requested."""
     states: dict[str, npt.NDArray[Any]]
     """hidden_ND by position."""
     letters: list[list[float]]
-    """Log-probabilities of the tokens that were asked for after the prompt; empty for requests that asked for none."""
+    """Log-probabilities of the tokens requested by ``LETTERS``; empty for requests without them."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _TappedRequest:
-    """One request under way; its numbers stand in the tap's arrays by slot."""
+    """An unfinished request; its numbers are in the tap's arrays at its slot."""
 
     slot: int
     asks: list[int]
-    """Tokens whose log-probabilities after the prompt are wanted."""
+    """Tokens whose log-probabilities after the prompt are requested."""
     prompt: npt.NDArray[np.int64] | None
-    """The tokens of a prompt that holds the answer to score."""
+    """Tokens of the prompt if it contains an answer to score, else None."""
     letters: torch.Tensor | None = None
 
 
 _COUNTS = ("num_prompt", "length", "num_fed", "num_tokens", "next")
 _FLAGS = ("scored", "unbroken", "sure", "asks")
 _BY_SLOT = np.dtype([(name, np.int64) for name in _COUNTS] + [(name, np.bool_) for name in _FLAGS])
-"""Facts of a slot that the host knows. ``num_prompt``: tokens before the answer; ``length``: those that are fed before
-one is drawn; ``num_fed``, ``num_tokens``: those that were fed before the step, and that are known; ``next``: the
-position whose state comes next, first that of the last token of the prompt; ``sure``: margin and negative entropy are
-wanted."""
+"""State of a slot on the host. ``num_prompt``: number of tokens before the answer; ``length``: number of tokens fed
+before one is drawn; ``num_fed``, ``num_tokens``: numbers of tokens fed before the step, and known; ``next``: position
+whose state comes next, first that of the prompt's last token; ``sure``: whether margin and negative entropy are
+requested."""
 
 
 class _Step(NamedTuple):
@@ -84,25 +83,25 @@ class _Step(NamedTuple):
 
     ids: list[str]
     slot_B: npt.NDArray[np.int64]
-    """-1 for a request that the tap has let go."""
+    """Slot of each request, or -1 if the tap has freed it."""
     begin_B: npt.NDArray[np.int64]
     end_B: npt.NDArray[np.int64]
     offset_B: npt.NDArray[np.int64]
-    """The place of a request's token in the step is the token's position and this."""
+    """Difference between the index of a request's token in the step and the token's position."""
     is_partial_B: npt.NDArray[np.bool_]
-    """Whether a part of the known tokens is fed, so that vLLM drops what it draws."""
+    """Whether the step feeds only some of the request's known tokens, so that vLLM drops the drawn one."""
     hidden_TD: torch.Tensor
     others: Sequence[torch.Tensor] | None
-    """States of other layers, [T, D] each, ascending."""
+    """States of other layers, [T, D] each, in ascending order of layers."""
 
 
 class Tap:
-    """Keeps what running requests need; memory grows with the requests held, and is used again."""
+    """A recorder of log-probabilities and states of running requests; memory grows with these, and is reused."""
 
     def __init__(
         self, sampler: torch.nn.Module, head: Callable[..., Any], names: Sequence[str], ring: int, num_logprobs: int
     ) -> None:
-        """Hook ``sampler``; ``head`` computes logits of states, or None on workers that have none of them."""
+        """Hook ``sampler``; ``head`` computes logits from states, or returns None on workers that hold no logits."""
         self.rows: dict[str, _TappedRequest] = {}
         self._head, self._ring, self._num_logprobs = head, ring, num_logprobs
         self._positions, self._layers = find_positions(names), find_layers(names)
@@ -117,7 +116,7 @@ class Tap:
         sampler.register_forward_hook(self._finish_draw, with_kwargs=True)
 
     def follow(self, scheduled: Any) -> None:
-        """Note what vLLM's scheduler gives the next step, its ``SchedulerOutput``."""
+        """Record which tokens the next step feeds, from its ``SchedulerOutput``."""
         self._num_scheduled = scheduled.num_scheduled_tokens
         for new in scheduled.scheduled_new_reqs:
             row = self.rows[new.req_id] = self._add_row(new.prompt_token_ids, new.sampling_params)
@@ -134,7 +133,7 @@ class Tap:
     def drawing(
         self, ids: Sequence[str], hidden_TD: torch.Tensor, others: Sequence[torch.Tensor] | None
     ) -> Iterator[None]:
-        """Take what the sampler draws meanwhile: the step followed last, its requests in the order of ``ids``."""
+        """Record what the sampler draws in the context for the last step; ``ids`` are its requests in order."""
         slot_B = np.array([self.rows[name].slot if name in self.rows else -1 for name in ids])
         num_scheduled_B = np.array([self._num_scheduled[name] for name in ids])
         begin_B = self._slots["num_fed"][slot_B]
@@ -179,7 +178,7 @@ class Tap:
 
     @torch.inference_mode()
     def _take(self, step: _Step, logits_BV: torch.Tensor, token_B: torch.Tensor) -> None:
-        """Keep what a step computed, before the runner goes on to the next; nothing waits for the device."""
+        """Keep a step's results before the runner starts the next step, without waiting for the device."""
         self._make_room(step.hidden_TD)
         tapped_B = step.slot_B >= 0
         scores_B = tapped_B & self._slots["scored"][step.slot_B]
@@ -203,7 +202,7 @@ class Tap:
             self._keep(positions, self._join_layers(step, index_5K[0]), number_K3)
 
     def _to_score(self, row: _TappedRequest, slot: int, begin: int, end: int, offset: int) -> npt.NDArray[np.int64]:
-        """Return the entries of a row whose prompt holds the answer, of which a step feeds ``begin`` to ``end``."""
+        """Return the entries of a row whose prompt has an answer to score, for the positions ``begin`` to ``end``."""
         state, prompt_P = self._slots[slot], row.prompt
         assert prompt_P is not None
         state["unbroken"] &= begin <= state["next"]
@@ -242,7 +241,7 @@ class Tap:
         return Positions(entry_K5, self._ring, self._logprobs.num_first, ahead, device)
 
     def _join_layers(self, step: _Step, token_K: torch.Tensor) -> torch.Tensor:
-        """Return the layers to keep at K tokens of a step."""
+        """Return the states at K tokens of a step, with the layers to keep concatenated."""
         if self._layers == (LAST,):
             return step.hidden_TD[token_K]
         others = [layer_TD[token_K] for layer_TD in step.others or ()]
@@ -251,9 +250,9 @@ class Tap:
     def _score(
         self, hidden_KD: torch.Tensor, token_K: torch.Tensor, sure_K: npt.NDArray[np.bool_], num_words: int
     ) -> torch.Tensor:
-        """Return the numbers of the tokens that follow, [K, 3]; 0 where none (-1) does. All workers take part.
+        """Return the numbers of the tokens that follow the states, [K, 3], or 0 where ``token_K`` is -1.
 
-        Margin and negative entropy are those of the places where ``sure_K`` is set, and 0 in others.
+        Margin and negative entropy are 0 unless ``sure_K`` is set. All workers have to call this method.
         """
         number_K3 = torch.zeros((len(token_K), 3), device=hidden_KD.device)
         piece = max(1, MAX_LOGITS // num_words)
@@ -297,7 +296,7 @@ class Tap:
         return _TappedRequest(slot=slot, asks=asks, prompt=np.array(prompt) if scored else None)
 
     def _make_room(self, like_BD: torch.Tensor) -> None:
-        """Make the arrays as long as there are slots, and those of fresh slots that sum up zero."""
+        """Extend the arrays to the number of slots, and reset the sums of new slots to zero."""
         if not hasattr(self, "_recent_SRD"):
             size = like_BD.shape[-1] * len(self._layers)
             self._recent_SRD = like_BD.new_empty((0, self._ring, size))
@@ -320,9 +319,9 @@ class Tap:
 
     @torch.inference_mode()
     def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
-        """Return the data of finished requests, each with its answer's number of tokens, and free them.
+        """Return the data of finished requests, given id and number of answer tokens, and free them.
 
-        States are float32; where they are batched they are rounded to the type that is stored, and clipped.
+        States are float32; they are rounded to the stored type and clipped when they are batched.
         """
         rows = [self.rows[request_id] for request_id, _ in requests]
         lengths = [length for _, length in requests]
@@ -370,7 +369,7 @@ class Tap:
         return "short" if last == ahead and set(self._positions) - {"prompt_last"} else "whole"
 
     def free(self, request_ids: Sequence[str]) -> None:
-        """Forget requests; unknown ones (aborted before their first step) are none."""
+        """Forget requests, ignoring unknown ones, which were aborted before their first step."""
         for request_id in request_ids:
             self._held.forget(request_id)
             row = self.rows.pop(request_id, None)
@@ -379,13 +378,13 @@ class Tap:
 
 
 def _select_at(chosen_B: npt.NDArray[np.bool_], *arrays: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Return the arrays at the chosen places, and the places."""
+    """Return the arrays' elements where ``chosen_B`` is set, and the indices."""
     places = np.flatnonzero(chosen_B)
     return [*(array[places] for array in arrays), places]
 
 
 def _zero_unwanted(number_K3: torch.Tensor, sure_K: npt.NDArray[np.bool_]) -> torch.Tensor:
-    """Return the numbers with margin and negative entropy 0 where they are not wanted."""
+    """Return the numbers with margin and negative entropy set to 0 where ``sure_K`` is not set."""
     if sure_K.all():
         return number_K3
     [sure_tensor_K] = send_arrays([sure_K], number_K3.device)

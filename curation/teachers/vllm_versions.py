@@ -1,15 +1,15 @@
-"""Private parts of vLLM that the teacher reads, and which of them an installed version lacks."""
+"""Private parts of vLLM that the teacher reads, with a check of which an installed version lacks."""
 
 TESTED = ("0.32.0",)
-"""Versions of vLLM whose private attributes the teacher is known to read rightly."""
+"""Versions of vLLM that the teacher has been tested with."""
 
 CONFIG = "curation"
 """Key of vLLM's ``additional_config``: names of states, positions of the ring, number of first log-probabilities."""
 
 RUNNER = ("sampler", "execute_model_state", "use_aux_hidden_state_outputs", "input_batch.req_ids")
-"""Attributes of the model runner of a worker."""
+"""Attributes that a worker's model runner needs."""
 STEP = ("hidden_states", "aux_hidden_states")
-"""Fields of its state between forward pass and draw."""
+"""Fields that the model runner's state between forward pass and draw needs."""
 
 
 def can_give_layers(model: type) -> bool:
@@ -33,7 +33,7 @@ def find_missing_attributes(runner: object) -> list[str]:
 
 
 def find_missing_fields() -> list[str]:
-    """Return the fields that the state between forward pass and draw lacks."""
+    """Return the fields that the model runner's state between forward pass and draw lacks."""
     from vllm.v1.worker import gpu_model_runner
 
     fields = getattr(getattr(gpu_model_runner, "ExecuteModelState", None), "_fields", ())

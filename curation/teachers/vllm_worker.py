@@ -1,7 +1,7 @@
-"""vLLM's own worker with the tap: what each process of an engine runs.
+"""vLLM's worker with the tap, which each process of an engine runs.
 
-VLLM makes it by its name (``worker_cls``) and hands it what the tap keeps (``additional_config``), so that layers to
-read are known when a model is loaded, before vLLM compiles it and records CUDA graphs.
+vLLM creates the worker by its name (``worker_cls``) and passes it the tap's settings (``additional_config``), so that
+the layers to read are known when the model is loaded, before vLLM compiles it and records CUDA graphs.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ else:
 
 
 class TapWorker(PlatformWorker):  # type: ignore[misc]
-    """A worker whose steps the tap follows; the engine's ``collective_rpc`` calls the methods that begin by ``tap``."""
+    """A worker whose steps the tap follows; the engine's ``collective_rpc`` calls the methods named ``tap_...``."""
 
     tap: Tap | None = None
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
-        """Load the model, and install the tap if there is all that it reads."""
+        """Load the model, and install the tap unless this vLLM or the model lacks what it reads."""
         super().load_model(load_dummy_weights=load_dummy_weights)
         names, ring, num_logprobs = self.vllm_config.additional_config[CONFIG]
         runner, model = self.model_runner, self.get_model()
@@ -40,7 +40,7 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
         self.tap = Tap(runner.sampler, model.compute_logits, names, ring, num_logprobs)
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Run a step's forward pass."""
+        """Run the forward pass of a step."""
         if self.tap is not None:
             self.tap.follow(scheduler_output)
         return super().execute_model(scheduler_output)
@@ -54,11 +54,11 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
             return super().sample_tokens(grammar_output)
 
     def tap_lacks(self) -> tuple[str | None, list[str]]:
-        """Return the name of a model that cannot give other layers than the last, and what this vLLM lacks."""
+        """Return the model's class name if it cannot give the requested layers, else None, and what vLLM lacks."""
         return self._lacks_layers, self._lacks
 
     def tap_collect(self, requests: Sequence[tuple[str, int]]) -> Collected | None:
-        """Return ``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
+        """Return ``Tap.collect`` on the first worker; on the others, which hold the same rows, free them."""
         assert self.tap is not None
         if self.rank == 0:
             return self.tap.collect(requests)
@@ -71,6 +71,6 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
         self.tap.free(request_ids)
 
     def tap_rows(self) -> int:
-        """Return how many requests are held."""
+        """Return the number of requests that the tap holds."""
         assert self.tap is not None
         return len(self.tap.rows)

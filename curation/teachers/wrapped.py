@@ -1,9 +1,9 @@
-"""Teachers around a teacher: one that counts tokens, and one that calibrates by content-free prompts.
+"""Wrappers of teachers: one that counts tokens, and one that calibrates by content-free prompts.
 
-A model likes some options better than others whatever the text is: those that are frequent, or that stand last. How
-much is seen where the text has no content (Zhao, Wallace, Feng, Klein, Singh, "Calibrate Before Use", 2021). The
-options' scores on such prompts, averaged as probabilities, are subtracted from those of each row before the likeliest
-option is chosen: the paper's diagonal matrix, in logarithms.
+A model prefers some options whatever the text is, such as frequent ones or the last one. Texts without content show
+how much (Zhao, Wallace, Feng, Klein, Singh, "Calibrate Before Use", 2021). The options' scores on such prompts,
+averaged as probabilities, are subtracted from those of each row before the likeliest option is chosen: the paper's
+diagonal matrix, in logarithms.
 """
 
 import threading
@@ -23,7 +23,7 @@ from curation.teachers import Gate, Request, Teacher
 
 
 class Wrapped:
-    """The same teacher; a subclass adds to :meth:`label`."""
+    """A base class of wrappers, which pass all calls on to a teacher; subclasses extend :meth:`label`."""
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
@@ -31,11 +31,11 @@ class Wrapped:
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
-        """Return an empty key: it is started already."""
+        """Return an empty key, since the wrapped teacher is started already."""
         return {}
 
     def asked(self, config: AskConfig) -> Self:
-        """Return the same teacher, asked as ``config`` says, with a state of its own."""
+        """Return a new wrapper, with its own state, of the teacher that follows ``config``."""
         return type(self)(self.teacher.asked(config))
 
     def label(
@@ -47,7 +47,7 @@ class Wrapped:
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Return the teacher's answers (see ``Teacher.label``); a teacher that takes no gate is given none."""
+        """Return the teacher's answers (see ``Teacher.label``), passing ``gate`` on only if it is set."""
         how: Json = {} if gate is None else {"gate": gate}
         return self.teacher.label(requests, decoding, seed=seed, states=states, **how)
 
@@ -61,7 +61,7 @@ class Tokens:
 
 
 class Metered(Wrapped):
-    """The same teacher; its calls may run side by side."""
+    """A wrapper that counts the tokens of its teacher's concurrent calls."""
 
     def __init__(self, teacher: Teacher) -> None:
         super().__init__(teacher)
@@ -77,22 +77,22 @@ class Metered(Wrapped):
             yield batch
 
     def take(self) -> Tokens:
-        """Return the tokens since the last call."""
+        """Return the tokens counted since the last call."""
         with self._lock:
             taken, self._tokens = self._tokens, Tokens()
         return taken
 
 
 _Asked = tuple[tuple[str, ...], tuple[str, ...], bool]
-"""Content-free prompts and options, and whether these stand in pairs."""
+"""Content-free prompts, options, and whether the options form pairs."""
 
 
 def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
-    """Return the logarithm of each option's mean probability among the options, over some prompts.
+    """Return the logarithm of each option's probability among the options, averaged over prompts.
 
     Args:
         scores: the options' log-probabilities after each prompt.
-        in_pairs: an option's probability is that among the two of its pair.
+        in_pairs: whether an option's probability is taken among the two options of its pair.
     """
     score_PC: npt.NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
     score_PQC = score_PC.reshape(len(score_PC), -1, 2) if in_pairs else score_PC[:, None]
@@ -104,14 +104,14 @@ def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = Fal
 
 
 class ContentFree(Wrapped):
-    """The same teacher, which asks the content-free prompts of its requests once, before the first of them."""
+    """A wrapper that calibrates options, asking each set of content-free prompts once, before its first request."""
 
     def __init__(self, teacher: Teacher) -> None:
         super().__init__(teacher)
         self._known: dict[_Asked, tuple[float, ...]] = {}
 
     def baselines_of(self, request: Request) -> tuple[float, ...] | None:
-        """Return scores that were subtracted from those of an answered request's options; ``None`` where none were."""
+        """Return the baselines of an answered request's options, or ``None`` if it was not calibrated."""
         return self._known.get(_make_asked(request))
 
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:

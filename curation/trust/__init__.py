@@ -43,7 +43,7 @@ class TrustFunction(Protocol):
         ...
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """Trust in [0, 1] of each row, float32 [N]."""
+        """Return the trust in [0, 1] of each row, float32 [N]."""
         ...
 
 

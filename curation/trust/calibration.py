@@ -34,7 +34,7 @@ class Calibration:
     constant."""
 
     def to_trust(self, raw_N: Scores) -> Scores:
-        """Trust in [0, 1] of raw scores, float32 [N]; NaN for NaN."""
+        """Return the trust in [0, 1] of raw scores, float32 [N]; NaN for NaN."""
         wide_N = raw_N.astype(np.float64)
         if self.knots:
             raw_K, trust_K = np.transpose(self.knots)

@@ -52,7 +52,7 @@ class ColumnTrust:
         return np.where(np.isnan(values_N), UNREAD, values_N) if self.unread_last else values_N
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """Trust in [0, 1] of each row, float32 [N]; 0 or NaN for a null.
+        """Return the trust in [0, 1] of each row, float32 [N]; 0 or NaN for a null.
 
         Raises:
             SourceError: a column is missing.

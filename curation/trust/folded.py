@@ -42,7 +42,7 @@ class FoldedInput:
 
 
 def fold_input(nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> FoldedInput:
-    """Projection, standardisation and input layers of several ``NeuralTrustNet`` as one map of what is stored."""
+    """Return projection, standardisation and input layers of several ``NeuralTrustNet`` as one map of stored values."""
     weights, biases = [], []
     first = nets[0]
     centre_D = _to_double(first.mean_D) if first.standardise else torch.zeros(first.input_size, dtype=torch.float64)

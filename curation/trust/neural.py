@@ -178,7 +178,7 @@ class NeuralTrustNet(TrustNet):
 
 
 def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
-    """Return zero whole rows with probability ``rate`` and scale the others so that the expectation stays, [N, ...]."""
+    """Zero whole rows with probability ``rate`` and scale the others to keep the expectation, [N, ...]."""
     if not training or rate == 0:
         return x_NW
     kept_N1 = torch.rand(len(x_NW), *[1] * (x_NW.ndim - 1), device=x_NW.device) >= rate

@@ -168,7 +168,7 @@ class StateTrust(ABC):
 
     @classmethod
     def loaded(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """Return the inverse of :meth:`save`."""
+        """Return the trust function from the weights and description that :meth:`save` wrote."""
         apart = ("pca.", "held_out.")
         trust = cls.made({k: v for k, v in weights.items() if not k.startswith(apart)}, description)
         trust.calibration = Calibration(**description["calibration"])
@@ -221,7 +221,7 @@ class States:
     """[N, D] a column, states in the stored type, a scalar column as float32 [N, 1]; the numbers of a missing row are
     undefined."""
     missing_N: Bools
-    """One of the row's inputs is null."""
+    """Whether any of the row's inputs is null."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
