@@ -1,1 +1,1 @@
-"""The parts of a run: functions that build the graph of its stages; each stage's work is called from here alone."""
+"""The parts of a run: functions that build the graph of its stages. Only this package calls a stage's work."""

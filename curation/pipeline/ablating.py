@@ -1,4 +1,4 @@
-"""An ablation as one graph a seed: the stages of all variants, those with equal inputs once."""
+"""An ablation as one graph per seed, with the stages of all variants; stages with equal inputs occur once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,28 +15,28 @@ from curation.stages.score import ScoreGraded
 
 
 class AblationStages(NamedTuple):
-    """The stages of an ablation with one seed, by what is taken from them."""
+    """The outputs of an ablation's stages with one seed."""
 
     scored: dict[str, dict[str, Out]]
     """Scored rows (``schemas.SCORED``) by variant and set."""
     fits: dict[str, Out]
-    """Fitted trust functions by variant; only of those that are fitted."""
+    """Fitted trust functions by variant, for variants whose function is fitted."""
     projections: dict[str, Out]
-    """The projection of stored states by variant; only of those that have one."""
+    """Projections of stored states by variant, for variants that have one."""
     tests: dict[str, dict[str, list[Out]]]
     """Grades of the test split by variant and model; empty without students."""
 
     @property
     def stages(self) -> list[Stage]:
-        """All stages, each after those that it waits for."""
+        """All stages, each after the stages that it depends on."""
         return order_stages([*self])
 
 
 def check(ablation: Ablation) -> None:
-    """Refuse an ablation that could not be measured.
+    """Refuse an ablation that cannot be measured.
 
     Raises:
-        ConfigError: names the key and the mend.
+        ConfigError: the ablation is refused; the message names the key and the remedy.
     """
     for variants in ablation.variants.values():
         for variant in variants:
@@ -68,7 +68,7 @@ def compute_shares(ablation: Ablation, variants: Sequence[Variant], num_pool: in
     """Return the share of all rows of a set whose purity is measured, by variant.
 
     Raises:
-        ConfigError: a budget that exceeds the pool.
+        ConfigError: a budget exceeds the pool.
     """
     found = {}
     for variant in variants:
@@ -82,7 +82,7 @@ def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files)
     """Return the merged stages of the variants with one seed, over ``files``.
 
     Raises:
-        ModelError: a model that is named is not there.
+        ModelError: a configured model does not exist.
     """
     merged = Merged()
     found = AblationStages({}, {}, {}, {})

@@ -1,4 +1,4 @@
-"""Which signals a run asks for, and the stages that measure them."""
+"""The signals that a run asks for, and the stages that measure them."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,11 @@ from curation.stages.asking import TeacherUse
 from curation.stages.signal import MeasureSignal
 
 UNADAPTED = "the teacher before it was adapted"
-"""The role of a model among those of ``signals.models``, whose names have no spaces."""
+"""Role of the unadapted teacher; its spaces keep it apart from the names in ``signals.models``."""
 
 
 def get_split_signals(config: RunConfig, split: str) -> dict[str, arms.Signal]:
-    """Return the signals made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
+    """Return the signals of a split: all arms' for the pool, the reference arm's if a budget reads the split."""
     selection = config.selection
     if split == "pool":
         return arms.find_signals(selection.used)
@@ -26,7 +26,7 @@ def get_split_signals(config: RunConfig, split: str) -> dict[str, arms.Signal]:
 
 
 def find_teacher_signals(generation: GenerationSpec, split: str) -> dict[str, Json]:
-    """Return the signals that ask the labelling model, which may measure them as it labels, and what they depend on."""
+    """Return the signals that the labelling model may measure as it labels, with the settings that they depend on."""
     signals = get_split_signals(generation.config, split).values()
     return {
         _get_name(signal): {
@@ -67,7 +67,7 @@ def _needs_teacher(generation: GenerationSpec, signal: arms.Signal) -> bool:
 
 
 def _get_name(signal: arms.Signal) -> str:
-    """Return the name that ``curation.signals.get_signal`` finds it by."""
+    """Return the name by which ``curation.signals.get_signal`` finds a signal."""
     return signal.column if signal.column in SIGNALS else signal.made_by
 
 
@@ -76,7 +76,7 @@ def _name_stage(generation: GenerationSpec, signal: arms.Signal, split: str) -> 
 
 
 def _describe_settings(generation: GenerationSpec, signal: arms.Signal, split: str) -> Json:
-    """Return the part of a signal that its values depend on beside the model."""
+    """Return the settings other than the model on which a signal's values depend."""
     return {
         "seed": generation.seed(f"signal-{signal.column}-{split}"),
         "options": generation.config.signals.options_of(signal),

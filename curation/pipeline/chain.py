@@ -1,7 +1,7 @@
-"""The roof: generation after generation; the student of one is the teacher of the next.
+"""The whole run as chains of generations, in which the student of one generation is the teacher of the next.
 
-The first generation is common to all chains (``chain.arms``); from the second on each chain has generations of its own,
-whose stages are named after its arm, but for the main chain: ``gen-1/select``, ``gen-1-naive/select``.
+The first generation is common to all chains (``chain.arms``); from the second on each chain has its own generations.
+Their stages are named after the chain's arm, except in the main chain: ``gen-1/select``, ``gen-1-naive/select``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,43 +29,43 @@ Fields = JsonView
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """A run, described."""
+    """The stages of a run, as a description of its graph."""
 
     prepared: Stage
-    """Deals the splits with which the run began."""
+    """The stage that assigns rows to the splits with which the run began."""
     added: Sequence[Stage]
-    """Deal the splits that were added later."""
+    """The stages that assign rows to the splits that were added later."""
     tables: Mapping[str, Table]
     """Tables of the splits and the audit, by name."""
     generations: Sequence[Fields]
     """Generations of the main chain."""
     branches: Mapping[str, Sequence[Fields]]
-    """The generations from the second on of the other chains by arm; ``predecessor``: its one generation."""
+    """The other chains' generations from the second on, by arm, and the one generation of ``predecessor``."""
     shallow: Sequence[JsonView]
-    """For each generation of the main chain: ``tests`` and ``training`` by arm of the students without a chain."""
+    """``tests`` and ``training`` by arm of the students without a chain, for each generation of the main chain."""
     decisions: Sequence[Out]
     """Whether the chain goes on after each generation but the last; empty without a rule."""
     first: GenerationStages
-    """The first generation, whose search for a trust function is one of ``stages`` only with ``trust.search``."""
+    """The first generation; its search for a trust function is among ``stages`` only with ``trust.search``."""
 
     @property
     def stages(self) -> list[Stage]:
-        """All stages, each after those that it waits for."""
+        """All stages, each after the stages that it depends on."""
         described = [list(self.generations), dict(self.branches), list(self.shallow), list(self.decisions)]
         return order_stages([*(stage.value("tables") for stage in self.preparing), *described])
 
     @property
     def preparing(self) -> list[Stage]:
-        """The stages that deal splits, in the order of the deals."""
+        """The stages that assign rows to splits, in the order of the deals."""
         return [self.prepared, *self.added]
 
 
 def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Chain:
-    """Return the stages of a run over ``files``, whose splits were dealt in these ``deals``; unset, all at once.
+    """Return the stages of a run over ``files``, whose splits are assigned in these ``deals`` or, if None, all at once.
 
     Raises:
-        ModelError: a model that is named is not there.
-        ConfigError: two splits of a chain are of different sources that share a file.
+        ModelError: a configured model does not exist.
+        ConfigError: two splits of a chain are from different sources that share a file.
     """
     deals = make_first_deals(config) if deals is None else deals
     sizes, num = compute_split_sizes(config, files, deals.taken(files)), max(1, len(config.generations))
@@ -92,7 +92,7 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
 
 
 def _describe_preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[list[Stage], dict[str, Table]]:
-    """Return the stages that deal the splits, and the tables of all splits and of the audit, in the splits' order."""
+    """Return the stages that assign rows to splits, and the tables of splits and audit, in the splits' order."""
     stages: list[Stage] = []
     made: dict[str, Out] = {}
     for number, (deal, rows) in enumerate(zip(deals.deals, deals.rows, strict=True)):
@@ -117,10 +117,10 @@ def _describe_preparing(config: RunConfig, files: Files, deals: Deals) -> tuple[
 
 
 def check_files(config: RunConfig, files: Files) -> None:
-    """Refuse splits of another source that has a file of the pool's: row ids tell rows apart within a source alone.
+    """Refuse splits of another source that shares a file with the pool's: row ids are unique only within a source.
 
     Raises:
-        ConfigError: a file is in both.
+        ConfigError: a file is in both sources.
     """
     pool = config.splits.pool.source
     of_pool = {file.path for file in files[pool]}
@@ -170,7 +170,7 @@ class _Describing:
         )
 
     def _go_on(self, arm: str) -> tuple[Out, ...]:
-        """Return stages that are there only if the rule lets the main chain go on after its last generation."""
+        """Return outputs that exist only if the rule lets the main chain go on after its last generation."""
         config, described = self._config, self._main[-1]
         if config.chain.stop is None:
             return ()
@@ -205,7 +205,7 @@ class _Describing:
     ) -> GenerationStages:
         """Return the next generation of a chain, taught by the student of ``arm``.
 
-        ``shallow``: the first generation, on whose selections the base is trained too.
+        ``shallow``: the first generation, if the base is to be trained on its selections too.
         """
         index = len(line)
         generation = replace(
@@ -268,7 +268,7 @@ class _Describing:
 
 
 def _describe_base(first: GenerationSpec, index: int, needs: Sequence[Out]) -> Model | None:
-    """Return the model that the students of a generation are trained from, in all chains; ``None`` where none are."""
+    """Return the base model of a generation's students in all chains, or None if the run trains no students."""
     config = first.config
     if not config.generations:
         return None

@@ -13,12 +13,12 @@ from curation.rundir.graph import Out, Table
 from curation.storage.paths import Place
 
 Outs = Mapping[str, Mapping[str, Out]]
-"""Outputs of stages by name, by feature."""
+"""Outputs of stages by feature, then by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureInputs:
-    """Inputs from which a feature's stages of a generation are described."""
+    """The inputs from which a feature describes its stages of a generation."""
 
     section: Any
     """The feature's section of the configuration."""
@@ -26,26 +26,26 @@ class FeatureInputs:
     tables: Mapping[str, Table]
     """Tables of the splits, by name; ``audit`` has the pool's gold labels."""
     record: JsonView
-    """The fields of a ``report.GenerationRecord`` that are described already, as outputs: ``labels`` and ``grades`` by
-    split, after the selection all of them."""
+    """The fields of a ``report.GenerationRecord`` described so far, as outputs: ``labels`` and ``grades`` by split and,
+    after the selection, all fields."""
     generation: GenerationSpec | None = None
-    """Names, positions, seeds and sizes of the generation's stages; None over a finished run."""
+    """Names, positions, seeds and sizes of the generation's stages, or None for a finished run."""
     split: str | None = None
-    """The split whose labels get columns."""
+    """The split to whose labels the feature adds columns, if any."""
 
 
 def require(config: RunConfig) -> None:
-    """Refuse a run where this machine lacks what its features need.
+    """Refuse a run if this machine lacks something that its features need.
 
     Raises:
-        ConfigError: names the key, and the mend.
+        ConfigError: the run is refused; the message names the key and the remedy.
     """
     for _, check, section in parts(config, "require"):
         check(section)
 
 
 def publish(config: RunConfig, report: JsonView, directory: Place) -> Iterator[str]:
-    """Let features publish a finished run's report; yield a sentence on each thing that failed."""
+    """Let features publish a finished run's report; yield a sentence on each failure."""
     for _, publish_report, section in parts(config, "publish"):
         yield from publish_report(section, report, directory)
 
@@ -56,19 +56,19 @@ def describe_columns(generation: GenerationSpec, split: str, labels: Mapping[str
 
 
 def describe_candidates(generation: GenerationSpec, record: JsonView) -> Outs:
-    """Return what features add before the selection of a generation: the rows that they leave out, ``left_out``."""
+    """Return outputs that features add before a generation's selection: ``left_out``, the rows they leave out."""
     return _describe_part("candidates", generation.config, generation.tables, record, generation)
 
 
 def describe_after_selection(generation: GenerationSpec, record: JsonView, *before: Outs) -> Outs:
-    """Return what features add after the selection of a generation, with what they added to its pool ``before``."""
+    """Return the outputs that features add after a generation's selection, merged with those added ``before``."""
     added = (*before, _describe_part("selected", generation.config, generation.tables, record, generation))
     names = dict.fromkeys(name for outs in added for name in outs)
     return {name: {key: out for outs in added for key, out in outs.get(name, {}).items()} for name in names}
 
 
 def describe_analysis(config: RunConfig, tables: Mapping[str, Table], generations: Sequence[JsonView]) -> list[Outs]:
-    """Return the outputs of the analysis of a finished run, an item a generation."""
+    """Return the outputs of the analysis of a finished run, one item per generation."""
     return [_describe_part("analysis", config, tables, record) for record in generations]
 
 
@@ -91,10 +91,10 @@ def _describe_part(
 
 
 def check_analysis(config: RunConfig) -> Iterator[str]:
-    """Yield in words what the analysis of a run leaves out although its configuration does not say so.
+    """Yield sentences on what the analysis of a run leaves out although its configuration does not say so.
 
     Raises:
-        ConfigError: the run lacks what an analysis reads, or nothing is left to be measured.
+        ConfigError: the run lacks something that an analysis reads, or there is nothing to measure.
     """
     if not [*parts(config, "analysis")]:
         named = ", ".join(name for name, feature in features().items() if feature.analysis is not None)

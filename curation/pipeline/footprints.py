@@ -1,8 +1,8 @@
-"""The memory of each actor and training worker of a run, before anything starts, against what a card or machine has.
+"""Estimates of the memory that actors and training workers of a run need, compared with the memory that they have.
 
-Only what cannot fit is refused: where weights, gradients, the optimizer's state and one short row are more than the
-whole share. What is forecast for the longest rows is an upper bound, since no row was read; above the share it is a
-warning. Models that the run makes from scratch are small, and are left out.
+Only what cannot fit is refused: weights, gradients, the optimizer's state and one short row that need more than the
+whole share. The forecast for the longest rows is an upper bound, since no row was read; if it exceeds the share, there
+is a warning. Models that the run makes from scratch are small, and are left out.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from curation.models.rollout_engine import MAX_RUNNING, compute_engine_memory, p
 
 ShapeOf = Callable[[ModelConfig], DecoderShape | None]
 VLLM_SHARE, FRACTION_SHARE = 0.92, 0.9
-"""Shares that vLLM takes: of a whole GPU by itself, and of an actor's fraction of one as it is told."""
+"""Shares of memory that vLLM takes: its default for a whole GPU, and our setting for an actor's fraction of a GPU."""
 
 
 class Process(NamedTuple):
@@ -42,18 +42,18 @@ class Process(NamedTuple):
     model: str
     footprint: Footprint
     share: float
-    """The share that it may take of each of its GPUs; on a CPU, of the machine's memory."""
+    """Share of each of its GPUs' memory that the process may take or, on a CPU, of the machine's memory."""
     on_gpu: bool
     mend: str
-    """A change that lowers the least that it needs."""
+    """A remedy that lowers the minimum memory, as text."""
     ease: str
-    """A change that lowers the rest alone, or an empty text."""
+    """A remedy that lowers only the memory above the minimum, as text; "" if there is none."""
 
 
 def read_shape(model: ModelConfig) -> DecoderShape | None:
-    """Return the sizes in a model's configuration; None of a family whose parameters are not counted.
+    """Return the sizes in a model's configuration, or None for a family whose parameters are not counted.
 
-    Nor of one that brings code of its own, which reading its configuration would run.
+    None also for a model with code of its own, which reading its configuration would run.
 
     Raises:
         ModelError: the configuration cannot be read.
@@ -64,16 +64,16 @@ def read_shape(model: ModelConfig) -> DecoderShape | None:
 
 
 def iter_memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf = read_shape) -> Iterator[str]:
-    """Yield a line for each actor and worker: its memory and what it has; a warning begins so.
+    """Yield a line for each actor and worker with its needed and available memory; warnings begin with "warning:".
 
     Args:
         config: the run.
-        gpu: a card, by Ray's name (``curation.models.footprint``); unset: that of this machine if the run is to stay
-            here.
-        shape: gives a model's sizes.
+        gpu: a card, by Ray's name (``curation.models.footprint``), or None for this machine's card if the run is to
+            stay on it.
+        shape: function that returns a model's sizes.
 
     Raises:
-        ConfigError: something cannot fit, or the card is not known; the message has the sum, its parts and the mend.
+        ConfigError: a process cannot fit, or the card is unknown; the message has the sum, its parts and the remedy.
     """
     gpu_bytes = _find_gpu_bytes(config, gpu)
     ram = memory.read_usable_memory().total if capacity.find_address(config.ray) == capacity.LOCAL else None
@@ -105,7 +105,7 @@ def _format_line(process: Process, usable: float | None, gpu: str | None) -> str
 
 
 def _find_gpu_bytes(config: RunConfig, gpu: str | None) -> float | None:
-    """Return the memory of a card; of this machine's own smallest one where none is named."""
+    """Return the memory of a card in bytes or, if ``gpu`` is None, of this machine's smallest card."""
     if gpu is not None:
         return get_card_gib(gpu) * GIB
     here = capacity.find_address(config.ray) == capacity.LOCAL
@@ -116,7 +116,7 @@ def _find_gpu_bytes(config: RunConfig, gpu: str | None) -> float | None:
 
 
 def iter_processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -> Iterator[Process]:
-    """Yield each kind of process with a model whose sizes are known: first those that ask, then those that train."""
+    """Yield each kind of process with a model whose sizes are known: first asking, then training processes."""
     shapes = {
         role: found
         for role, model in config.models.items()
@@ -141,7 +141,7 @@ def iter_processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -
 
 
 def _choose_type(dtype: str, shape: DecoderShape, *, halves: bool, half: tuple[str, ...]) -> str:
-    """Return the type that a key stands for, as ``curation.models.dtypes`` says of a checkpoint."""
+    """Return the dtype that a key resolves to, by the rules of ``curation.models.dtypes`` for a checkpoint."""
     if dtype != AUTO:
         return dtype
     return shape.dtype if halves and shape.dtype in half else "float32"
@@ -236,7 +236,7 @@ def _uses_vllm(recipe: GrpoConfig) -> bool:
 def _make_drawing_process(
     recipe: GrpoConfig, shape: DecoderShape, gpu_bytes: float | None, role: str, model: str
 ) -> Process:
-    """Return the engine of workers that learn by GRPO, within its share of each one's GPU."""
+    """Return the rollout engine of GRPO workers, within its share of each worker's GPU."""
     on_gpu = recipe.gpus_per_worker > 0
     dtype = _choose_type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
     found = plan_rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)

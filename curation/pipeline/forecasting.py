@@ -1,10 +1,10 @@
-"""Forecasts of labelling time and cost, computed from what a probe measured; nothing is asked or read here.
+"""Forecasts of labelling time and cost, computed from a probe's measurements without asking a model or reading rows.
 
-How intervals are combined. Tokens and bytes have the error of the sample. Time has the error of the sample, one of
-``DRIFT`` (a short probe does not show how fast the machine is in another hour, beside other stages and with larger
-chunks), and three of what happens once: starts of actors, which are few, at ``START``; and the end of a pass, when some
-actors have no chunk left, between no wait and the longest. Independent errors add as squares, those that one sample or
-one machine gives to several stages add up.
+Intervals combine as follows. Tokens and bytes have the error of the sample. Time has the error of the sample; an error
+of ``DRIFT``, since a short probe does not show the machine's speed in another hour, beside other stages and with larger
+chunks; an error of ``START`` for starts of actors, which are few; and an error for the end of a pass, when some actors
+have no chunk left, from no wait to the longest. Independent errors add as squares; errors that several stages share,
+from one sample or one machine, add linearly.
 """
 
 import math
@@ -22,13 +22,13 @@ from curation.tables.compaction import FEWEST
 from curation.tables.requests import count_pass_requests
 
 DRIFT = 0.15
-"""Share by which the rate of a run may differ from a probe's, besides the error of the sample."""
+"""Share by which the rate of a run may differ from a probe's, in addition to the error of the sample."""
 START = (0.5, 2.0)
-"""Factors between which the time of starts may lie: a probe sees few of them, and caches differ."""
+"""Bounds of the time of starts, as factors of the measured time: a probe sees few starts, and caches differ."""
 DENSITY = 0.05
 """Share by which the bytes of a row in a large file may differ from those in a small one."""
 FIXED = 0.2
-"""Share by which a fragment's own bytes may differ: they are what is left of a fragment of another size."""
+"""Share by which a fragment's own bytes may differ, since they are estimated from a fragment of another size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,25 +36,25 @@ class Workforce:
     """The actors that a run can have."""
 
     actors: int
-    """At the same time, as the cluster stands or as its autoscaler may make it."""
+    """Maximum number of concurrent actors on the cluster as it is, or as its autoscaler may enlarge it."""
     each: Mapping[str, float]
     """Resources of one actor on its node, under Ray's names."""
     per_node: int
-    """How many fit on a node."""
+    """Number of actors that fit on a node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageForecast:
-    """Forecast of one stage."""
+    """The forecast of one stage."""
 
     name: str
     rows: int
     prompt_tokens: Estimate
     output_tokens: Estimate
     actor_seconds: Estimate
-    """Without starts of actors."""
+    """Seconds of all actors together, without their starts."""
     seconds: Estimate
-    """From its start to its end, without starts of actors, if it has all of them for itself."""
+    """Seconds from the stage's start to its end, without starts of actors, if no other stage uses the actors."""
     bytes: Estimate
     puts: Estimate
     gets: Estimate
@@ -63,7 +63,7 @@ class StageForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Forecast of the labelling stages of a run together."""
+    """The forecast of all labelling stages of a run together."""
 
     stages: Sequence[StageForecast]
     left_out: Sequence[LeftOut]
@@ -102,7 +102,7 @@ def forecast_questions(
     fragment_mb: int,
     has_requests: bool,
 ) -> Forecast:
-    """Return the forecast; ``has_requests``: the run directory is in an object store."""
+    """Return the forecast; ``has_requests`` says whether the run directory is in an object store."""
     stages = [
         _forecast_stage(asking, question, workforce, commit_seconds, fragment_mb << 20)
         for question in questions
@@ -175,7 +175,7 @@ def _forecast_stage(
 
 
 def _estimate_row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
-    """Return bytes of a row, with what is stored of its states."""
+    """Return the stored bytes per row, including states or scores."""
     measured = question.measured
     size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
     states: float = len(asking.ask.states) * measured.state_bytes
@@ -193,7 +193,7 @@ def _count_actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
 
 
 def _estimate_starts(questions: Sequence[AskGroup], workforce: Workforce) -> tuple[Estimate, Estimate]:
-    """Return the seconds in which actors start: of all of them together, and until the first ones work."""
+    """Return the seconds in which actors start: the sum over all actors, and the time until the first ones work."""
     together_, first = [make_exact(0.0)], [make_exact(0.0)]
     for question in questions:
         seconds = question.measured.start_seconds
@@ -211,7 +211,7 @@ def _make_estimate(seconds: float) -> Estimate:
 
 
 def _to_json(value: object) -> Json:
-    """Return the fields of a dataclass; estimates as JSON."""
+    """Return the fields of a dataclass, with estimates as JSON."""
     return {
         name: item.to_json() if isinstance(item, Estimate) else dict(item) if isinstance(item, Mapping) else item
         for name, item in vars(value).items()

@@ -41,7 +41,7 @@ from tune.space import expand_preset
 
 
 class GenerationStages(NamedTuple):
-    """The stages of one generation, by what is taken from them."""
+    """The stages of one generation, and their outputs."""
 
     record: dict[str, Any]
     """The fields of ``report.GenerationRecord``."""
@@ -50,7 +50,7 @@ class GenerationStages(NamedTuple):
     answers: dict[str, Out]
     """The teacher's labels by split, before scores are added."""
     search: Search
-    """For the trust function; part of the run only with ``trust.search``."""
+    """Search for the trust function; part of the run only with ``trust.search``."""
     tested: Known
     """The tests of this and all earlier generations."""
     selected: Select
@@ -62,7 +62,7 @@ class GenerationStages(NamedTuple):
 def describe_generation(generation: GenerationSpec, first: Stage | None = None) -> GenerationStages:
     """Return the stages of one generation.
 
-    ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
+    ``first``: the first generation's selections, if the base is to be trained on them too, for each of ``chain.arms``.
     """
     config, base = generation.config, generation.base
     calibration = ["calibration"] if config.selection.budget.needs_calibration else []
@@ -176,11 +176,11 @@ def get_pool_share(generation: GenerationSpec) -> dict[str, int]:
 
 
 def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **reducing: Any) -> Label | Read:
-    """Return the teacher's labels of a split; of the pool those of the generation's share.
+    """Return the stage that labels a split or, for the pool, the generation's share of it.
 
-    Where a model here reads a server's answers (``teacher.reader``), it is the stage that reads what was bought.
-    ``reducing``: what takes the place of the states (``projection``, ``fitted``, ``sample``); of a server's answers
-    those that are read, as what is bought does not depend on it.
+    If a local model reads a server's answers (``teacher.reader``), the stage that reads the answers is returned.
+    ``reducing``: replacement of the states (``projection``, ``fitted``, ``sample``). For a server's answers it goes to
+    the stage that reads them, since the bought answers do not depend on it.
     """
     config, reader, endpoint = generation.config, generation.helpers.reader, generation.config.teacher.endpoint
     labelled = Label(
@@ -217,7 +217,7 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
 
 
 def _count_asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
-    """Return how many labels the judge was asked on, by graded split and ``test-<model>`` (the first of its runs)."""
+    """Return how many labels the judge was asked about, by graded split and ``test-<model>`` (its first run)."""
     found = {split: out for split, out in grades.items() if isinstance(out.stage, Judge)}
     if any(isinstance(run.stage, Judge) for runs in tests.values() for run in runs):
         found |= {f"test-{name}": runs[0] for name, runs in tests.items()}
@@ -225,7 +225,7 @@ def _count_asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) 
 
 
 def _describe_projection(generation: GenerationSpec, labels: Out) -> Project | None:
-    """Return the projection of the source split's states; ``None`` if states are stored as they are, or not at all."""
+    """Return the projection of the source split's states, or None if states are stored unchanged or not at all."""
     config = generation.config
     if not isinstance(config.teacher.store_states, PcaConfig):
         return None
@@ -258,7 +258,7 @@ def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
 
 
 def _describe_fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
-    """Return the trust functions that the arms need, fitted on the source split, by name; that of the method always."""
+    """Return the trust functions fitted on the source split, by name: the method's own, and those that arms need."""
     config, trust, examples = generation.config, generation.config.fitting, generation.tables["source"]
 
     def fitted(name: str, kind: str, of: str) -> Stage:
@@ -286,7 +286,7 @@ def _describe_fits(generation: GenerationSpec, labels: Out, grades: Out, search:
 
 
 def _describe_comparison(generation: GenerationSpec, labels: Mapping[str, Out]) -> MeasureShift:
-    """Describe the comparison by ``labels`` of the splits; where these have no hidden states, of their texts, too."""
+    """Describe the comparison of the splits by their ``labels`` and, if these have no hidden states, by their texts."""
     config = generation.config
     splits = [split for split in ("source", "calibration") if split in labels]
     arguments: Json = {
@@ -307,7 +307,7 @@ def _describe_comparison(generation: GenerationSpec, labels: Mapping[str, Out]) 
 def _describe_selected_comparison(
     generation: GenerationSpec, scored: Mapping[str, Out], selected: Select
 ) -> dict[str, Out]:
-    """Describe the comparison of rows that pass the arms' cuts; nothing without hidden states, or arms that rank."""
+    """Describe the comparison of rows that pass the arms' cuts; empty without hidden states or ranking arms."""
     config = generation.config
     ranking = [arm for arm in config.selection.arms if ARMS[arm].ranked and not ARMS[arm].gold]
     if not config.has_states or not ranking:

@@ -1,4 +1,4 @@
-"""Inputs that the stages of a generation are described from: the configuration, the models, the tables."""
+"""The inputs of the description of a generation's stages: the configuration, the models, the tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,12 +14,12 @@ from curation.stages.repeats import FindRepeats
 from curation.stages.training import Training
 
 Known = Mapping[str, Mapping[str, Sequence[Out]]]
-"""The grades of tests that are described already, by what is asked (``pipeline.testing``) and by decoding."""
+"""Grades of tests described so far, by the model's questions (``pipeline.testing``) and by decoding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HelperModels:
-    """The models that a run asks beside its teacher, the same in every generation."""
+    """The models that a run asks besides its teacher, the same in every generation."""
 
     roles: Mapping[str, TeacherUse]
     """Models that signals ask, by the name in ``curation.arms.Signal.asks``."""
@@ -30,44 +30,44 @@ class HelperModels:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSpec:
-    """Inputs of a generation."""
+    """The inputs from which a generation's stages are described."""
 
     config: RunConfig
     index: int
     teacher: Model | None
-    """``None`` for a teacher without weights."""
+    """The teacher, or None if it has no weights."""
     helpers: HelperModels
     tables: Mapping[str, Table]
     """Tables of the splits, by name."""
     repeats: FindRepeats
-    """Finds the pool rows that repeat a question."""
+    """The stage that finds the pool rows that repeat a question."""
     sizes: Mapping[str, int]
-    """The number of rows of each split; of the pool only the generation's share."""
+    """The number of rows of each split; for the pool, of the generation's share."""
     pool_files: Sequence[SourceFile] = ()
     base: Model | None = None
-    """The model that its students are trained from; ``None`` where none are."""
+    """The base model of the generation's students, or None if none are trained."""
     branch: str = ""
-    """Names the stages of a generation that is not the main chain's."""
+    """Name of the branch in stage names; "" for the main chain."""
     needs: Sequence[Out] = ()
-    """Without one of these there is no generation: the student that teaches, the decision that it may, a check."""
+    """Outputs without which there is no generation: the student that teaches, the decision to go on, a check."""
     tested: Known = field(default_factory=dict)
     """Tests of earlier generations; a model that is asked the same way again is not tested again."""
 
     def name(self, stage: str) -> str:
-        """Return the name of one of its stages, e.g. ``gen-0/select``."""
+        """Return the name of a stage of the generation, e.g. ``gen-0/select``."""
         return f"gen-{self.index}-{self.branch}/{stage}" if self.branch else f"gen-{self.index}/{stage}"
 
     def at(self, split: str | None = None, *, of: str = "") -> Position:
-        """Return the position of one of its stages: the split it works on, and what tells it from others there."""
+        """Return the position of a stage of the generation: its split, and ``of``, which tells it from others."""
         return Position(generation=self.index, branch=self.branch, split=split, of=of)
 
     def seed(self, what: str) -> int:
-        """Return the seed of something that this generation alone draws, equal in all chains."""
+        """Return the seed of a draw of this generation only, equal in all chains."""
         return derive(self.config.seed, f"gen-{self.index}/{what}")
 
     @property
     def unadapted(self) -> Model | None:
-        """The teacher as it was before this run, or an adapter, taught it the task; else the teacher itself."""
+        """The teacher before this run or an adapter taught it the task, or the teacher itself if neither did."""
         teacher = self.teacher
         if isinstance(teacher, Out) and isinstance(teacher.stage, Training):
             teacher = teacher.stage.base
@@ -75,7 +75,7 @@ class GenerationSpec:
 
     @property
     def settings(self) -> Json:
-        """How passes write."""
+        """Settings of how passes write tables."""
         return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
 
     def gold(self, split: str) -> Table:

@@ -1,4 +1,4 @@
-"""The grades of a split's labels: right or wrong by the domain's rule and, where it is asked, a judge."""
+"""The grades of a split's labels: right or wrong by the domain's rule and, if configured, a judge."""
 
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
@@ -10,14 +10,14 @@ from curation.stages.grade import Grade
 from curation.stages.judge import Judge, JudgeByChoice
 
 GONE = "not there"
-"""The digest of a program that is not there: the status of a run that was graded by it can still be told."""
+"""Digest in place of that of a missing program, so that the status of a run graded by it can still be shown."""
 
 
 def find_checker(domain: DomainConfig) -> str | None:
-    """Return a digest of the program that grades a domain's rows; ``None`` where none does.
+    """Return a digest of the program that grades a domain's rows, or None if no program does.
 
     Raises:
-        ConfigError: it is not there, or not named.
+        ConfigError: the program does not exist, or is not named.
     """
     if domain.name == "text" and domain.options.get("check") == REMOVED:
         raise ConfigError("domain.check: command names no program; give check: {command: [python, check.py]}")
@@ -25,7 +25,7 @@ def find_checker(domain: DomainConfig) -> str | None:
 
 
 def find_known_checker(domain: DomainConfig) -> str | None:
-    """Return :func:`find_checker`, and ``GONE`` where the program is not there: what was done can still be told."""
+    """Return the result of :func:`find_checker`, or ``GONE`` if the program does not exist."""
     try:
         return find_checker(domain)
     except ConfigError:
@@ -33,10 +33,10 @@ def find_known_checker(domain: DomainConfig) -> str | None:
 
 
 def require_checkers(config: RunConfig) -> None:
-    """Refuse a run whose rows are graded by a program that is not there, or that this machine allows no sandbox.
+    """Refuse a run whose grading program does not exist, or for which this machine allows no sandbox.
 
     Raises:
-        ConfigError: names it.
+        ConfigError: the run is refused; the message names the cause.
     """
     for domain in map(config.domain_of, config.splits.named()):
         if find_checker(domain) is not None and domain.command and domain.options["check"].get("sandbox") != "none":
@@ -44,7 +44,7 @@ def require_checkers(config: RunConfig) -> None:
 
 
 def choose_grading_stage(config: RunConfig, split: str) -> type[Stage]:
-    """Return the class of the stage whose grades of a split are the last word."""
+    """Return the class of the stage that makes the final grades of a split."""
     domain = config.domain_of(split)
     if domain.judge is not None:
         return JudgeByChoice
@@ -54,7 +54,7 @@ def choose_grading_stage(config: RunConfig, split: str) -> type[Stage]:
 
 
 def describe_grades(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:
-    """Return which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
+    """Return the grades of a split's labels (``GRADES``), by the domain's rule and, if configured, the judge."""
     config, domain = generation.config, generation.config.domain_of(split)
     gold, examples = generation.gold(split), generation.tables[split]
     kind = choose_grading_stage(config, split)

@@ -1,8 +1,8 @@
-"""The growth of a run: splits that are added to it are dealt from rows that are left, and what was dealt stays.
+"""The growth of a run: splits added to it get rows that no split has yet, and splits assigned before keep their rows.
 
-A deal is what one stage prepares: the first deal has the splits with which the run began, each later one those that
-were added together. The manifest keeps which splits belong to which deal, so that the order in which a run grew, and
-with it the rows of every split, is that of its own history.
+A deal is a group of splits that one stage prepares: the first deal has the splits with which the run began, each later
+deal the splits that were added together. The manifest records the splits of each deal, since the order in which a run
+grew determines the rows of every split.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _PROBE = "probe-"
 
 
 class Deal(NamedTuple):
-    """Splits that are dealt together."""
+    """A group of splits whose rows are assigned together."""
 
     splits: tuple[str, ...]
     sources: tuple[str, ...]
@@ -30,17 +30,17 @@ class Deal(NamedTuple):
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """Return the inverse of ``_asdict``, with lists in place of tuples."""
+        """Create a deal from the output of ``_asdict``, with lists in place of tuples."""
         return cls(**{name: tuple(names) for name, names in value.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deals:
-    """The deals of a run, the first of which begins it."""
+    """The deals of a run, in their order."""
 
     deals: tuple[Deal, ...]
     rows: tuple[RowsConfig, ...]
-    """The definition of the rows as of each deal: its splits and those of the deals before it."""
+    """The definition of the rows as of each deal: the splits of this deal and of earlier deals."""
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -48,10 +48,10 @@ class Deals:
         return self.deals[-1].splits if len(self.deals) > 1 else ()
 
     def taken(self, files: Files, before: int | None = None) -> dict[str, int]:
-        """Return the rows of each split that was dealt before the deal of that number, before the last where unset.
+        """Return the number of rows of each split of the deals before deal ``before`` or, if None, before the last.
 
         Raises:
-            ConfigError, SourceError: as :func:`curation.sources.compute_split_sizes`.
+            ConfigError, SourceError: raised by :func:`curation.sources.compute_split_sizes`.
         """
         taken: dict[str, int] = {}
         for rows in self.rows[:before] if before is not None else self.rows[:-1]:
@@ -64,7 +64,7 @@ class Deals:
 
 
 def format_prepare_name(number: int) -> str:
-    """Return the name of the stage that prepares the deal of that number."""
+    """Return the name of the stage that prepares the deal with this number."""
     return f"prepare-{number}" if number else "prepare"
 
 
@@ -88,12 +88,12 @@ def get_rows_identity(config: RunConfig) -> Json:
 
 
 def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
-    """Return the deals of a run directory, with what the configuration adds to it as the last.
+    """Return the deals of a run directory, the last of which has the splits that the configuration adds.
 
-    A deal whose stage is not done binds nobody: its splits may be changed or taken away again.
+    The splits of a deal whose stage is not done may still be changed or removed.
 
     Raises:
-        RunDirError: rows that were dealt would not stay as they are.
+        RunDirError: rows that were assigned before would not stay as they are.
     """
     now = get_rows_identity(config)
     if not manifest.identity:
@@ -120,7 +120,7 @@ def make_first_deals(config: RunConfig) -> Deals:
 
 
 def describe_growth(config: RunConfig, deals: Deals, files: Files) -> str | None:
-    """Return words on what the last deal adds to a run, and on what stays; ``None``: the run has not grown."""
+    """Return a sentence on what the last deal adds to a run and what stays, or None if the run has not grown."""
     if not deals.added:
         return None
     taken = deals.taken(files)
@@ -141,7 +141,7 @@ def _read_first_deal(identity: JsonView) -> Deal:
 
 
 def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, object]) -> None:
-    """Refuse a configuration that changes what was dealt."""
+    """Refuse a configuration that changes rows that were assigned before."""
     splits, sources = {name for deal in deals for name in deal.splits}, set(deals[-1].sources)
     before, after = (_select_part(identity, splits, sources) for identity in (manifest.identity, now))
     if before != after:
@@ -153,7 +153,7 @@ def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, o
 
 
 def _select_part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
-    """Return the part of an identity on these splits and sources alone."""
+    """Return the part of an identity that covers only these splits and sources."""
     part = dict(identity)
     if "sources" in part:
         part["sources"] = {name: value for name, value in part["sources"].items() if name in sources}

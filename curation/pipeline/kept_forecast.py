@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from curation.pipeline.forecasting import Forecast
 
 FILE = "forecast.json"
-"""In the run directory."""
+"""Name of the forecast's file in the run directory."""
 MATTERS = {"sources", "splits", "domain", "teacher", "signals", "evaluation", "package", "pool"}
 """The sections of a run's or a filter's configuration on which a forecast depends."""
 MOST_EVENT_BYTES = 1 << 40
-"""All events are read: a day of a run adds less than a megabyte of them."""
+"""Maximum bytes of events to read, in effect all: a day of a run adds less than a megabyte."""
 
 
 def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, object]) -> Place:
-    """Keep a forecast in the run directory for the report, in place of an earlier one; its path.
+    """Write a forecast to the run directory for the report, replacing an earlier one; return its path.
 
-    ``run``: the estimate of the whole run, its ``total`` and its ``stages``.
+    ``run``: the estimate of the whole run, with its ``total`` and its ``stages``.
     """
     config.directory.mkdir(parents=True, exist_ok=True)
     described = {
@@ -48,7 +48,7 @@ def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, o
 
 
 def read_forecast(config: RunConfig | FilterConfig) -> Json | None:
-    """Return the forecast kept in the run directory, and in ``changed`` what the configuration has changed since.
+    """Return the forecast in the run directory, with changes of the configuration since then in ``changed``, or None.
 
     Raises:
         RunDirError: the file is not a forecast.
@@ -66,12 +66,12 @@ def read_forecast(config: RunConfig | FilterConfig) -> Json | None:
 
 
 def collect_used_since(forecast: JsonView, manifest: Manifest) -> dict[str, report.SpentRecord]:
-    """Return amounts that each stage of a forecast has used since it, by name."""
+    """Return the amounts that each stage of a forecast has used since the forecast, by name."""
     return collect_used(manifest, [stage["name"] for stage in forecast["stages"]], forecast["made"])
 
 
 def collect_used(manifest: Manifest, names: Iterable[str], since: float = 0.0) -> dict[str, report.SpentRecord]:
-    """Amounts that each of the named stages that are done has used since a time, by name; passes of models alone."""
+    """Return the amounts that the named stages have used since a time, by name, for finished stages with labels."""
     found = compute_spent_since(manifest.events.last(MOST_EVENT_BYTES), since)
     done = {name: record for name, record in manifest.stages.items() if name in found and "labels" in record.outputs}
     return {

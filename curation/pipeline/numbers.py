@@ -1,4 +1,4 @@
-"""The stages that compute the numbers of a run's generations, once the others are done, and the report's content."""
+"""The stages that compute the numbers of a run's generations after all other stages, and the report's content."""
 
 from dataclasses import replace
 
@@ -30,9 +30,9 @@ READ = {
     "student": ("learning_rate",),
     "teacher": ("backend", "decoding", "endpoint", "reader"),
 }
-"""Sections of the configuration that the numbers depend on, with the keys of each; None: all."""
+"""Sections of the configuration on which the numbers depend, with the keys of each, or None for all keys."""
 UNSHOWN = ("created", "command", "reproduce")
-"""Parts of a report that say when and how it was made, and are no result."""
+"""Parts of a report that say when and how it was made, which are not compared."""
 
 
 def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]:
@@ -48,7 +48,7 @@ def list_missing_numbers(opened: OpenedRun, record: report.RunRecord) -> list[St
 
 
 def compute(opened: OpenedRun, record: report.RunRecord) -> report.RunRecord:
-    """Compute the numbers that are missing, in this process; return the record with those of every generation."""
+    """Compute the missing numbers in this process; return the record with the numbers of every generation."""
     stages = describe_numbers(opened, record)
     Run(opened.name, opened.manifest, room=dict).do(stages)
     found: dict[str, JsonView] = {}
@@ -67,7 +67,7 @@ def compute(opened: OpenedRun, record: report.RunRecord) -> report.RunRecord:
 
 
 def update_report(record: report.RunRecord, directory: Place) -> Json:
-    """Return the report's content; write it in ``directory`` unless the one there says the same."""
+    """Return the report's content; write it to ``directory`` unless the report there has the same content."""
     with doing("collecting the report"):
         content = report.collect(record)
     page, numbers = directory / "report.html", directory / "report.json"
@@ -85,9 +85,9 @@ def update_report(record: report.RunRecord, directory: Place) -> Json:
 
 
 def read_numbers_after(manifest: Manifest, stage: StageRecord, generation: int) -> Json | None:
-    """Return the content of a generation's ``metrics.json``, if it tells of the very work that ``stage`` records.
+    """Return the content of a generation's ``metrics.json`` if it was computed after the work ``stage`` records.
 
-    Its ``numbers`` have the verdict on them. ``None``: they were not computed since.
+    The ``numbers`` include the verdict on them. None if they were not computed since then.
     """
     found = read_numbers(manifest, generation)
     if found is None or found["made_by"]["stages"].get(stage.name) != [stage.started, stage.seconds]:
@@ -97,7 +97,7 @@ def read_numbers_after(manifest: Manifest, stage: StageRecord, generation: int) 
 
 
 def find_verdict(manifest: Manifest) -> Json | None:
-    """Return the verdict on a run by the numbers of its generations; ``None`` where there are none."""
+    """Return the verdict on a run by the numbers of its generations, or None without numbers."""
     people = reviews.read(manifest.directory)
     found: list[Json | None] = []
     while (content := read_numbers(manifest, len(found))) is not None:

@@ -35,14 +35,14 @@ from curation.storage.paths import write_atomically
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedRun(Opened[RunConfig]):
-    """A run directory, and what is to be done in it."""
+    """A run directory, and the stages to run in it."""
 
     chain: Chain
     num_pool: int
-    """Rows of the pool of one generation."""
+    """Number of rows of the pool of one generation."""
     deals: Deals
     warnings: tuple[str, ...] = ()
-    """Doubts about how the labelled rows are read."""
+    """Warnings on how the labelled rows are read."""
 
     @property
     def name(self) -> str:
@@ -61,22 +61,22 @@ class OpenedRun(Opened[RunConfig]):
 
     @property
     def growth(self) -> dict[str, str | None]:
-        """``added``: splits that are added to a run that has grown, and those that stay as they are."""
+        """Sentence ``added`` on splits that are added to a run and splits that stay as they are."""
         return {"added": describe_growth(self.config, self.deals, self.manifest.source_files)}
 
     def save(self) -> None:
-        """Write what defines the run into its directory: its identity and files, and the configuration."""
+        """Write the definition of the run to its directory: its identity and files, and the configuration."""
         self.manifest.save()
         settings = redact_value(self.config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
         write_atomically(self.manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
 
     def begin(self) -> Iterator[str]:
-        """Lines on which type each ``dtype: auto`` stands for; configurations and tokenizers of models are loaded."""
+        """Yield lines on the type of each ``dtype: auto``; load configurations and tokenizers of models."""
         check_models(self.config, loads=True)
         yield from iter_type_lines(self.config)
 
     def checks(self) -> Iterator[str]:
-        """Lines on checks and students' steps, on models, and on rows of the sources that were not prepared yet."""
+        """Yield lines on checks and students' steps, on models, and on rows of the sources not yet prepared."""
         config, files = self.config, self.manifest.source_files
         yield from (f"warning: {line}" for line in self.warnings)
         check_models(config, loads=True)
@@ -97,12 +97,12 @@ class OpenedRun(Opened[RunConfig]):
 
 
 def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.guard_nothing) -> OpenedRun:
-    """Open a configuration's run directory, checked against it, and its stages; with ``save``, write what is new.
+    """Open a configuration's run directory, check it against the configuration and, with ``save``, write what is new.
 
-    ``guard`` is called before anything there is changed for good.
+    ``guard`` is called before any permanent change of the directory.
 
     Raises:
-        UserError: the directory belongs to other rows, an input changed, or something that is named is not there.
+        UserError: the directory belongs to other rows, an input changed, or something that is named does not exist.
     """
     check_models(config)
     config, warnings = settle(config)
@@ -132,7 +132,7 @@ def check_settings(config: RunConfig, files: Files, num_pool: int) -> None:
     ``num_pool``: rows of the pool of one generation.
 
     Raises:
-        UserError: the message names the key.
+        UserError: a setting does not fit; the message names the key.
     """
     selection, domain = config.selection, get_domain(config.domain_of("pool"))
     check_pool(selection.budget, num_pool)

@@ -1,4 +1,4 @@
-"""A look ahead at a run, by its configuration and models alone: students' steps, types, lengths of prompts."""
+"""Forecasts of a run from only its configuration and models: students' steps, types, lengths of prompts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -23,20 +23,20 @@ from curation.signals import label_request
 from curation.teachers.prompts import tokenise
 
 FEW = 50
-"""Fewer optimizer steps than these hardly move a student from its base: 200 rows in batches of 128 are two."""
+"""Minimum number of optimizer steps; fewer hardly move a student from its base (200 rows in batches of 128 are two)."""
 
 
 class StudentSteps(NamedTuple):
     """The training of the students of one recipe."""
 
     line: str
-    """Rows, batch and steps in words."""
+    """Description of rows, batch and steps."""
     warning: str | None
-    """The key that gives ``FEW`` steps, where there are fewer."""
+    """Warning that names a key that gives ``FEW`` steps, or None if there are enough."""
 
 
 def iter_student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentSteps]:
-    """Yield a line for each recipe of a run; none where the budget is known only once rows are labelled.
+    """Yield a line for each recipe of a run; none if the budget is known only after rows are labelled.
 
     ``num_pool``: rows of the pool of one generation.
     """
@@ -59,7 +59,7 @@ def iter_student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentStep
 
 
 def _suggest_batch(recipe: LmStudentConfig, num_rows: int) -> str:
-    """Return the largest batch that gives ``FEW`` steps; more epochs or rows where none does."""
+    """Return advice: the largest batch that gives ``FEW`` steps or, if none does, more epochs or rows."""
 
     def steps(size: int) -> int:
         return recipe.model_copy(update={"global_batch_size": size}).num_steps(num_rows) or 0
@@ -76,7 +76,7 @@ def _suggest_batch(recipe: LmStudentConfig, num_rows: int) -> str:
 
 
 def _estimate_selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
-    """Return the rows that each arm selects, and how well that is known; ``None`` where labels decide."""
+    """Return how well an arm's number of rows is known, and the number, or None if it depends on labels."""
     if budget.n is not None:
         return "", budget.n
     if budget.share is not None:
@@ -87,7 +87,7 @@ def _estimate_selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] |
 
 
 class TypedModels(NamedTuple):
-    """A key that gives models a type."""
+    """A configuration key that sets the type of models."""
 
     key: str
     dtype: str
@@ -99,12 +99,12 @@ class TypedModels(NamedTuple):
 
 
 def iter_type_lines(config: RunConfig) -> Iterator[str]:
-    """Yield a line for each ``auto``: what it stands for, by model, and why; and one for bfloat16 on a CPU without it.
+    """Yield a line on the type of each ``auto``, by model, with the reason; and one for bfloat16 on a CPU without it.
 
-    Of trainings those on GPUs: on CPUs they have one type.
+    Only trainings on GPUs are included, since trainings on CPUs have one type.
 
     Raises:
-        ModelError: a model is not there, or does not say its type.
+        ModelError: a model does not exist, or does not say its type.
     """
     for typed in _iter_typed_models(config):
         if typed.dtype == "bfloat16" and not typed.gpus and typed.models and find_bfloat16_flag() is None:
@@ -152,7 +152,7 @@ def _iter_typed_models(config: RunConfig) -> Iterator[TypedModels]:
 
 
 def iter_long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
-    """Yield a warning for each split of whose ``examples`` some have longer prompts than the teacher takes.
+    """Yield a warning for each split with ``examples`` that, with an answer, exceed the teacher's context.
 
     Raises:
         ModelError: the tokenizer or the configuration of the teacher's model cannot be read.

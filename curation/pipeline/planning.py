@@ -1,4 +1,4 @@
-"""The forecast of a run: which stages are left to do, and the probe of its teacher."""
+"""The forecast of a run, from the stages that are left to do and a probe of its teacher."""
 
 import tempfile
 import uuid
@@ -27,9 +27,9 @@ from curation.tables import io
 def forecast_run(
     opened: OpenedRun, stages: Sequence[Stage], known: Known, *, num_rows: int | None
 ) -> tuple[Forecast | None, Sequence[LeftOut]]:
-    """Return a forecast of those ``stages`` that ask the run's first teacher, if any, and what else asks a model.
+    """Return a forecast of the ``stages`` that ask the run's first teacher, if any, and the stages it leaves out.
 
-    Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the run
+    Ray is started or joined, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the run
     directory is left as it is.
     """
     config, files = opened.config, opened.manifest.source_files
@@ -53,7 +53,7 @@ def forecast_askings(
     num_rows: int | None,
     shots: Callable[[Out], TableRef] | None = None,
 ) -> Forecast:
-    """Return a forecast of what is asked; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
+    """Return a forecast for ``askings``; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
     questions = probe_all(
         askings,
         directory,

@@ -1,4 +1,4 @@
-"""Asks a teacher about a random sample of what a run's stages will ask it, by the actors that the run would start."""
+"""Probes that ask a teacher about a random sample of a run's rows, by the actors that the run would start."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from curation.passes.dataset import ModelDataset
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
-"""Why a stage with a backend that asks no model is in no forecast."""
+"""Reason why a stage with a backend that asks no model is in no forecast."""
 PROBE_ROWS = 1024
-"""Rows of a probe; for a backend that works on several chunks at once as many times more."""
+"""Default number of rows of a probe, multiplied by the number of chunks that a backend works on at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class SplitRows:
     seed: int = 0
     """Seed of the samples."""
     id_column: str | None = None
-    """The column with the rows' ids; unset: they follow from their places."""
+    """The column with the rows' ids, or None if ids follow from the rows' places."""
 
     @property
     def num(self) -> int:
@@ -59,7 +59,7 @@ class SplitRows:
         return sum(self.assignment.counts[name] for name in self.splits)
 
     def ids(self, drawn: Sequence[SampledRow]) -> list[int]:
-        """Return the row ids that the deal gives."""
+        """Return the row ids that the prepare stage gives to these rows."""
         if self.id_column is None:
             return [(row.file << FILE_SHIFT) + row.row for row in drawn]
         return [int(row.raw[self.id_column]) for row in drawn]
@@ -67,38 +67,38 @@ class SplitRows:
 
 @dataclass(frozen=True, kw_only=True)
 class StageAsk:
-    """Rows about which a stage will ask a teacher, and how."""
+    """The rows about which a stage will ask a teacher, and the settings for asking."""
 
     stage: str
     rows: int
-    """Rows that are left to do."""
+    """Number of rows that are left to do."""
     drawn_from: SplitRows
-    """The population that the rows are a random part of."""
+    """The population of which the rows are a random part."""
     model: ModelRef | None
-    """``None`` for a teacher without weights."""
+    """The model, or None for a teacher without weights."""
     ask: AskConfig
-    """With its backend."""
+    """Settings for asking, with the chosen backend."""
     engine: AskConfig
     decoding: DecodingConfig
     domain: DomainConfig
     signals: Mapping[str, JsonView] = field(default_factory=dict)
-    """Signals that the labelling actors measure beside the labels, as ``stages.label.Label`` takes them."""
+    """Signals that the labelling actors measure in addition to labels, as ``stages.label.Label`` takes them."""
     stored_states: int | None = None
-    """Numbers that are stored of a row's states where not all of them are."""
+    """Number of values stored per row for its states, or None if all states are stored."""
     stored_scores: int = 0
-    """Numbers that are stored of a row in place of its states."""
+    """Number of trust functions whose scores are stored in place of a row's states."""
     fitted: Mapping[str, TrustRef] = field(default_factory=dict)
-    """Trust functions by which the actors score, and store no states but a sample's; of a run they are not known."""
+    """Trust functions by which actors score rows, storing only a sample's states; unknown before a run fits them."""
     states_share: float = 0.0
-    """With ``fitted``: the share of the states that are stored."""
+    """With ``fitted``, the share of rows whose states are stored."""
     seed: int | None = None
-    """Seed of sampled answers, where the stage will give the sample's rows the same ones; unset: others."""
+    """Seed of sampled answers if the stage will give the sample's rows the same answers, else None."""
     note: str | None = None
-    """In what the probe's teacher differs from the stage's."""
+    """Difference between the probe's teacher and the stage's, if any."""
 
     @property
     def question(self) -> str:
-        """Return a value that stages share whose rows are asked the same: one sample stands for all of them."""
+        """Return a value that is equal for stages that ask the same of their rows, which thus share one sample."""
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
         apart = {"shots", "stage", "seed"}
@@ -109,14 +109,14 @@ class StageAsk:
 
 
 class AskGroup(NamedTuple):
-    """Stages whose rows are asked the same, and what one row takes."""
+    """The stages that ask the same of their rows, and the measured cost of a row."""
 
     askings: Sequence[StageAsk]
     measured: MeasuredCost
 
 
 class LeftOut(NamedTuple):
-    """A stage that asks a model and is not in a forecast, and why."""
+    """A stage that asks a model and is not in a forecast, with the reason."""
 
     stage: str
     why: str
@@ -130,10 +130,10 @@ def collect_askings(
     rows_done: Callable[[Stage], int] = lambda stage: 0,
     taken: Mapping[str, int] = NOTHING,
 ) -> tuple[list[StageAsk], list[LeftOut]]:
-    """Return requests of the labelling stages to the run's first teacher, and which stages ask something else.
+    """Return the requests of labelling stages to the run's first teacher, and the stages that are left out.
 
-    ``known`` holds the outputs of finished stages, ``rows_done`` counts what an unfinished one has committed, ``taken``
-    the rows of each split that was dealt before the others.
+    ``known`` has the outputs of finished stages, ``rows_done`` counts rows that an unfinished stage has committed, and
+    ``taken`` has the number of rows of each split that was assigned before the others.
     """
     found: list[StageAsk] = []
     left_out: list[LeftOut] = []
@@ -163,7 +163,7 @@ def _make_asking(
     known: Known,
     taken: Mapping[str, int],
 ) -> StageAsk | str:
-    """Return the request of a labelling stage, or why that cannot be probed yet."""
+    """Return the request of a labelling stage, or the reason why it cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
     model, note = _find_model(stage.teacher.model, known)
     if model is None and stage.teacher.model is not None:
@@ -198,7 +198,7 @@ def _make_asking(
 
 
 def _find_model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None, str | None]:
-    """Return the model itself, or the base that it will be made of; and in what that differs."""
+    """Return the model, or the base from which it will be trained, with a note on the difference."""
     if not isinstance(model, Out):
         return model, None
     try:
@@ -217,15 +217,15 @@ def probe_all(
     hold_cpus: bool,
     shots: Callable[[Out], TableRef] | None = None,
 ) -> list[AskGroup]:
-    """Label a sample for each kind of question; all by the same actors, which are ended afterwards.
+    """Label a sample for each kind of question, with the same actors for each engine, which are ended afterwards.
 
-    ``num_rows``: of each sample; unset, a moderate number, or fewer: those that are labelled in half a minute, or that
-    give narrow intervals (:mod:`curation.stages.probe`). What is written
-    goes to ``directory``. ``shots`` gives the table of demonstrations that a signal shows. Ray must run.
+    ``num_rows``: rows per sample; if None, a moderate number, or fewer if these take half a minute or give narrow
+    intervals (:mod:`curation.stages.probe`). Tables are written to ``directory``. ``shots`` returns the table of
+    demonstrations that a signal shows. Ray must be running.
 
     Raises:
-        ConfigError: more rows are asked for than the largest of the samples is drawn from.
-        RunFailedError: an actor kept dying without getting anything done.
+        ConfigError: more rows are asked for than the largest population has.
+        RunFailedError: an actor kept dying without completing any work.
     """
     limit = SECONDS if num_rows is None else math.inf
     kinds: dict[str, list[StageAsk]] = {}
@@ -254,19 +254,19 @@ def probe_all(
 
 
 def merge_rows(askings: Sequence[StageAsk]) -> SplitRows:
-    """Return the rows that the stages' rows are a random part of, together."""
+    """Return the population of which all the stages' rows together are a random part."""
     splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
     return replace(askings[0].drawn_from, splits=tuple(splits))
 
 
 def _choose_sample_size(askings: Sequence[StageAsk], wanted: int | None) -> int:
-    """Return rows of a sample: no more than it is drawn from has."""
+    """Return the number of rows of a sample, at most the number in its population."""
     backend = BACKENDS[askings[0].ask.backend]
     return min(merge_rows(askings).num, wanted or backend.probe_rows or PROBE_ROWS * backend.calls)
 
 
 def _spread_actors(engine: AskConfig, num_rows: int) -> AskConfig:
-    """Return the same engine, with the actors of a probe."""
+    """Return the engine with the number of actors and CPUs of a probe."""
     cpus = count_actor_cpus(engine)
     num = choose_num_actors(num_rows, engine.actors.max, capacity.count_fitting({**engine.actors.each, "CPU": cpus}))
     actors = engine.actors.model_copy(update={"min": num, "initial": num, "max": num, "num_cpus": cpus})

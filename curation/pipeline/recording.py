@@ -1,4 +1,4 @@
-"""The record of a run, from which its report is made: what its stages wrote, by what they are."""
+"""The record of a run, from which its report is made, collected from its stages' outputs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ from curation.teachers.endpoint_paid import read_spending
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
-    """Return the record of a run, of whose stages all outputs are ``known``."""
+    """Return the record of a run, given all ``known`` outputs of its stages."""
     config, manifest = opened.config, opened.manifest
     forecast = read_forecast(config)
     analyses = describe_analysis(config, opened.chain.tables, opened.chain.generations)
@@ -98,7 +98,7 @@ def _make_pass_record(name: str, stage: StageRecord) -> report.PassRecord:
 
 
 def _collect_prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
-    """Return the counts of every table by name, and what the splits share, of all deals together."""
+    """Return the counts of every table by name, and the overlap of splits, over all deals."""
     counts: Json = {}
     overlap: Json = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
     for stage in chain.preparing:
@@ -112,13 +112,13 @@ def _collect_prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
 
 
 def _collect_generations(described: Sequence[Fields], known: Known, branch: str = "") -> list[report.GenerationRecord]:
-    """Return the generations that were reached: of one that was not, nothing was selected."""
+    """Return the generations that were reached, which are those with a budget."""
     found = [resolve_present(fields, known) for fields in described]
     return [report.GenerationRecord(**fields, branch=branch) for fields in found if "budget" in fields]
 
 
 def _make_chain_record(opened: OpenedRun, known: Known, num_reached: int) -> report.ChainRecord:
-    """Return chains beside the main one."""
+    """Return the record of the chain: its branches, students without a chain, decisions and end."""
     chain = opened.chain
     shallow = [resolve_present(fields, known) for fields in chain.shallow]
     decisions = [resolve_present({"decision": out}, known) for out in chain.decisions]
@@ -142,7 +142,7 @@ def _make_chain_record(opened: OpenedRun, known: Known, num_reached: int) -> rep
 
 
 def _locate_stages(chain: Chain) -> dict[str, tuple[int, str]]:
-    """Return the generation and line that need a stage first, by its name; ``prepare`` belongs to no generation."""
+    """Return the first generation and line that need a stage, by its name; ``prepare`` belongs to no generation."""
     found: dict[str, tuple[int, str]] = {}
     shared = {stage.name for stage in order_stages([stage.value() for stage in chain.preparing])}
     for index, fields in enumerate(chain.generations):
@@ -157,7 +157,7 @@ def _locate_stages(chain: Chain) -> dict[str, tuple[int, str]]:
 
 
 def _explain_end(generations: Sequence[Fields], known: Known, num_reached: int) -> str | None:
-    """Return why a chain has fewer generations than are configured, in words; ``None``: it has all."""
+    """Return the reason why a chain has fewer generations than configured, or None if it has all."""
     if num_reached == len(generations):
         return None
     why = known[generations[num_reached]["budget"].stage.name]

@@ -10,7 +10,7 @@ from curation.telemetry.console import say
 
 
 def read(directory: Place) -> list[ReviewRecord]:
-    """Return the reviews with a result below ``review/``, by name; none in an object store, which keeps no verdicts.
+    """Return the reviews with a result below ``review/``, by name; empty for an object store, which has no reviews.
 
     A result that cannot be read is named on the terminal and left out.
     """

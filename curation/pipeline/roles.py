@@ -20,7 +20,7 @@ Recipe = TypeVar("Recipe", bound=StudentConfig)
 
 
 def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
-    """Return a model asked as ``ask`` says; if the backend is ``auto``, the stage ``name`` settles it."""
+    """Return a model with its settings ``ask``; if the backend is ``auto``, the stage ``name`` chooses it."""
     ask = settle_ask(ask, find_checkpoint(model))
     if ask.backend != "auto":
         return TeacherUse(model=model, ask=ask, engine=ask, backend=ask.backend)
@@ -37,21 +37,21 @@ def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> T
 
 
 def describe_training(recipe: Recipe, base: Model | None) -> Recipe:
-    """Return how a model is trained from ``base``, with the type that it computes in."""
+    """Return the recipe for training from ``base``, with the type for computation filled in."""
     return settle_training(recipe, find_checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
 
 
 def find_checkpoint(model: Model | None) -> ModelRef | None:
-    """Return the checkpoint whose type a model has: its base, if the run trains it; ``None`` for one from scratch."""
+    """Return the checkpoint whose type a model has: its base if the run trains it, or None for a model from scratch."""
     while isinstance(model, Out):
         model = model.stage.base if isinstance(model.stage, Training) else None
     return model
 
 
 def check_models(config: RunConfig, *, loads: bool = False) -> None:
-    """Refuse models that bring code, are pickled, missing or damaged: all of them, before hours of labelling.
+    """Refuse models that bring code, are pickled, missing or damaged, before hours of labelling.
 
-    ``loads``: their configurations and tokenizers are loaded, too.
+    ``loads``: whether to load their configurations and tokenizers too.
     """
     reward = config.signals.reward
     for role, model in config.models.items():
@@ -62,9 +62,9 @@ def check_models(config: RunConfig, *, loads: bool = False) -> None:
 
 
 def describe_first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
-    """Return the weak teacher that the configuration names, or the reader of given labels; ``None`` without weights.
+    """Return the configured weak teacher, or the reader of given labels, or None for a teacher without weights.
 
-    A server is one without: the reader of its answers is among the helpers.
+    A server has no weights here; the reader of its answers is among the helper models.
     """
     model = config.teacher.loaded
     if model is None or config.teacher.endpoint is not None:
@@ -82,7 +82,7 @@ def describe_adapted_teacher(
     name: str,
     needs: Sequence[Out] = (),
 ) -> Model:
-    """Return a weak teacher: its base, adapted to the task's format where the configuration says so."""
+    """Return a weak teacher: its base, adapted to the task's format if configured."""
     recipe = config.teacher.adapt
     if recipe is None:
         return base
@@ -100,7 +100,7 @@ def describe_adapted_teacher(
 
 
 def describe_helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
-    """Return the models that signals and the judge ask."""
+    """Return the models that signals ask, the judge, and the reader of answers."""
     ask = config.teacher.ask.of_weights(chat_template=config.evaluation.chat_template)
     ask, reward, judge = ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
     if config.teacher.given is not None and config.teacher.reader is None:
@@ -136,7 +136,7 @@ def describe_helper_models(config: RunConfig, tables: Mapping[str, Table], sizes
 
 
 def describe_base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:
-    """Return a model; one that is to come from scratch is made by the stage ``name``."""
+    """Return a model; a model from scratch is made by the stage ``name``."""
     if model.path is not None:
         return models.pin_model(model)
     assert model.init is not None, "a model has a path or comes from scratch"

@@ -1,4 +1,4 @@
-"""From a configuration to its report: opens the run directory, does what is missing, and collects what was made."""
+"""From a configuration to its report: opens the run directory, runs missing stages, and collects their outputs."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,11 +48,11 @@ def run_chain(
     wait: bool = False,
     redo: Sequence[str] = (),
 ) -> Json:
-    """Do what is missing of every generation and write the report; the report's content.
+    """Run the missing stages of every generation and write the report; return the report's content.
 
-    ``config_path`` and ``command`` say in the report how to do it again. Where another driver has the run directory,
-    this one is refused or, with ``wait``, begins when that one has ended. ``redo`` names stages to do again, with all
-    that depends on them.
+    ``config_path`` and ``command`` say in the report how to repeat the run. If another driver has the run directory,
+    this driver is refused or, with ``wait``, begins when the other has ended. ``redo`` names stages to do again, with
+    all stages that depend on them.
     """
     extending.require(config)
     with _at_work(config, wait=wait, redo=redo) as (opened, run):
@@ -73,10 +73,10 @@ def run_chain(
 def run_search(
     config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
 ) -> Json:
-    """Search for a trust function, with the stages that it needs, and write its page; the page's content.
+    """Search for a trust function, with the stages that it needs, and write its page; return the page's content.
 
     Raises:
-        ConfigError: a bad point of the space, or a metric that needs what the run does not have.
+        ConfigError: the space has a bad point, or the metric needs something that the run lacks.
     """
 
     def search(opened: OpenedRun) -> list[Stage]:
@@ -104,12 +104,12 @@ def run_search(
 
 
 def run_ablation(ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False) -> Json:
-    """Run the stages of all variants that are missing, seed after seed, and write the tables; the page's content.
+    """Run the missing stages of all variants, seed after seed, and write the tables; return the page's content.
 
     Each seed has a run directory in ``directory``, which it shares with other ablations of the same name.
 
     Raises:
-        ConfigError: an ablation that could not be measured.
+        ConfigError: the ablation cannot be measured.
     """
     ablating.check(ablation)
     seeds, shares = {}, {}
@@ -145,10 +145,10 @@ def run_ablation(ablation: Ablation, directory: Place, *, command: str | None = 
 def run_analysis(
     config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
 ) -> Json:
-    """Do what is missing of the analysis of a finished run, and write its report; the report's content.
+    """Run the missing stages of a finished run's analysis, and write its report; return the report's content.
 
     Raises:
-        ConfigError: the run lacks what the analysis reads.
+        ConfigError: the run lacks something that the analysis reads.
         RunFailedError: a stage of the run itself is missing.
     """
     config = settle(config).config
@@ -178,8 +178,8 @@ def _at_work(
 ) -> Iterator[tuple[OpenedRun, Run]]:
     """Yield a run directory, held and opened (:func:`at_work`).
 
-    ``searching``: the section ``tune`` is checked before anything is done. ``redo``: stages to do again. ``redo_by``:
-    the command that does so, of the run directory, for messages; None where none takes these stages.
+    ``searching``: whether to check the section ``tune`` first. ``redo``: stages to do again. ``redo_by``: the command
+    that does stages of the run directory again, for messages; None if no command does.
     """
     # A model that does not load, like a wrong name below, leaves no directory behind.
     check_models(config, loads=not Manifest.load(config.directory).identity)
@@ -204,10 +204,10 @@ def _at_work(
 
 
 def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, redo: Sequence[str] = ()) -> None:
-    """Do one stage, with what it needs or, ``alone``, without; no report is written.
+    """Run one stage, with the stages that it needs unless ``alone``; no report is written.
 
     Raises:
-        ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
+        ConfigError: no stage has that name, or with ``alone`` a stage that it needs is not done.
     """
     full_name = _find_stage(
         open_run(config, save=False), name, alone=alone
@@ -223,7 +223,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
 
 
 def _find_stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
-    """Return the stage of that name, or of that name without its generation where one stage has it."""
+    """Return the stage of that name; its generation may be left out if only one stage has the rest of the name."""
     stages = opened.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
     if not found:
@@ -244,7 +244,7 @@ def _find_stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
 
 
 def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:
-    """Write the report of a finished run again; the page's path.
+    """Write the report of a finished run again; return the page's path.
 
     Raises:
         RunFailedError: a stage is missing.

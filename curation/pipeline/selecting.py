@@ -1,4 +1,4 @@
-"""The stages by which every arm selects: too long rows, gold completions, the cuts, what is written."""
+"""The stages by which every arm selects: too long rows, gold completions, the cuts, the written files."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ _COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": Fa
 
 
 def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
-    """Return the longest row that a student can be trained on; ``None`` where none is trained."""
+    """Return the maximum length of a row that a student can be trained on, or None if no student is trained."""
     if student is None:
         return None
     return Limit(
@@ -39,7 +39,7 @@ def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
 
 
 def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
-    """Return rows by split that some arm could not train on: they are left out for all arms."""
+    """Return the stages, by split, that find rows that some arm cannot train on; all arms leave these rows out."""
     config = generation.config
     by_gold = [ARMS[arm].gold for arm in config.selection.arms]
     found = {}
@@ -74,7 +74,7 @@ def describe_selection(
     lengths: Mapping[str, MeasureLength],
     left_out: Mapping[str, Out],
 ) -> Select:
-    """Return the selections of all arms, and what gold arms train on before them; ``left_out``: rows by feature."""
+    """Return the stage that selects for all arms, after rollouts for gold arms; ``left_out``: rows by feature."""
     config = generation.config
     selection, budget = config.selection, config.selection.budget
     too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
@@ -128,10 +128,10 @@ def describe_rollouts(
     unscored: ChoiceInputs,
     limit: Limit | None,
 ) -> RollOut | None:
-    """Return the stage that gives gold arms completions; ``None`` without such arms, or where students learn none.
+    """Return the stage that gives gold arms completions, or None without such arms, or if students learn none.
 
-    ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
-    another trust function asks the teacher nothing again.
+    ``unscored`` is the same choice, of labels without scores. It is used if the draw depends on no score, so that a
+    changed trust function does not ask the teacher again.
     """
     selection = generation.config.selection.without({"quota", "keep"})
     arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
@@ -152,7 +152,7 @@ def describe_rollouts(
 
 
 def describe_preferences(generation: GenerationSpec, selected: Select) -> WritePreferences | None:
-    """Return the selected pairs with a chosen and a rejected answer; ``None`` where the pool's rows are no pairs."""
+    """Return the stage that writes selected pairs as chosen and rejected answers, or None without pairs."""
     config, domain = generation.config, generation.config.domain_of("pool")
     if get_preference_function(get_domain(domain)) is None:
         return None
@@ -168,7 +168,7 @@ def describe_preferences(generation: GenerationSpec, selected: Select) -> WriteP
 
 
 def describe_kept_columns(generation: GenerationSpec, selected: Select) -> dict[str, Out]:
-    """Return the selected rows with the columns of the pool's files that are named; nothing where none is."""
+    """Return the selected rows with the columns of the pool's files to keep; empty if no column is kept."""
     config = generation.config
     if not config.selection.keep:
         return {}

@@ -1,7 +1,7 @@
-"""Ray, and the processes that stages work by: of one run, or of several runs of this process that share them.
+"""Ray, and the processes in which stages work, for one run or shared by several runs of this process.
 
-Starting takes most of the time of a small run: Ray, an actor for the models, a process for the trainings. A run alone
-gives them back at its end; within a :func:`session` the next run finds them warm.
+Starting Ray, an actor for the models and a process for the trainings takes most of the time of a small run. A single
+run ends them when it ends; within a :func:`session` the next run finds them warm.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,15 @@ from curation.rundir.hosts import Hosts
 from curation.telemetry.console import say
 
 IMPORTED_ONCE = ("torch", "transformers", "sklearn.linear_model", "sklearn.feature_extraction.text")
-"""Modules that are imported before the first stage starts. Stages run in threads: two that import one at once may find
-torch or scikit-learn half imported, by the circles within it, and see how transformers replaces its own module."""
+"""Modules that are imported before the first stage starts. Stages run in threads: two that import a module at once may
+find torch or scikit-learn half imported, due to circular imports, and see transformers replace its own module."""
 
 
 @dataclass
 class _Session:
     stack: ExitStack
     hosts: Hosts | None = None
-    """None until a run of the session starts Ray."""
+    """Hosts of the session's runs, or None until a run starts Ray."""
 
 
 _session: ContextVar[_Session | None] = ContextVar("_session", default=None)
@@ -34,11 +34,11 @@ _session: ContextVar[_Session | None] = ContextVar("_session", default=None)
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Within the context, the runs of this thread share Ray, and the actors and training processes that they start.
+    """Share Ray, actors and training processes among the runs of this thread within the context.
 
     The first run that has something to do starts or joins Ray, by its section ``ray``. A process serves later runs that
-    ask for the same resources. It ends with the session, when it was idle for its ``max_idle_seconds``, or when a stage
-    needs its room. A session within a session is the outer one.
+    ask for the same resources. It ends with the session, after ``max_idle_seconds`` of idle time, or when a stage needs
+    its resources. A session within a session has no effect.
     """
     if _session.get() is not None:
         yield
@@ -76,10 +76,10 @@ def started(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[Hos
 
 @contextmanager
 def joined(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[None]:
-    """Start or join Ray for a look ahead, which has no stages.
+    """Start or join Ray for a forecast, which has no stages.
 
     Raises:
-        ClusterError: as :func:`started`.
+        ClusterError: for the same reasons as :func:`started`.
     """
     with local_or_cluster(settings):
         _require_room(needs)

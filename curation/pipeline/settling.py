@@ -1,6 +1,6 @@
 """Options of a run's domains that its labelled rows decide: classes, and how answers are written.
 
-It is decided once, before the run directory has an identity, and stands in it from then on, so that all keys hold it.
+They are decided once, before the run directory has an identity, and are part of it and of all keys from then on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,18 +19,18 @@ from curation.sources import SourceFile, discover, find_nearest_column, make_ass
 from curation.stages.deal import POOL
 
 _ROWS = 50_000
-"""Rows that are in memory at once."""
+"""Number of rows that are in memory at once."""
 LABELLED = "source"
 """The split whose labels are the classes."""
 MOST_CLASSES = 1_000
-"""Different labels from which on a column is taken for one that holds no classes."""
+"""Maximum number of distinct labels in a column of classes."""
 
 Classes = list[str] | dict[str, str]
-"""Labels, or the words of each."""
+"""Labels, or words by label."""
 
 
 class SettledRun(NamedTuple):
-    """A configuration with all that its labelled rows decide, and warnings about it."""
+    """A configuration with all options that its labelled rows decide, and warnings about them."""
 
     config: RunConfig
     warnings: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class SettledRun(NamedTuple):
 def settle(config: RunConfig) -> SettledRun:
     """Return the configuration with its classes and, by source, the options of the domain that labelled rows decide.
 
-    A run directory that was opened before keeps those that it began with.
+    A run directory that was opened before keeps the options that it began with.
 
     Raises:
         ConfigError: the rows do not decide; the message names the key.
@@ -66,7 +66,7 @@ def settle(config: RunConfig) -> SettledRun:
 
 
 def _find_recorded_options(identity: JsonView, source: str, asked: DomainConfig, settles: Sequence[str]) -> Json | None:
-    """Return the options with which a run began, where its rows of this source were asked in the same way."""
+    """Return the options with which a run began, or None if this source's rows were asked in another way."""
     if source not in identity.get("sources", {}):
         return None
     begun = identity["sources"][source].get("domain") or identity["domain"]
@@ -76,7 +76,7 @@ def _find_recorded_options(identity: JsonView, source: str, asked: DomainConfig,
 
 
 def _with_domains(config: RunConfig, found: dict[str, DomainConfig]) -> RunConfig:
-    """Return the configuration with the domains of its sources; the run's own is that of the labelled split."""
+    """Return the configuration with the domains of its sources; the run's own domain is that of the labelled split."""
     labelled = config.splits.source.source
     common = config.domain
     if labelled in found and config.sources[labelled].domain is None:
@@ -96,7 +96,7 @@ def _iter_labelled(
     splits: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> Iterator[Any]:
-    """Yield the rows of a source's splits that have gold labels; unless ``columns`` are named, with all of them."""
+    """Yield the rows of a source's ``splits`` with the given columns, or all columns if None."""
     assignment = make_assignment(config, source, files)
     num_rows = sum(assignment.counts[split] for split in splits)
     positions_N = np.sort(assignment.draw(splits, num_rows, 0))
@@ -105,9 +105,9 @@ def _iter_labelled(
 
 
 def with_split_classes(config: RunConfig) -> RunConfig:
-    """Return the configuration with all classes: where ``domain.classes`` is left out, those of the labelled split.
+    """Return the configuration with all classes; if ``domain.classes`` is left out, they are from the labelled split.
 
-    A run directory that was opened before keeps those that it began with.
+    A run directory that was opened before keeps the classes that it began with.
 
     Raises:
         ConfigError: the labelled split's rows have no such classes, fewer than two labels, or too many.
@@ -125,7 +125,7 @@ def with_split_classes(config: RunConfig) -> RunConfig:
 
 
 def _find_recorded_classes(config: RunConfig) -> Classes | None:
-    """Return the classes with which a run directory began, where its labelled split was asked in the same way."""
+    """Return the classes with which a run directory began, or None if its labelled split was asked in another way."""
     identity: JsonView = Manifest.load(config.directory).identity
     if not identity:
         return None

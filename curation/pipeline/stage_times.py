@@ -1,9 +1,9 @@
-"""Estimates of how long each stage will take, with a range, and of a whole run.
+"""Estimates, with a range, of how long each stage and a whole run will take.
 
-A stage that asks the first teacher is estimated by the probe, every other one by the most similar stages that this
-machine has done: of the run itself or of earlier ones beside it (:mod:`curation.rundir.history`). Without such a stage
-a rough figure for its kind is given, with a range to match. What is estimated from another amount of work lies between
-a time that grows with the amount and one that hardly does, as every stage has a fixed part.
+A stage that asks the first teacher is estimated by the probe, every other stage by the most similar stages that this
+machine has done: of the run itself or of earlier runs beside it (:mod:`curation.rundir.history`). Without such a stage
+the estimate is a rough figure for its kind, with a wide range. An estimate from another amount of work lies between
+a time that grows with the amount and a time that hardly does, as every stage has a fixed part.
 """
 
 import math
@@ -21,18 +21,18 @@ from curation.stages.asking import AskModel
 from curation.tables import io
 
 Basis = Literal["probe", "history", "similar", "rough"]
-"""The basis of an estimate: the probe, stages of the same model and recipe, of the same kind, or nothing measured."""
+"""The basis of an estimate: the probe, stages of the same model and recipe, or of the same kind, or a rough figure."""
 FACTORS: Mapping[Basis, float] = {"history": 1.5, "similar": 3.0, "rough": 6.0}
-"""The factor by which a stage may take less or more."""
+"""The factor by which a stage may take less or more time than estimated, by basis."""
 FASTER = 0.35
-"""A run may take so little of the probe's time: chunks of a probe are a sixteenth of the rows, and may not fill the
-batches of its teacher."""
+"""Minimum ratio of a run's time to the probe's estimate: chunks of a probe are a sixteenth of its rows, and may not
+fill the batches of its teacher."""
 GROWTH = (0.2, 0.75, 1.0)
 """The power of the amount of work by which time grows: at least, most likely, at most."""
 OVERHEAD = Estimate(value=12.0, low=4.0, high=40.0, n=0)
-"""Seconds that belong to no stage: start of Ray, waits between stages, the report."""
+"""Seconds of a run that belong to no stage: start of Ray, waits between stages, the report."""
 TOGETHER = 0.25
-"""Share by which all stages may take more or less at once: another load of the machine."""
+"""Share by which all stages together may take more or less time, because the machine's load differs."""
 
 _ROUGH: Mapping[str, tuple[float, float]] = {
     "Prepare": (2.0, 1e-4),
@@ -46,18 +46,18 @@ _ROUGH: Mapping[str, tuple[float, float]] = {
     "MeasureLength": (2.0, 5e-4),
 }
 _ROUGH_ASKING, _ROUGH_ELSE = (6.0, 1e-2), (1.0, 5e-5)
-"""Seconds of a stage, and of each unit of its work, on two cores with models of a million parameters."""
+"""Fixed seconds of a stage and seconds per unit of its work, on two cores with models of a million parameters."""
 
 
 class StageTimeEstimate(NamedTuple):
-    """How long a stage will take."""
+    """An estimate of how long a stage will take, and its basis."""
 
     seconds: Estimate
     basis: Basis
 
 
 def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Sequence[StageTime]) -> StageTimeEstimate:
-    """Estimate the time of a stage with ``rows`` left to do; ``known`` holds what this machine has done."""
+    """Estimate the time of a stage with ``rows`` left to do; ``known`` has the times of stages done on this machine."""
     amount, kind, like = compute_amount(stage, rows or 0), stage.kind, compute_likeness(stage)
     alike = [item for item in known if item.like == like]
     if probed is not None:
@@ -75,23 +75,23 @@ def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Seq
 
 
 def estimate_seconds(stage: Stage, known: Sequence[StageTime]) -> float:
-    """Return how long a stage is expected to take, from what this machine has done (``known``).
+    """Return the expected seconds of a stage, given the times of stages done on this machine (``known``).
 
-    A model whose like was never seen may take for ever: its stages come before all others.
+    The time is infinite for a model unlike any before, so that its stages start before all others.
     """
     found = estimate(stage, stage.num_rows, None, known)
     return math.inf if found.basis == "rough" and isinstance(stage, AskModel) else found.seconds.value
 
 
 def count_rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
-    """Return the rows that a stage has to do, less those that an interrupted one has committed."""
+    """Return the number of rows left to do, less those an interrupted stage has committed; None if unknown."""
     if stage.num_rows is None or not isinstance(stage, AskModel):
         return stage.num_rows
     return max(0, stage.num_rows - count_committed(manifest, stage, known=known))
 
 
 def count_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
-    """Return how many rows an interrupted stage has labelled already."""
+    """Return how many rows an interrupted stage has already labelled."""
     try:
         uri = manifest.directory_of(stage.name, make_cache_key(stage, known)) / "labels.lance"
     except Unknown:
@@ -104,8 +104,8 @@ def estimate_run(
 ) -> Estimate:
     """Estimate the time of the ordered ``stages`` from start to end; the run starts them side by side if there is room.
 
-    ``seconds``: of those that are left to do. The range has the errors of the stages, which those of a kind share, and
-    one that all share; the former count as far as stages do not hide each other.
+    ``seconds``: times of the stages that are left to do. The range combines errors that stages of a kind share with an
+    error that all stages share; the former count only as far as stages do not run side by side.
     """
     value = _end_of(stages, lambda name: seconds[name].value, set(seconds), room, most)
     kinds: dict[str, list[Estimate]] = {}
@@ -124,7 +124,7 @@ def estimate_run(
 
 
 def _scale_times(known: Iterable[StageTime], amount: float, basis: Basis) -> Estimate:
-    """Estimate a time from what stages took with other amounts of work, those of the nearest amounts."""
+    """Estimate a time from those of stages with other amounts of work, using the nearest amounts."""
     nearest = sorted(known, key=lambda item: abs(_compute_ratio(amount, item.amount) - 1))[:8]
     found = []
     for item in nearest:
@@ -153,7 +153,7 @@ def _end_of(
 ) -> float:
     """Return when the last of the stages ends, by the rules of ``rundir.run``.
 
-    Stages that work by one host at once share its speed: together they take as long as one after another.
+    Stages that share a host also share its speed: together they take as long as one after another.
     """
     now, ends = 0.0, dict[str, float]()
     waiting = [stage for stage in stages if stage.name in left]

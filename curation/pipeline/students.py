@@ -1,4 +1,4 @@
-"""The students of a generation: trained on what the arms selected, from one base by one recipe, and tested beside it.
+"""The students of a generation, trained on the arms' selections from one base by one recipe, and tested beside it.
 
 The students that teach, those that learned from the first teacher, and further ones (``generations[].students``) are
 all described by :func:`describe_students`; a further student is the generation with another base, recipe and name.
@@ -33,10 +33,10 @@ class Students(NamedTuple):
 
 
 def check_students(config: RunConfig) -> None:
-    """Refuse students that learn from pairs where rows are none, or where one of them would teach.
+    """Refuse students that learn from pairs if rows are no pairs, or if a student would teach.
 
     Raises:
-        ConfigError: names the domain, or the generations.
+        ConfigError: the students are refused; the message names the domain, or the generations.
     """
     method = config.student.method
     if not config.generations or METHODS[method].learns != "pairs":
@@ -60,9 +60,9 @@ def check_students(config: RunConfig) -> None:
 def describe_students(
     generation: GenerationSpec, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
 ) -> Students:
-    """Return the students of a generation's base on the selections of these arms; none without a base.
+    """Return the students trained from a generation's base on the selections of these arms; empty without a base.
 
-    ``prefix`` stands before the arm in the names of their stages.
+    ``prefix`` precedes the arm in the names of their stages.
     """
     if generation.base is None:
         return Students({}, {}, Tested({}, {}, {}))
@@ -76,9 +76,9 @@ def describe_students(
 
 
 def describe_further_students(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, JsonView]:
-    """Return the students beside those that teach, by name: their own fields of ``report.GenerationRecord``.
+    """Return the further students, which do not teach, by name: their own fields of ``report.GenerationRecord``.
 
-    Each is described from the tests of the generation alone, so that none depends on which others there are.
+    Each is described only from the tests of the generation, so that none depends on the other further students.
     """
     config = generation.config
     if generation.branch or not config.generations:
@@ -102,7 +102,7 @@ def describe_further_students(generation: GenerationSpec, teacher: TeacherUse, s
 
 
 def _describe_student(generation: GenerationSpec, selected: Stage, arm: str, prefix: str) -> TrainStudent:
-    """Return the student of an arm; the digest of its rows says whether they changed."""
+    """Return the student of an arm, which is trained again only if the digest of its rows changes."""
     config, recipe = generation.config, generation.config.student
     method, base = METHODS[recipe.method], generation.base
     assert base is not None, "students have a base"

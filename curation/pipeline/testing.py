@@ -2,7 +2,7 @@
 
 A model that is asked the same way in two generations, or as teacher and as base, is tested once. Answers of models
 that the configuration names are kept beside the run directories (:mod:`curation.stages.answers`), so that no other run
-asks them the same again.
+asks these models the same questions again.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from curation.stages.asking import TeacherUse
 from curation.stages.label import Label
 
 Grades = dict[str, list[Out]]
-"""Grades of the test split by model, a table a run."""
+"""Grades of the test split by model, one table per test run."""
 
 
 class Tested(NamedTuple):
@@ -33,13 +33,13 @@ class Tested(NamedTuple):
     further: dict[str, Grades]
     """Tests by the decodings of ``evaluation.also``."""
     known: Known
-    """These, and those of earlier generations."""
+    """Tests of this generation and of earlier generations."""
 
 
 def describe_tests(
     generation: GenerationSpec, teacher: TeacherUse, base: Model, students: Mapping[str, Model]
 ) -> Tested:
-    """Return the tests of every model of a generation; none without a test split."""
+    """Return the tests of every model of a generation; empty without a test split."""
     if "test" not in generation.tables:
         return Tested({}, {}, generation.tested)
     config, evaluation = generation.config, generation.config.evaluation
@@ -69,18 +69,18 @@ def describe_tests(
 
 
 def _needs_no_weights(backend: str | Out) -> bool:
-    """Return whether a backend answers without a model, so that another asks the students; ``auto`` does not."""
+    """Return whether a backend answers without weights, so that students need another backend; False for ``auto``."""
     return isinstance(backend, str) and not BACKENDS[backend].weights
 
 
 def _make_identity(answering: TeacherUse) -> str:
-    """Return a value that models share which are asked the same way, by backends that are settled alike."""
+    """Return a value that is equal for models asked the same way, by backends that are chosen the same way."""
     backend = answering.backend if isinstance(answering.backend, str) else answering.backend.stage.inputs
     return fingerprint(to_plain_json(with_outs({**answering.inputs, "backend": backend}, str), {}))
 
 
 def get_taught_domain(config: RunConfig, split: str) -> DomainConfig:
-    """Return a split's domain as students answer it: those that learn from pairs by the likelier of two answers."""
+    """Return a split's domain as students answer it: by the likelier of two answers if they learn from pairs."""
     domain = config.domain_of(split)
     return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
 
@@ -88,7 +88,7 @@ def get_taught_domain(config: RunConfig, split: str) -> DomainConfig:
 def _describe_model_tests(
     generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str, domain: DomainConfig
 ) -> list[Out]:
-    """Return the grades of one model by one decoding, a table a run."""
+    """Return the grades of one model by one decoding, one table per test run."""
     evaluation = generation.config.evaluation
     drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
     num_runs = evaluation.runs(drawn)
@@ -117,10 +117,10 @@ def _describe_model_tests(
 
 
 def _is_pinned(answering: TeacherUse) -> bool:
-    """Return whether reference and backend say which answers a model gives, in any run.
+    """Return whether reference and backend determine a model's answers in any run.
 
-    They do not of what a run trains or makes, of adapters, of labels that are only read, and of backends in a user's
-    own module, whose code may change.
+    They do not for models that a run trains or makes, for adapters, for labels that are only read, and for backends in
+    a user's own module, whose code may change.
     """
     model, backend = answering.model, answering.backend
     is_ours = isinstance(backend, Out) or (":" not in backend and BACKENDS[backend].weights)

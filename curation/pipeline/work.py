@@ -1,7 +1,7 @@
-"""The engine of runs and filters: holds a directory, opens it, starts Ray where something is left, runs the stages.
+"""The engine of runs and filters: holds a directory, opens it, starts Ray if something is left to do, runs the stages.
 
-What differs between a run and a filter is said by its :class:`Opened`: which stages there are, what the cluster must
-have, what is written into the directory before the first stage, and what is looked at before anything is labelled.
+A subclass of :class:`Opened` says what differs between a run and a filter: the stages, the resources that the cluster
+must have, the files written to the directory before the first stage, and the checks before anything is labelled.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ class WorkConfig(Protocol):
 
     @property
     def ray(self) -> RayConfig:
-        """Where the actors run."""
+        """Settings of Ray, on which the actors run."""
 
     @property
     def prices(self) -> PricesConfig | None:
@@ -42,15 +42,15 @@ class WorkConfig(Protocol):
 
     @property
     def commit_seconds(self) -> float:
-        """Between two commits."""
+        """Seconds between two commits."""
 
     @property
     def fragment_mb(self) -> int:
-        """MiB of a fragment after a compaction."""
+        """Size of a fragment after a compaction, in MiB."""
 
     @property
     def directory(self) -> Place:
-        """Where tables are written, and the record of the stages."""
+        """Directory to which tables and the record of the stages are written."""
 
 
 Config = TypeVar("Config", bound=WorkConfig)
@@ -58,7 +58,7 @@ Config = TypeVar("Config", bound=WorkConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Opened(ABC, Generic[Config]):
-    """A directory checked against its configuration, and what is to be done in it."""
+    """A directory checked against its configuration, and the stages to run in it."""
 
     config: Config
     manifest: Manifest
@@ -66,53 +66,53 @@ class Opened(ABC, Generic[Config]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name under which its metrics are emitted."""
+        """Name under which metrics are emitted."""
 
     @property
     @abstractmethod
     def stages(self) -> list[Stage]:
-        """All stages, each after those that it waits for."""
+        """All stages, each after the stages that it depends on."""
 
     @property
     @abstractmethod
     def needs(self) -> list[capacity.Need]:
-        """Resources that the stages need of the cluster."""
+        """Cluster resources that the stages need."""
 
     @abstractmethod
     def save(self) -> None:
-        """Write what defines the work into its directory, before the first stage."""
+        """Write the definition of the work to its directory, before the first stage."""
 
     @abstractmethod
     def checks(self) -> Iterator[str]:
-        """Return lines on what is found by a look at machine and rows, before anything is labelled.
+        """Yield lines on the findings of checks of machine and rows, before anything is labelled.
 
         Raises:
-            UserError: what is looked at would be refused by a stage, or by the cluster.
+            UserError: a stage, or the cluster, would refuse the machine or the rows.
         """
 
     def begin(self) -> Iterator[str]:
-        """Return lines to be told where stages are left to do, before Ray is started.
+        """Return lines to print if stages are left to do, before Ray is started.
 
         Raises:
-            UserError: something that the stages need is not there.
+            UserError: something that the stages need is missing.
         """
         return iter(())
 
     def note(self, stage: Stage, rows: int, seconds: float) -> None:
-        """Keep how long a stage took, from its beginning to its end."""
+        """Record how many seconds a stage took, from its start to its end."""
 
     @property
     def growth(self) -> dict[str, str | None]:
-        """Words on rows or splits that are new since the last start, by the field of a plan that holds them."""
+        """Descriptions of rows or splits that are new since the last start, by the field of a plan that holds them."""
         return {}
 
     @property
     def statuses(self) -> list[Status]:
-        """Where every stage stands."""
+        """The status of every stage."""
         return list(iter_statuses(self.stages, self.manifest.records))
 
     def is_settled(self, stages: Sequence[Stage] | None = None) -> bool:
-        """Return whether these stages are done; unset, all."""
+        """Return whether these stages, or all stages if None, are done."""
         found = self.stages if stages is None else stages
         return all(status.is_settled for status in iter_statuses(found, self.manifest.records))
 
@@ -130,20 +130,20 @@ def at_work(
     redo: Callable[[AnyOpened], Sequence[str]] = lambda opened: (),
     redo_by: str | None = None,
 ) -> Iterator[tuple[AnyOpened, Run]]:
-    """Hold and open a directory and, where one of the ``stages`` is to be done, Ray and the cluster's nodes.
+    """Hold and open a directory and, if one of the ``stages`` is left to do, start Ray and follow the cluster's nodes.
 
-    Without work Ray is not started and no model is loaded, as both take longer than the look.
+    Without work, Ray is not started and no model is loaded, as both take longer than opening the directory.
 
     Args:
-        directory: where another driver works, this one is refused or, with ``wait``, begins when that one has ended.
-        opening: opens it, with the guard of the lease; nothing is written yet.
-        stages: those that are to be done; unset, all.
-        wait: for another driver.
-        redo: the names of stages to do again; whatever depends on them is done again, too.
-        redo_by: the command that does the stage whose name follows it again, for messages; None where there is none.
+        directory: the directory; while another driver works in it, this driver is refused or, with ``wait``, waits.
+        opening: function that opens the directory, given the guard of the lease; it writes nothing.
+        stages: function that returns the stages to do, by default all.
+        wait: whether to wait for another driver.
+        redo: function that returns the names of stages to do again; stages that depend on them are done again too.
+        redo_by: the command, followed by a stage's name, that does the stage again, for messages; None without one.
 
     Raises:
-        UserError: what is opened does not fit, or the cluster has no room.
+        UserError: the directory does not fit its configuration, or the cluster has no room.
     """
     with lease.hold(directory, wait=wait) as held, ExitStack() as stack, files_of(directory):
         opened = opening(held.still_held)
@@ -181,9 +181,9 @@ def at_work(
 
 @contextmanager
 def _heartbeat(run: str) -> Iterator[None]:
-    """Within the context, tell that this driver is alive; at the end that it has ended by itself.
+    """Report within the context that this driver is alive and, when it ends regularly, that it has ended.
 
-    After an error it says nothing of an end, so that the alarm on a driver that is gone rings.
+    After an error the end is not reported, so that the alarm on a missing driver is raised.
     """
     telemetry = Telemetry(run=run, stage="driver")
     telemetry.set(metrics.DRIVER_ALIVE, 1)
@@ -203,7 +203,7 @@ def files_of(directory: Place) -> Iterator[None]:
     """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into a failed run.
 
     Raises:
-        RunFailedError: with the store's message.
+        RunFailedError: the store failed; the message has the store's error.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The test stage of models that the configuration names: no run asks them what another has asked them already."""
+"""The test stage of configured models, which reuses answers of earlier runs instead of asking the model again."""
 
 from curation.errors import REFUSALS
 from curation.heavy import ray
@@ -10,16 +10,16 @@ from curation.storage.paths import to_place
 
 
 class AnswerOnce(Label):
-    """Labels the test split, or takes the answers that the model gave in an earlier run.
+    """A stage that labels the test split, or reuses the answers that the model gave in an earlier run.
 
-    A folder that cannot be read or written costs the answers kept there, not the run.
+    If the folder cannot be read or written, the run goes on without the answers kept there.
     """
 
     kept_in: str = setting()
-    """The folder of answers."""
+    """Folder in which answers are kept."""
 
     def run(self, task: Task) -> Done:
-        """Take the answers that are kept, or label and keep them."""
+        """Reuse the kept answers, or label the split and keep its answers."""
         entry = None
         try:
             job = self.job(task)

@@ -1,8 +1,8 @@
-"""Answers that a model gave to a test, kept across run directories: no run asks it the same questions again.
+"""Answers of a model to a test, kept across run directories so that no run asks the same questions again.
 
-An entry is one Parquet file, written at once. Its name is the fingerprint of its key: the model, how it is asked, its
-libraries, and the questions as the model read them. It holds completions, not labels. A run that takes them still
-renders, parses and grades its own rows, so a changed domain asks anew where it changes a question, and never gets a
+An entry is one Parquet file, written atomically. Its name is the fingerprint of its key: the model, how it is asked,
+its libraries, and the questions as the model read them. It holds completions, not labels. A run that reuses them still
+renders, parses and grades its own rows, so a changed domain asks again if it changes a question, and never gets a
 stale label. Answers with a failed row are not kept.
 """
 
@@ -37,9 +37,9 @@ from curation.tasks import run_in_tasks
 from curation.teachers import Gate, Request
 
 TOLD = b"answers"
-"""The key of an entry's own words in its Parquet metadata."""
+"""Key of the Parquet metadata that holds an entry's key and run, as JSON."""
 LIBRARIES = ("torch", "transformers", "vllm")
-"""Packages whose versions are part of the key: another one may give other answers."""
+"""Packages whose versions are part of the key, since another version may give other answers."""
 CHUNK_ROWS = 2_000
 """The number of rows per task."""
 SCHEMA = schemas.make_completions_schema((), "float32", 0)
@@ -47,13 +47,13 @@ SCHEMA = schemas.make_completions_schema((), "float32", 0)
 
 
 class AnswersPlace(NamedTuple):
-    """Where the answers to a split's questions are kept, or are to be kept."""
+    """The place of the answers to a split's questions, whether they exist yet or not."""
 
     path: Place
     key: JsonView
     """All that the answers depend on, as JSON."""
     row_ids_N: Int64s
-    """Rows that can be asked about, ascending."""
+    """Ids of the rows that have a question, ascending."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,13 @@ class Answers:
 
     table: pa.Table
     run: str
-    """The run directory in which the model gave them."""
+    """Directory of the run in which the model gave the answers."""
 
 
 def find_answers_entry(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
-    """Return the entry in a folder that holds the answers which ``job`` asks for; ``revision`` is that of its stage.
+    """Return the place in ``folder`` of the answers that ``job`` needs; ``revision`` is that of the job's stage.
 
-    It renders all questions, in Ray tasks.
+    All questions are rendered, in Ray tasks.
     """
     assert job.model is not None, "only answers of models with weights are kept"
     digests: dict[int, str] = {}
@@ -91,7 +91,7 @@ def find_answers_entry(job: LabelJob, folder: Place, *, revision: int) -> Answer
 
 
 def find(entry: AnswersPlace) -> Answers | None:
-    """Return the answers of an entry; ``None`` if there are none, or the file does not hold exactly these.
+    """Return the answers of an entry, or None if its file is missing, damaged or holds other answers.
 
     Raises:
         OSError: the file cannot be read.
@@ -111,7 +111,7 @@ def find(entry: AnswersPlace) -> Answers | None:
 
 
 def keep(entry: AnswersPlace, labels: TableRef, run: str) -> bool:
-    """Keep the answers of a labels table, unless one of the questions was not answered; whether they are kept.
+    """Keep the answers of a labels table unless a question has none; return whether they were kept.
 
     Two runs that write one entry at once write the same answers; the later one replaces the other's file as a whole.
 
@@ -132,7 +132,7 @@ def keep(entry: AnswersPlace, labels: TableRef, run: str) -> bool:
 
 
 def recall(job: LabelJob, answers: Answers) -> PassResult:
-    """Return the labels table of ``job``, made of kept answers in Ray tasks; no model is started.
+    """Make the labels table of ``job`` from kept answers, in Ray tasks and without starting a model.
 
     Raises:
         RunFailedError: more than ``max_error_rate`` of the rows failed.
@@ -168,7 +168,7 @@ def _digest_questions(batch: pa.RecordBatch, domain: DomainConfig, decoding: Dec
 
 
 def _recall_labels(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Table:
-    """Return the labels of these rows."""
+    """Return the labels of a batch of examples, given recorded answers."""
     labels = label_rows(job, get_domain(job.domain), RecordedTeacher(answers), batch.to_pylist())
     return pa.Table.from_batches(labels, schema=job.schema(0))
 
@@ -185,7 +185,7 @@ def _get_version(package: str) -> str | None:
 
 
 class RecordedTeacher:
-    """A teacher that knows its answers."""
+    """A teacher that replays recorded answers."""
 
     state_size = 0
     facts: Mapping[str, float] = MappingProxyType({})
@@ -203,15 +203,15 @@ class RecordedTeacher:
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the answers to the requests (see ``Teacher.label``); no gate stops what is there."""
+        """Yield the recorded answers to the requests (see ``Teacher.label``); the other arguments have no effect."""
         places = [self._place[request.row_id] for request in requests]
         yield from self._answers.take(places).combine_chunks().to_batches()
 
     @staticmethod
     def engine_key(config: AskConfig) -> Json:
-        """Return an empty key: no engine is started."""
+        """Return an empty key, since no engine is started."""
         return {}
 
     def asked(self, config: AskConfig) -> Self:
-        """Return itself: the answers are there."""
+        """Return this teacher unchanged, since its answers are recorded."""
         return self

@@ -1,4 +1,4 @@
-"""Stages that ask a model: how it is asked, which actors it has, and the backend that ``auto`` stands for."""
+"""Stages that ask a model: its settings, its actors, and the backend that ``auto`` resolves to."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -25,18 +25,18 @@ from curation.teachers.vllm_choice import BackendChoice, choose_backend
 
 
 class TeacherUse(Inputs):
-    """A model, and how it is asked."""
+    """A model, and the settings with which it is asked."""
 
     model: In[ModelRef | None]
     """``None`` for a teacher without weights."""
     ask: AskConfig
     engine: AskConfig
-    """How the model is started, for all stages that ask it: with every state that one of them keeps."""
+    """Settings with which the model is started for all stages that ask it, with every state that any of them keeps."""
     backend: In[str]
 
     @property
     def inputs(self) -> Json:
-        """Inputs that its answers depend on, besides the decoding."""
+        """Inputs other than the decoding on which the model's answers depend."""
         answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
         return {"model": self.model, "ask": answers, "backend": self.backend}
 
@@ -47,17 +47,17 @@ class TeacherUse(Inputs):
 
     @property
     def is_served(self) -> bool:
-        """Whether a server answers, which has its own way to be asked: chats, or completions."""
+        """Whether a server answers, which has a protocol of its own: chats, or completions."""
         return self.ask.endpoint is not None
 
     @property
     def running(self) -> list[Any]:
-        """How it runs, on which no answer depends: how it is started, and how rows are spread over actors."""
+        """Settings on which no answer depends: how the model is started, and how rows are spread over actors."""
         return [self.engine, {key: getattr(self.ask, key) for key in AskConfig.SPREAD}]
 
     @property
     def host(self) -> Host:
-        """The actors of this model, shared with models of equal resources and calls at once."""
+        """Actors of this model, shared with models that need equal resources and concurrent calls."""
         model = str(self.model) if isinstance(self.model, Out) else to_plain_json(self.model, {})
         name = fingerprint([model, str(self.backend), to_plain_json(self.engine, {})])
         kind = name
@@ -66,7 +66,7 @@ class TeacherUse(Inputs):
         return Host(name=name, kind=kind, shared=True)
 
     def takes(self, rows: int | None) -> dict[str, float]:
-        """Return the resources that a pass over ``rows`` rows occupies: one actor a chunk, at most ``actors.max``."""
+        """Return the resources of a pass over ``rows`` rows: one actor per chunk, within ``actors``' limits."""
         actors = self.ask.actors
         chunks = actors.max if rows is None else math.ceil(rows / self.ask.first_chunk_rows)
         num = max(actors.min, min(actors.max, chunks))
@@ -76,11 +76,11 @@ class TeacherUse(Inputs):
 
     @property
     def started(self) -> AskConfig:
-        """How the model is started, with its backend."""
+        """Settings with which the model is started, with its backend."""
         return self.engine.model_copy(update={"backend": self.backend})
 
     def asked(self, decoding: DecodingConfig, *, again: int = 0) -> AskConfig:
-        """Return how to ask the model, with its backend and decoding; a server ``again`` what it answered before."""
+        """Return the settings to ask the model with; ``again`` counts how often a server is asked anew by request."""
         asked, server = self.ask.model_copy(update={"backend": self.backend, "decoding": decoding}), self.ask.endpoint
         if server is None or not again:
             return asked
@@ -92,7 +92,7 @@ class TeacherUse(Inputs):
 
     @contextmanager
     def passing(self, task: Task, commit_seconds: float, fragment_mb: int) -> Iterator[tuple[AskConfig, PassOptions]]:
-        """Yield how the model is started and how its pass is done: by actors that already run, if there are any."""
+        """Yield the model's start settings and the options of its pass, which reuses actors that already run."""
         engine, hold_cpus = self.started, task.hosts.hold_cpus
         name = str(self.backend)
         if not BACKENDS[name].replaceable:
@@ -115,7 +115,7 @@ class TeacherUse(Inputs):
 
     @property
     def name(self) -> str:
-        """The name of the adapter, the model or the server's model; of the backend if it needs no model."""
+        """Name of the adapter, the base model or the server's model, or of a backend that needs no model."""
         if self.model is None:
             return str(self.backend) if self.ask.endpoint is None else self.ask.endpoint.model
         return self.model.adapter or self.model.base
@@ -144,7 +144,7 @@ class AskModel(Stage):
 
     @property
     def inputs(self) -> JsonView:
-        """The arguments on which the outputs depend; of the model what its answers depend on."""
+        """Arguments on which the outputs depend, with only those settings of the model that its answers depend on."""
         inputs = {name: value for name, value in super().inputs.items() if name != "teacher"}
         return {**inputs, **self.teacher.inputs}
 
@@ -154,7 +154,7 @@ class AskModel(Stage):
         return {**super().settings, "running": self.teacher.running}
 
     def teacher_fields(self, task: Task) -> TeacherFields:
-        """Return fields of its pass's job: which teacher is asked, and how."""
+        """Return the fields of the pass's job that say which teacher is asked, and how."""
         return {
             "teacher": self.teacher.asked(self.decoding, again=task.manifest.asked_again.get(task.name, 0)),
             "model": self.teacher.model,
@@ -169,12 +169,12 @@ class AskModel(Stage):
 
     @cached_property
     def host(self) -> Host:
-        """The actors."""
+        """Actors of the model."""
         return self.teacher.host
 
 
 class SettleBackend(Stage):
-    """Chooses the backend of a model where ``teacher.backend: auto`` leaves it open.
+    """A stage that chooses the backend of a model if ``teacher.backend: auto`` leaves it open.
 
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
@@ -189,14 +189,14 @@ class SettleBackend(Stage):
     ask: AskConfig = setting()
 
     def run(self, task: Task) -> Done:
-        """Choose, and say why."""
+        """Choose the backend, and report the reason."""
         choice = choose(self.ask, self.model)
         task.say(f"{choice.backend}, since {choice.reason}")
         return Done(outputs=choice, rows=0)
 
 
 def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
-    """Return the backend of a model, for which Ray must run.
+    """Return the backend for a model; Ray must be running.
 
     The probe is a task with the resources of an actor, so it runs where the actors will run. The driver's machine may
     differ from theirs.

@@ -1,4 +1,4 @@
-"""A signal and the table of its values: filled as rows are labelled, by the same model, or by a pass of its own."""
+"""A signal and its table of values, filled while the same model labels rows, or by a pass of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 
 Values = Mapping[int, float | None]
-"""Values by row id; None where a value cannot be asked, answered or read."""
+"""Values by row id; None if the signal's question cannot be made, answered or read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,12 @@ class Ask:
     seed: int
     """Seed of the model's answers."""
     uri: str
-    """A table of ``schemas.SIGNAL``."""
+    """URI of the table of values (schema ``schemas.SIGNAL``)."""
 
     def write(
         self, values: Values, errors: Mapping[int, str] = MappingProxyType({}), *, note: JsonView | None = None
     ) -> pa.Table:
-        """Write values, and rows that failed, as a fragment; a row of ``WRITTEN``, none where there are none."""
+        """Write values and errors as a fragment; return its row of ``commits.WRITTEN``, or no row if both are empty."""
         if not values and not errors:
             return commits.WRITTEN.empty_table()
         columns = {
@@ -51,9 +51,9 @@ def ask_of(
     directory: Place,
     attempts: int = 0,
 ) -> Ask:
-    """Return a signal whose values are to stand in ``directory``, by a name that tells other settings apart.
+    """Return a signal whose table is in ``directory``, with a name that is unique to its settings.
 
-    ``attempts``: how often it was measured anew by request (``--redo``); the values of each time have a table.
+    ``attempts``: number of times it was measured again by request (``--redo``), each time into a table of its own.
     """
     table = None if shots is None else to_record(shots.to_json(), run_around(directory))
     settings = {"options": options, "shots": table, "seed": seed}
@@ -67,9 +67,9 @@ def ask_of(
 def make_asks(
     signals: Mapping[str, JsonView], directory: Place, attempts: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Ask, ...]:
-    """Signals that are measured as rows are labelled, by name, with the arguments of ``ask_of`` and their ``stage``.
+    """Return the signals to measure as rows are labelled, given by name as arguments of ``ask_of`` and a ``stage``.
 
-    ``attempts``: how often each stage was done anew by request, by its name.
+    ``attempts``: number of times each stage was redone by request, by its name.
     """
     found = []
     for signal, how in signals.items():

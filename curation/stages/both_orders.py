@@ -1,9 +1,9 @@
-"""Pairs of answers that are shown in both orders: how far a teacher's preference survives the other one.
+"""Pairs of answers shown in both orders, to measure how far a teacher's preference survives the other order.
 
-The second question is asked in the labelling pass, of rows whose first answer states a label. Its outcome is one more
-number of the labels table (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It is 1 or 0 where a
-teacher scores no options but draws an answer, as a server of kind openai or sglang does. Beside it stand the tokens
-that the second question took.
+The second question is asked in the labelling pass, for rows whose first answer states a label. Its outcome is a
+further column of the labels table (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It is 1 or 0 if the
+teacher scores no options but draws an answer, as a server of kind openai or sglang does. Further columns count the
+tokens of the second question.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from curation.teachers import Teacher
 
 OtherOrder = Callable[[str, Example], tuple[str, Example]]
 SecondAnswers = Mapping[str, Mapping[int, float | None]]
-"""Values of each of ``ORDER_COLUMNS`` by row id."""
+"""Values by row id for each of ``ORDER_COLUMNS``."""
 _READ = ("row_id", "completion", "option_share", "error")
 _TOKENS = {ORDER_PROMPT_TOKENS: "num_prompt_tokens", ORDER_OUTPUT_TOKENS: "num_output_tokens"}
 
@@ -32,7 +32,7 @@ def get_other_order(domain: Domain) -> OtherOrder | None:
 
 
 def list_added_numbers(domain: Domain) -> tuple[str, ...]:
-    """Return the columns of labels that follow from the domain: given numbers, and those of the second order."""
+    """Return the names of the columns that a domain adds to labels: given numbers, and those of the second order."""
     return (*get_given_numbers(domain), *(() if get_other_order(domain) is None else ORDER_COLUMNS))
 
 
@@ -47,7 +47,7 @@ def ask_other_order(
     """Return the probability that the other order gives to the same answer, and the tokens that this took, by row id.
 
     ``batches`` are the answers in the first order (``schemas.make_completions_schema``). Rows without a label have no
-    values, and those whose second question fails no probability.
+    values, and rows whose second question fails have no probability.
     """
     turned, requests = get_other_order(domain), []
     assert turned is not None, "asked of domains with two orders"
@@ -73,9 +73,9 @@ def ask_other_order(
 
 
 def _compute_share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:
-    """Return the probability of a label's option, of two options of which ``option_share`` is that of the likelier one.
+    """Return the probability of a label's option, out of two; ``option_share`` is that of the likelier option.
 
-    An answer that is drawn has no such share: 1 where it states the label, 0 where it states the other one.
+    A drawn answer counts as 1 if it states the label, else 0. None if the answer failed or states no label.
     """
     if answer["error"] is not None:
         return None

@@ -24,7 +24,7 @@ from curation.tables.schemas import CLUSTER
 from curation.trust.parts import find_independent
 
 GROUPED = "; one calibration row of a group counts, and groups in proportion to their rows (splits.group)"
-"""The words behind the guarantee of rows in groups."""
+"""Text appended to the guarantee of a budget if rows have groups."""
 
 
 class ScoredSplit(Inputs):
@@ -33,7 +33,7 @@ class ScoredSplit(Inputs):
     labels: In[TableRef]
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
-    """Rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
+    """Rows that are too long for the student (schema ``schemas.TOO_LONG``), or None if there are none."""
 
     @property
     def is_clustered(self) -> bool:
@@ -53,19 +53,19 @@ class ComputedBudget:
     oracle: bool
     """Whether the pool's gold labels were used."""
     threshold: float | None = None
-    """Rows with at least this raw score of the reference arm pass."""
+    """Minimum raw score of the reference arm with which a row passes."""
     risk: Json | None = None
     """The configuration and the result of the calibration (``curation.selection.risk.RiskCut``)."""
     is_cut: bool = False
-    """All n rows pass a threshold of the reference arm."""
+    """Whether all n rows pass a threshold of the reference arm."""
     max_per_label: int | None = None
-    """The most rows with the same label that an arm takes (``selection.max_per_label``); None: any number."""
+    """Maximum number of rows per label in an arm (``selection.max_per_label``), or None for no limit."""
     asked: int | None = None
-    """The n that the rule gives, where ``max_per_label`` leaves fewer rows; None: it leaves n."""
+    """The n of the rule if ``max_per_label`` leaves fewer rows, else None."""
     limited_by: str | None = None
-    """The arm in which the fewest rows are left, where that sets n."""
+    """The arm with the fewest rows left, if that arm sets n."""
     quota: ClassShares | None = None
-    """The shares of the classes by which the arms' places are divided (``selection.quota``); None: they are not."""
+    """Shares of the classes among an arm's rows (``selection.quota``), or None without a quota."""
 
 
 def resolve(
@@ -85,8 +85,8 @@ def resolve(
 
     ``measured`` is the split of ``BudgetConfig.purity_split``. Rows of ``too_long`` are never selected, so rules that
     count rows (right weak labels, rows above a threshold) skip them; all count the rows of a question in ``repeats``
-    once. Rows whose label is not among ``seen`` rank last. A ``share`` is a share of all labelled rows, with those that
-    a first cut dropped.
+    once. Rows whose label is not among ``seen`` rank last. A ``share`` is a share of all labelled rows,
+    including those that a first cut dropped.
 
     Raises:
         BudgetError: the budget is 0.
@@ -126,9 +126,9 @@ def _count_right(grades: TableRef | None, out_M: Int64s) -> int:
 
 
 def _collect_graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
-    """Return the graded rows of a labelled split; NaN where it could not be chosen.
+    """Return the graded rows of a labelled split, with NaN as the score of rows that cannot be selected.
 
-    ``distinct``: rows that count as independent draws alone (``curation.trust.parts.find_independent``).
+    ``distinct`` keeps only rows that count as independent draws (``curation.trust.parts.find_independent``).
     """
     assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
     scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None, seen=None)

@@ -1,4 +1,4 @@
-"""Whether calibrating options by content-free prompts would label better, measured on the labelled rows of a probe."""
+"""A test, on a probe's labelled rows, of whether calibrating options by content-free prompts improves labels."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,15 +13,15 @@ from curation.teachers.in_pairs import choose_in_pairs
 from curation.teachers.wrapped import compute_baselines
 
 FIRST_BLANK = 1 << 62
-"""The first row id of examples without content; no file has it."""
+"""Row id of the first example without content, which no row of a file has."""
 FEWEST = 30
-"""Labelled rows without which nothing is said."""
+"""Minimum number of labelled rows for a comparison."""
 CLEAR = 0.05
-"""The p-value below which one of the two is recommended."""
+"""The p-value below which one of the two settings is recommended."""
 
 
 def with_blanks(examples: pa.Table, domain: Domain, decoding: DecodingConfig) -> pa.Table:
-    """Put examples without content before the others, if the domain has such and scores options by their sums."""
+    """Put examples without content before the others, if the domain has any and options are scored by sums."""
     if decoding.normalise_options or decoding.constrained == "stepwise" or not domain.blanks:
         return examples
     rows = [{"row_id": FIRST_BLANK + place, **blank} for place, blank in enumerate(domain.blanks)]
@@ -29,9 +29,9 @@ def with_blanks(examples: pa.Table, domain: Domain, decoding: DecodingConfig) ->
 
 
 def compare_calibration(labels: TableRef, domain: Domain, golds: Mapping[int, str]) -> str | None:
-    """Labelled rows that are right with and without calibration, in words; ``None`` where too few can be compared.
+    """Return in words how many rows are right with and without calibration, or None if too few can be compared.
 
-    ``golds``: the gold labels by row id. The two are compared by an exact test of the rows on which they differ
+    ``golds``: the gold labels by row id. Both settings are compared by an exact test of the rows on which they differ
     (McNemar 1947).
     """
     columns = io.read(
@@ -60,7 +60,7 @@ def _label(scores: Sequence[float], less: Sequence[float] | None, options: Seque
 
 
 def _describe_comparison(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:
-    """Return shares, the test, and what to set."""
+    """Return in words both shares of right rows, the test's p-value, and the recommended setting."""
     from scipy.stats import binomtest
 
     gained = sum(now and not before for before, now in zip(plain, calibrated, strict=True))

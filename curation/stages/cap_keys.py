@@ -1,7 +1,7 @@
 """Keys by which rows count as one label (``selection.max_per_label``): label, pool column, or function.
 
-Texts stand for labels, by their hashes (:mod:`curation.tables.text_hashes`). Rows without a text (an unparsed label, a
-null) count each by itself.
+Keys are hashes of texts (:mod:`curation.tables.text_hashes`). Each row without a text (an unparsed label, a null) has
+a key of its own.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ BY_LABEL = "label"
 _KEY = "selection.max_per_label_by"
 
 Reader = Callable[[Int64s, pa.Array], Labels]
-"""From the row ids and the weak labels of some rows to what counts as their label."""
+"""Function from the row ids and weak labels of some rows to the keys that count as their labels."""
 
 
 def check_by(by: str, domain: Domain) -> None:
@@ -52,10 +52,10 @@ class LabelKeys:
     by: str
     pool: TableRef
     audit: TableRef | None = None
-    """For arms that draw rows and teach gold: their gold labels count, not the weak ones."""
+    """The audit table for arms that draw rows and teach gold labels, which then count instead of the weak labels."""
 
     def reader(self) -> Reader:
-        """Return a reader of one pass; it holds 24 bytes for each run of consecutive ids of the tables that it reads.
+        """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the tables that it reads.
 
         Raises:
             ConfigError: a column cannot be read as text, or the function failed.

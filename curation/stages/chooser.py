@@ -1,4 +1,4 @@
-"""Cuts the labelled pool by an arm's rule: which rows it takes, in which order."""
+"""Selection of an arm's rows from the labelled pool by the arm's rule, in rank order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ from curation.tables.row_ids import find_missing_ids, include
 
 
 class ChoiceInputs(Inputs):
-    """Rows and rules of a choice; all arms of a generation share it."""
+    """The rows and rules of a selection, shared by all arms of a generation."""
 
     pool: In[TableRef]
     labels: In[TableRef]
@@ -45,43 +45,42 @@ class ChoiceInputs(Inputs):
     grades: In[TableRef | None]
     """The grades of the pool's labels, if there is an audit table."""
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
-    """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
+    """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``), or None if there are none."""
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
-    """Pool rows whose question another one asks, too (schema ``schemas.REPEATS``); None: there are none."""
+    """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
-    """The source split with its gold labels: a label of the pool that it lacks is unseen. None: no label counts as
-    unseen."""
+    """The source split with gold labels; pool labels that it lacks are unseen. If None, no label counts as unseen."""
     measured: ScoredSplit
     """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: ScoredSplit | None
     domain: DomainConfig
     selection: SelectionConfig
-    """Arms, budget, and by ``repeats`` whether one row of each question is taken, or all."""
+    """Arms and budget; ``repeats`` says whether one row of each question is selected, or all."""
     declared: Mapping[str, Any] = field(default_factory=dict)
-    """:func:`collect_declared`, so that another line of a registry is another selection."""
+    """Result of :func:`collect_declared`, so that a changed registry entry makes a new selection."""
     classes: Classes | None = None
-    """The classes among which places are divided; None: places are not divided."""
+    """Classes among which an arm's rows are divided, or None if they are not divided."""
     left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
-    """Rows that features leave out of arms which rank as the reference arm (``schemas.LEFT_OUT``), by feature."""
+    """Rows left out of arms that rank as the reference arm does (schema ``schemas.LEFT_OUT``), by feature."""
     seed: int
 
 
 def collect_declared(selection: SelectionConfig) -> dict[str, Any]:
-    """Return the registries' entries of the arms and the budget, but for the words."""
+    """Return the registry entries of the arms and the budget, without their descriptions."""
     arms = {name: replace(ARMS[name], words="") for name in selection.used}
     trusts = {arm.trust: replace(TRUST[arm.trust], words="") for arm in arms.values()}
     return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
 
 
 def is_ranked_as_reference(arm: Arm, selection: SelectionConfig) -> bool:
-    """Return whether an arm ranks as the reference arm does, so that it has none of the rows ``left_out``."""
+    """Return whether an arm ranks as the reference arm does, so that it selects no row of ``left_out``."""
     return arm.ranked and arm.trust == ARMS[selection.budget.reference].trust
 
 
 def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
-    """Return a choice among the arms that can be measured, and why the others cannot, in words by arm.
+    """Return a selection by the arms that can be measured, and the reason why each other arm cannot, by arm.
 
-    An arm cannot be measured if its signal gave no value that can be read, of any labelled row.
+    An arm cannot be measured if its signal has no readable value for any labelled row.
 
     Raises:
         RunFailedError: an arm cannot be measured, and the configuration does not let it drop out.
@@ -105,7 +104,7 @@ def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str
 
 
 class SelectJob(ChoiceInputs):
-    """A choice, with what the selected rows are to teach and say of where they come from."""
+    """A selection, with the completions that its rows are to teach and their provenance."""
 
     texts: GoldTexts
     """The source of gold arms' completions."""
@@ -114,12 +113,12 @@ class SelectJob(ChoiceInputs):
 
     @property
     def repeated(self) -> TableRef | None:
-        """The repeated rows, if one of each question is taken."""
+        """The repeated rows if only one row of each question is selected, else None."""
         return self.repeats if self.selection.repeats == "one" else None
 
     @cached_property
     def seen(self) -> SeenLabels | None:
-        """The labels of the labelled rows; ``None`` where labels are open."""
+        """The labels of the ``labelled`` rows, or None if no label counts as unseen."""
         return None if self.labelled is None else collect_seen_labels(self.labelled, self.domain)
 
     @property
@@ -129,35 +128,35 @@ class SelectJob(ChoiceInputs):
 
     @property
     def gold(self) -> Gold:
-        """Rows that gold arms train on; only for runs with an audit table."""
+        """Gold labels and completions that gold arms train on; requires an audit table."""
         assert self.audit is not None, "RunConfig refuses gold arms without an audit set"
         return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArmRows:
-    """The rows of an arm; ``threshold`` is the raw score of the last of them."""
+    """The rows of an arm; ``threshold`` is the raw score of the last row."""
 
     row_ids: Iterable[Int64s]
-    """Best first, in parts; read once."""
+    """Row ids in parts, best first; can be read only once."""
     threshold: float | None
 
 
 class Chooser:
-    """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed.
+    """A selector of each arm's rows; values that several arms share are computed once, when needed.
 
-    An arm that takes the top of its scores reads them in streams; of gold arms the ids are held, 8 bytes a selected
-    row. The other rules need all rows at once: 12 bytes a row of the pool, 20 with its bins.
+    An arm that takes its top rows reads scores in streams; for gold arms the ids are held, 8 bytes per selected row.
+    The other rules need all rows at once: 12 bytes per row of the pool, 20 with its bins.
 
     Under a ``cap`` an arm may take a row only if fewer than ``cap`` rows with its label rank before it. The label is
     the one that the arm teaches, so that the rows of ``ground_truth`` count by their gold labels; a ranking gold arm
-    has the rows of its weak twin, which count by their weak ones. Top rows are found in one pass, and held, 32 bytes a
-    selected row (:mod:`curation.selection.capped`); the other rules choose among the rows that the cap leaves, which
-    takes 32 bytes more a row of the pool.
+    has the rows of its weak twin, which count by their weak labels. Top rows are found in one pass and held, 32 bytes
+    per selected row (:mod:`curation.selection.capped`); the other rules choose among the rows that the cap leaves,
+    which takes 32 more bytes per row of the pool.
 
-    With a ``quota`` an arm that ranks and takes its top takes that of each class, and as much memory as under a cap. A
-    place that a class has no row for goes to the others. The rows of uniform draws, and of arms with a rule of their
-    own, are what they are without it.
+    With a ``quota``, an arm that ranks and takes its top rows takes the top rows of each class, with as much memory as
+    under a cap. If a class has too few rows, the other classes get its places. Uniform draws, and arms with a rule of
+    their own, ignore the quota.
     """
 
     def __init__(self, job: SelectJob, budget: ComputedBudget) -> None:
@@ -168,7 +167,7 @@ class Chooser:
         return self._quota is not None and arm.takes_top
 
     def taken(self, arm: Arm) -> ArmRows:
-        """Return the rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
+        """Return the rows of an arm, best first; an arm that takes its top rows streams them without holding them."""
         if self._n and arm.rule == TOP and not arm.gold and self._cap is None and not self._is_divided(arm):
             scores = self.scores(arm)
             bound = scores.bound(self._n, derive(self._job.seed, "ties"))
@@ -226,7 +225,7 @@ class Chooser:
         return self._bin_N
 
     def candidates(self, arm: Arm) -> Candidates:
-        """Return the rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
+        """Return the rows that an arm may take, with the fields that its rule reads; gold arms need a gold label."""
         candidates = self.scores(arm).candidates()
         if self._cap is not None:
             left_N = np.isin(candidates.row_ids_N, self._select_capped(arm, len(candidates.row_ids_N)).row_ids_n)
@@ -234,7 +233,7 @@ class Chooser:
         return replace(candidates, **self._read_by(arm.rule))
 
     def num_left(self, arm: Arm) -> int:
-        """Return how many rows an arm takes under the cap: n, or fewer.
+        """Return how many rows an arm takes under the cap and quota: n, or fewer.
 
         Raises:
             BudgetError: n is larger than the number of rows with a score.
@@ -251,13 +250,13 @@ class Chooser:
 
     @cached_property
     def _row_ids_N(self) -> Int64s:
-        """The ids of the labelled rows, in the order of all candidates."""
+        """The ids of the labelled rows, in the order of the candidates."""
         labels = self._job.labels
         ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.make_answered_filter(labels))["row_id"].to_numpy()
         return ids_N
 
     def _read_by(self, rule: Rule) -> dict[str, Any]:
-        """Return the further fields of a rule's candidates."""
+        """Return the further fields of ``Candidates`` that a rule reads."""
         read: dict[str, Any] = {}
         num_strata = self._job.selection.difficulty_bins + 1
         if "stratum" in rule.reads:
@@ -317,7 +316,7 @@ class Chooser:
         return self.scores(arm).capped(keys, n, self._cap, derive(job.seed, "ties"))
 
     def _select_by_class(self, arm: Arm) -> Capped:
-        """Return the best rows of each class, n of all or, where a cap leaves no more, fewer."""
+        """Return the best rows of each class: n in total, or fewer if the cap leaves fewer."""
         assert self._quota is not None, "the caller asks"
         scores, classes = self.scores(arm), self._groups
         size_C, num_rows = scores.sizes(classes)
@@ -328,7 +327,7 @@ class Chooser:
 
     @cached_property
     def _groups(self) -> Grouping:
-        """The classes that places are divided among, or the strata of sets of classes."""
+        """The classes among which rows are divided or, for sets of classes, their strata."""
         assert self._job.classes is not None, "places are divided"
         return self._job.classes.groups(get_domain(self._job.domain).label_sets)
 

@@ -1,4 +1,4 @@
-"""A table whose rows are computed by Ray tasks, chunk by chunk: what was committed before a kill is not done again."""
+"""Computation of a table by Ray tasks, chunk by chunk, without repeating rows committed before an interruption."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -33,13 +33,12 @@ def compute_in_chunks(
     guard: Guard = guard_nothing,
     progress: Update | None = None,
 ) -> TableRef:
-    """Return the table at ``uri`` with the rows that ``compute(ids_M)`` gives, one for each id.
+    """Return the table at ``uri`` with the rows that ``compute(ids_M)`` returns, one per id.
 
-    ``compute`` and its arguments are pickled to every task. ``resources``: what a task takes, ``num_cpus`` and
-    ``num_gpus``.
+    ``compute`` and its arguments are pickled to every task. ``resources``: ``num_cpus`` and ``num_gpus`` of a task.
 
     Raises:
-        UserError: as ``compute`` raised it.
+        UserError: raised by ``compute``.
         CommitError: the store refused, or rows in and rows out differ.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """

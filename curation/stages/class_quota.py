@@ -1,4 +1,4 @@
-"""Places by class (``selection.quota``): which runs have them, and the classes' shares that they follow."""
+"""Quotas by class (``selection.quota``): which runs have them, and the class shares that they follow."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,14 @@ _KEY, _RISK = "selection.quota", "selection.budget.risk.per: label"
 
 
 class Classes(Inputs):
-    """The closed set of labels, and the labelled rows that say how the teacher confuses them.
+    """The closed set of labels, and labelled rows that show how the teacher confuses them.
 
-    Where labels are sets of classes they are strata of rows by their rarest class
-    (:mod:`curation.domains.class_counts`).
+    If labels are sets of classes, rows are divided by their rarest class (:mod:`curation.domains.class_counts`).
     """
 
     names: Sequence[str]
     wanted: Mapping[str, float] | None
-    """The configuration's shares, of whatever sum; None: they are estimated."""
+    """Shares from the configuration, which need not sum to 1, or None to estimate them."""
     examples: In[TableRef]
     """The source split, with gold labels."""
     labels: In[TableRef]
@@ -34,11 +33,11 @@ class Classes(Inputs):
     grades: In[TableRef]
 
     def groups(self, sets: LabelSets | None) -> Grouping:
-        """Return the classes or, of labels that are sets, the strata among which places are divided."""
+        """Return the classes among which rows are divided or, for labels that are sets, the strata."""
         return self.names if sets is None else RarestClass.of(sets, self.examples)
 
     def shares(self, pool: TableRef, sets: LabelSets | None = None) -> ClassShares:
-        """Return the classes' shares in the pool of these labels, or those that are wanted."""
+        """Return the configured shares of the classes, or estimates from the pool's labels."""
         if self.wanted is None:
             groups = self.groups(sets)
             counts = count_confusion(self.examples, self.labels, self.grades, groups)
@@ -53,7 +52,7 @@ class Classes(Inputs):
 
 
 def describe_quota(selection: SelectionConfig, domain: Domain) -> str | None:
-    """Return a description of a run's places by class for ``curate validate``, or None if it has no classes."""
+    """Return a description of a run's class quotas for ``curate validate``, or None with fewer than two classes."""
     classes = _get_classes(domain)
     if classes is None or len(classes) < 2:
         return None
@@ -73,16 +72,16 @@ def describe_quota(selection: SelectionConfig, domain: Domain) -> str | None:
 
 
 def _get_classes(domain: Domain) -> tuple[str, ...] | None:
-    """Return the classes among which places can be divided: the labels or, of sets, their classes and the empty set."""
+    """Return the classes among which rows can be divided: the labels or, for sets, their classes and the empty set."""
     sets = domain.label_sets
     return domain.closed_labels() if sets is None else (*sets.classes, sets.empty)
 
 
 def find_divided_classes(selection: SelectionConfig, domain: Domain) -> tuple[str, ...] | None:
-    """Return the classes among which the places, or cuts, are divided; None where they are not.
+    """Return the classes that have quotas or cuts of their own, or None if classes have neither.
 
     Raises:
-        ConfigError: the quotas do not go with the domain, or with what counts as a label.
+        ConfigError: the quotas do not fit the domain, or what counts as a label.
     """
     classes, quota = _get_classes(domain), selection.quota
     if domain.label_sets is not None:
@@ -109,7 +108,7 @@ def find_divided_classes(selection: SelectionConfig, domain: Domain) -> tuple[st
 
 
 def _check_sets(selection: SelectionConfig) -> None:
-    """Refuse settings that labels which are sets of classes cannot have."""
+    """Refuse settings that are impossible if labels are sets of classes."""
     several = "with domain.multi a row may have several classes"
     if isinstance(selection.quota, dict):
         raise ConfigError(

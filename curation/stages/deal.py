@@ -1,4 +1,4 @@
-"""The tasks of the prepare stage: each deals one chunk of the input files to the tables of the splits."""
+"""The tasks of the prepare stage, each of which writes one chunk of the input files to the tables of the splits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class DealtSource:
     group: str | None = None
     """The column ``splits.group``."""
     kept: tuple[pa.Field, ...] = ()
-    """Columns of the files that stand behind the domain's own."""
+    """Columns of the files to store after the domain's own columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class DealJob:
 
     sources: dict[str, DealtSource]
     uris: dict[str, str]
-    """The tables, by split, and the audit table's."""
+    """URIs of the tables by split, and of the audit table."""
 
     @property
     def num_rows(self) -> int:
-        """The rows of all tables."""
+        """Number of rows in all tables."""
         total = 0
         for source in self.sources.values():
             counts = list(source.assignment.counts.values())
@@ -65,7 +65,7 @@ class SourceChunk:
 def make_table_schema(
     domain: Domain, name: str, *, clustered: bool = False, kept: Sequence[pa.Field] = ()
 ) -> pa.Schema:
-    """Return a split's table schema with ``kept`` columns, or the audit table's; ``clustered``: with the clusters."""
+    """Return the schema of the audit table, or of a split's with ``kept`` and, if ``clustered``, cluster columns."""
     if name == AUDIT:
         return schemas.AUDIT
     return schemas.make_examples_schema(pa.schema([*domain.columns, *kept]), gold=name != POOL, clustered=clustered)
@@ -135,13 +135,13 @@ def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
 
 
 def make_example_table(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
-    """Return raw rows as rows of a split's table; a row that cannot be read is an error row."""
+    """Return a split's table of raw rows; a row that cannot be read becomes an error row."""
     rows = [_read(domain, raw, name, audited=False) for raw in raws]
     return _make_table(domain, make_table_schema(domain, name), name, ids, rows)
 
 
 def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool) -> _ReadRow:
-    """Read a row of the split ``name``; a gold label of the pool's only where it is ``audited``."""
+    """Read a row of the split ``name``, with its gold label unless it is a pool row and not ``audited``."""
     example, problem = attempt(domain.read, raw)
     if example is not None and (problem := find_schema_problem(example, domain.columns)):
         example = None
@@ -170,7 +170,7 @@ def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool
 def _read_solution(
     domain: Domain, raw: Mapping[str, object], example: Mapping[str, object], gold: str
 ) -> tuple[str | None, str]:
-    """Return a row's worked solution, if it parses as the gold label; else why an existing one is not used."""
+    """Return a row's worked solution if it parses as the gold label, else None and why an existing one is not used."""
     solution, problem = attempt(domain.solution, raw)
     if solution is None:
         return None, problem

@@ -1,4 +1,4 @@
-"""Handles a question in two splits: refuses the run, removes a row, or keeps and counts both.
+"""Handling of a question that is in two splits: refuse the run, remove a row, or keep and count both.
 
 Rows are removed by Lance's deletion, which keeps the order of the others and commits once per table. Before the first
 deletion, the list of all rows to delete is written to ``overlap.json`` beside the tables. A run that is interrupted
@@ -38,16 +38,16 @@ MEND_ADDED = (
     "the rows of splits that were dealt before stay: take the new split from rows that stand nowhere else, or set "
     "splits.overlap: drop (leaves such rows out of the new split) or splits.overlap: report (keeps and counts them)"
 )
-"""Where a split is added to a run."""
+"""Remedy that a message names if a split is added to a run."""
 
 
 def is_refused(kept: str, other: str, mode: str) -> bool:
-    """Return whether a question in both splits ends the run: not of source and pool, which drops the pool's row."""
+    """Return whether a question in both splits ends the run; for source and pool, the pool's row is dropped instead."""
     return mode == "refuse" and not is_harmless(kept, other) and (kept, other) != ("source", "pool")
 
 
 def is_dropped(kept: str, other: str, mode: str) -> bool:
-    """Return whether a row of ``other`` whose question ``kept`` has is left out."""
+    """Return whether a row of ``other`` is dropped if its question is in ``kept``."""
     return mode != "report" and not is_harmless(kept, other) and not is_refused(kept, other, mode)
 
 
@@ -60,7 +60,7 @@ class SplitOverlap:
     rows: int
     rules: dict[str, int]
     fate: Literal["dropped", "kept"]
-    """A row with matches in several splits is counted in each pair, and dropped once."""
+    """Fate of the rows; a row with matches in several splits is counted in each pair, and dropped once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Overlap:
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """Return the inverse of ``asdict``."""
+        """Create the overlap from the output of ``asdict``."""
         return cls(**{**value, "pairs": [SplitOverlap(**pair) for pair in value["pairs"]]})
 
     def sentences(self) -> list[str]:
@@ -106,14 +106,14 @@ class SettledOverlap:
     row_ids: dict[str, BitMap64]
 
     def save(self, directory: Place) -> None:
-        """Write it beside the tables."""
+        """Write ``overlap.json`` to the directory of the tables."""
         ids = {name: base64.b64encode(found.serialize()).decode() for name, found in self.row_ids.items()}
         content = {"overlap": asdict(self.overlap), "row_ids": ids}
         write_atomically(directory / "overlap.json", json.dumps(content).encode())
 
     @classmethod
     def load(cls, directory: Place) -> Self | None:
-        """Read it back; ``None`` if nothing was written."""
+        """Return the content of ``overlap.json``, or None if there is no such file."""
         try:
             content = json.loads((directory / "overlap.json").read_bytes())
         except FileNotFoundError:
@@ -130,7 +130,7 @@ def settle(
     *,
     mend: str = MEND,
 ) -> SettledOverlap:
-    """Decide what to do about the rows found; messages show ``columns`` of an example row, and the ``mend``.
+    """Decide the fate of the rows found; errors show the ``columns`` of an example row and ``mend``, the remedy.
 
     Raises:
         SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
@@ -185,7 +185,7 @@ def _describe_refusal(
 
 
 def describe_shared(pairs: Sequence[OverlapRows]) -> str:
-    """Return pairs of splits that share questions, with counts of rows by rule."""
+    """Return a description of pairs of splits that share questions, with counts of rows by rule."""
     return "; ".join(
         f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
         f"({describe_rules(pair.rules)})"
@@ -194,12 +194,12 @@ def describe_shared(pairs: Sequence[OverlapRows]) -> str:
 
 
 def describe_rules(rules: Mapping[str, int]) -> str:
-    """Return counts of rows by rule."""
+    """Return a description of counts of rows by rule."""
     return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
 
 
 def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> TableRef:
-    """Return the table without the rows of these ids, those of them that it has; the others keep their order.
+    """Return the table without the rows whose id is in ``gone``; the others keep their order.
 
     Raises:
         CommitError: the store refused, or the number of rows afterwards is wrong.
@@ -231,7 +231,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> Ta
 def _delete_rows(
     ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]"
 ) -> tuple[int, int, str | None]:
-    """Return a fragment's number, the number of deleted rows, and its metadata as JSON (null if no row is left)."""
+    """Delete rows of a fragment; return its number, their count, its metadata as JSON (None if none or all match)."""
     fragment = io.open_table(ref).get_fragment(number)
     assert fragment is not None
     ids_N = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()

@@ -1,9 +1,9 @@
 """The first cut in the labelling actors: prompts are scored, and only those above a threshold are answered.
 
-The threshold and why it may be trusted are ``curation.selection.cascade``'s. Each process looks whether the cut pays on
-the rows that it is given: after ``cascade.CHECK_ROWS`` prompts it turns itself off if too few of them are dropped, and
-answers every row from then on. That never loses a row, it only costs less. Which rows are answered then depends on the
-order of the work; what is answered does not.
+``curation.selection.cascade`` sets the threshold and explains its guarantee. Each process checks whether the cut pays
+on its own rows: after ``cascade.CHECK_ROWS`` prompts it turns the cut off if too few rows were dropped, and answers
+every row from then on. Turning it off never loses a row and only lowers the cost. Which rows are answered then depends
+on the order of the work, but the answers do not.
 """
 
 import threading
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 KNOWN_OF_PROMPTS = ("num_prompt_tokens",)
-"""Numbers beside the states that are known once a prompt is fed."""
+"""Numbers other than states that are known once a prompt has been read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +39,23 @@ class FirstCutRule:
     function: TrustRef
     """The fitted trust function of the prompt's states."""
     threshold: float
-    """Rows with a raw score below it are not answered."""
+    """Raw score below which rows are not answered."""
     break_even: float
     """The share of dropped rows below which the cut does not pay (``cascade.FirstCut``)."""
     goal: Mapping[str, float] = field(default_factory=dict)
     """The goal that the threshold was set for, for the record."""
     check_rows: int = CHECK_ROWS
-    """Prompts after which a process looks whether it pays."""
+    """Number of prompts after which a process checks whether the cut pays."""
 
 
 class PromptGate:
-    """Scores prompts in a process (``curation.teachers.Gate``), and remembers the scores until they are written."""
+    """A ``curation.teachers.Gate`` that scores prompts in a process, and holds the scores until they are written."""
 
     def __init__(self, cut: FirstCutRule, kept: Sequence[str]) -> None:
         """Take the rule of a first ``cut``; ``kept`` names the teacher's states.
 
         Raises:
-            ConfigError: the function reads what is not known after the prompt, or what the teacher does not keep.
+            ConfigError: the function reads a value that is unknown after the prompt, or that the teacher does not keep.
         """
         self._cut, self._trust = cut, load_fitted(cut.function)
         self.states = find_prompt_states(self._trust, kept)
@@ -64,7 +64,7 @@ class PromptGate:
         self._lock = threading.Lock()
 
     def __call__(self, prompts: pa.RecordBatch) -> Bools:
-        """Return whether each row is answered, bool [N]; a row without a score is."""
+        """Return whether each row is to be answered, bool [N]; rows without a score are."""
         if self.is_off:
             return np.ones(prompts.num_rows, dtype=np.bool_)
         raw_N = self._trust.raw_score(prompts)
@@ -86,10 +86,10 @@ class PromptGate:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Passing:
-    """Which rows would pass a first cut, by stored states."""
+    """A test of which rows would pass a first cut, by stored states."""
 
     states: tuple[str, ...]
-    """States that it reads, in order."""
+    """Names of the states that the function reads, in order."""
     function: "StateTrust"
     threshold: float
 
@@ -101,7 +101,7 @@ class Passing:
 
 
 def load_passing(cut: FirstCutRule | None) -> Passing | None:
-    """Return which rows would pass, by a function that reads states alone; ``None`` without a first cut."""
+    """Return the test of which rows would pass ``cut``, whose function reads only states; None without a first cut."""
     if cut is None:
         return None
     found = load_fitted(cut.function)
@@ -109,7 +109,7 @@ def load_passing(cut: FirstCutRule | None) -> Passing | None:
 
 
 def find_prompt_states(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the states that a function of prompts reads, of those that a teacher keeps.
+    """Return those of a teacher's kept states that a function of prompts reads.
 
     Raises:
         ConfigError: see :class:`PromptGate`.
@@ -128,15 +128,15 @@ def find_prompt_states(trust: "StateTrust", kept: Sequence[str]) -> tuple[str, .
 def write_cut_target(
     labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *, keep: float, uri: str
 ) -> TableRef:
-    """Return the target of the first function: whether the full function is to select a row (``schemas.GRADES``).
+    """Write the target of the first function: whether the full function is to select a row (schema ``schemas.GRADES``).
 
-    It predicts what a first cut must not lose, and that needs no gold label. Whether the label is right, as for other
-    trust functions, works too, and loses more.
+    The first function thus predicts which rows a first cut must not lose, without gold labels. Predicting whether the
+    label is right, as other trust functions do, works too but loses more.
 
     Args:
         labels: answered rows.
         full: the full function.
-        takes: the rows to fit on, as a mask of row ids.
+        takes: function from row ids to a mask of the rows to fit on.
         keep: the share of them that the full pass selects, the best by its raw score.
         uri: where to write.
 
@@ -165,8 +165,8 @@ def write_cut_target(
 def collect_held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[[Int64s], Bools]) -> HeldOut:
     """Return both scores and the tokens of the labelled rows that ``takes`` marks by id, for ``cascade.first_cut``.
 
-    They are to be rows on which neither function was fitted: ``curation.trust.parts`` says which part of the source a
-    row is in. A row whose label could not be read is never selected by the full pass.
+    Neither function may have been fitted on these rows: ``curation.trust.parts`` says which part of the source a row
+    is in. A row whose label could not be read is never selected by the full pass.
 
     Raises:
         SourceError: the labels lack a column that a function reads.
@@ -190,7 +190,7 @@ def collect_held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: C
 def _iter_answered(
     labels: TableRef, functions: "Sequence[StateTrust]", takes: Callable[[Int64s], Bools]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the answered rows that ``takes``, with what the functions read."""
+    """Yield the answered rows that ``takes`` marks, with the columns that the functions read."""
     features = dict.fromkeys(feature for function in functions for feature in function.features)
     columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
     for batch in iter_checked(
@@ -200,7 +200,7 @@ def _iter_answered(
 
 
 def _mask_unselectable(batch: pa.RecordBatch, score_N: Scores) -> Float64s:
-    """Return the full raw score; NaN for a row that is never selected."""
+    """Return the full function's scores, with NaN for rows that are never selected."""
     raw_N: Float64s = score_N.astype(np.float64)
     raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
     return raw_N

@@ -22,14 +22,14 @@ from train.recipe import parse_recipe
 
 
 class LabelledClasses(Inputs):
-    """A closed set of labels, and the labelled rows with their gold ones."""
+    """A closed set of labels, and the labelled rows with their gold labels."""
 
     names: Sequence[str]
     examples: In[TableRef]
 
 
 class FitTrust(Stage):
-    """Fits the trust ``function`` of that name, and says what was chosen.
+    """A stage that fits the trust ``function`` of the given name, and reports the choice that the fit made.
 
     Raises:
         DegenerateSourceError: all labels are right or all wrong, and no ``teacher`` is named.
@@ -38,22 +38,22 @@ class FitTrust(Stage):
     class Made(NamedTuple):
         trust: TrustRef | None
         fit: Json | None
-        """:func:`describe_fit`."""
+        """Result of :func:`describe_fit`."""
         absent: dict[str, str] | None = None
 
     function: str
     made_by: str
-    """The class that the function is, as the registry names it."""
+    """Class of the function, as the registry names it."""
     fit_by: str | None
-    """The function that fits it in a training process; None: the class fits itself here."""
+    """Function that fits it in a training process, or None if the class fits itself in this process."""
     labels: In[TableRef]
     grades: In[TableRef]
     trust: TrustConfig
     seed: int
     closed: LabelledClasses | None = None
-    """The labels, where they are a closed set that the function reads."""
+    """The labels, if they are a closed set that the function reads."""
     teacher: str | None = setting(default=None)
-    """Who answered, where labels that are all right or all wrong end a chain and not the run."""
+    """Name of the teacher, if labels that are all right or all wrong end the chain but not the run."""
     revision: int = 2  # a stack of 500 rows has networks
 
     @property
@@ -63,11 +63,11 @@ class FitTrust(Stage):
 
     @property
     def host(self) -> Host | None:
-        """A training process, for what is not fitted here."""
+        """Training process, or None if the function is fitted in this process."""
         return make_training_host(self.trust) if self.fit_by is not None else None
 
     def run(self, task: Task) -> Done:
-        """Fit, or end the chain."""
+        """Fit the trust function, or end the chain."""
         num_rows = io.count(self.labels)
         try:
             ref = self._fit(task)
@@ -112,7 +112,7 @@ def check_settings(config: TrustConfig) -> None:
     """Refuse settings of ``trust.options`` that a trust function does not take.
 
     Raises:
-        ConfigError: names the key.
+        ConfigError: a setting is refused; the message names its key.
     """
     for name, options in config.options.items():
         fitted = TRUST[name]
@@ -125,7 +125,7 @@ def check_settings(config: TrustConfig) -> None:
 
 
 def describe_fit(trust: TrustRef) -> Json:
-    """Return how a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None``: there was none)."""
+    """Return a fit's summary for terminal and report: its ``kind``, rows, and ``choice`` (None if there was none)."""
     description = saved.read_description(trust)
     fit = description["fit"]
     return {

@@ -18,7 +18,7 @@ from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids, include
 
 MEASURED_ROWS = 2_000
-"""The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
+"""Number of weak completions, sampled by a hash of the row id, whose share of bare answers decides the format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class GoldTexts:
 
     @classmethod
     def from_json(cls, value: JsonView | None) -> Self:
-        """Return the texts in a record; without one, bare answers."""
+        """Return the source in a record; without a record, it is bare answers."""
         if value is None:
             return cls(source="answer")
         samples = value["samples"]
@@ -77,7 +77,7 @@ class Decided(NamedTuple):
     num_gold: int
     """The number of labelled rows with a gold label."""
     num_solved: int
-    """The number of these with a worked solution."""
+    """The number of labelled rows with a gold label and a worked solution."""
 
 
 def decide(
@@ -116,7 +116,7 @@ class Gold:
 
     @cached_property
     def teachable(self) -> BitMap64:
-        """The ids of the rows that have a completion that states the gold label."""
+        """The ids of the rows with a completion that states the gold label."""
         if self._texts.source in ("answer", "label"):
             return self.labelled
         return self.solved if self._texts.source == "solution" else self.right | self._sampled

@@ -21,17 +21,17 @@ from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
 CHECKED_ROWS = 200
-"""Rows of a task and of a commit where a command grades; more where it takes more at a time."""
+"""Minimum number of rows per task and commit if a command grades; its batch size if that is larger."""
 BATCH_ROWS = 100
-"""Rows that a command takes at a time, where the check does not say."""
+"""Default number of rows that a command takes at a time."""
 PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
-"""The fewest and the most pairs of a weak and a gold label per task; between them the rows make so many tasks."""
+"""Minimum and maximum number of pairs of a weak and a gold label per task, and number of tasks between these limits."""
 
 
 class Grade(Stage):
-    """Compares weak with gold labels by the domain's own rule, and says which question each row asks.
+    """A stage that compares weak with gold labels by the domain's own rule, and records a hash of each row's question.
 
-    Where a user's command is the rule, rows that are committed when the stage is cut off are not checked again.
+    If a user's command is the rule, rows committed before an interruption are not checked again.
     """
 
     class Made(NamedTuple):
@@ -42,7 +42,7 @@ class Grade(Stage):
     examples: In[TableRef]
     domain: DomainConfig
     checker: str | None = None
-    """A digest of the command and of its files, so that a changed one grades again; None: no command grades."""
+    """Digest of the command and its files, so that a changed command grades again, or None without a command."""
 
     def run(self, task: Task) -> Done:
         """Grade the labels."""
@@ -74,7 +74,7 @@ class Grade(Stage):
 
 
 def say_failed(task: Task, grades: pa.Table) -> None:
-    """Say how many rows a command could not check, and why the first of them."""
+    """Report how many rows a command could not check, and the first row's problem."""
     if num_failed := grades.num_rows - grades["problem"].null_count:
         first = next(problem for problem in grades["problem"].to_pylist() if problem is not None)
         task.say(f"{num_failed:,} of {grades.num_rows:,} rows could not be checked; the first: {first}")
@@ -91,7 +91,7 @@ def grade(
 ) -> TableRef:
     """Write the table of grades (schema ``schemas.GRADES``) of rows labelled without error that have a gold label.
 
-    An interrupted stage starts again: nothing here costs a model's pass.
+    An interrupted stage starts from the beginning, since grading needs no pass of a model.
     """
     total, num_done = io.count(labels, filter=io.make_answered_filter(labels)), 0
 
@@ -113,9 +113,9 @@ def _make_schema(examples: TableRef) -> pa.Schema:
 def _iter_calls(
     labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of each task: where rows that are in both tables lie in them, ascending by row id.
+    """Yield the arguments of each task: each table's offsets of rows that have a label and a gold label, by row id.
 
-    Held are the runs of ids of both tables (:class:`curation.tables.io.Lookup`), never a label.
+    Only runs of ids are held (:class:`curation.tables.io.Lookup`), never labels.
     """
     in_labels, in_gold = io.Lookup(labels), io.Lookup(gold)
     in_examples = in_gold if examples == gold else io.Lookup(examples)
@@ -169,12 +169,12 @@ def _list_columns(labels: TableRef) -> list[str]:
 def grade_by_checker(
     ids_M: Int64s, tables: tuple[TableRef, TableRef | None, TableRef], domain: DomainConfig, checker: str
 ) -> pa.Table:
-    """Return grades of a chunk's rows by the command, which must be that of the driver.
+    """Return grades of a chunk's rows by the command, whose files must equal those of the driver.
 
-    ``tables``: the labels, the gold labels (None: there are none, and the command is given null) and the examples.
+    ``tables``: the labels, the gold labels (if None, the command is given null) and the examples.
 
     Raises:
-        ConfigError: the command's files are not those of the driver, or it can check nothing.
+        ConfigError: the command's files are not those of the driver, or the command can check nothing.
     """
     rule: Any = load_domain(domain)
     if rule.checker != checker:

@@ -1,8 +1,8 @@
-"""The stages between two generations: whether the student is to teach, and that no row which trained it is held out.
+"""The stages between two generations, which decide whether the student is to teach and refuse held-out rows it saw.
 
-A chain goes on by what a generation shows of its trust function without the pool's gold labels: AUC, certified share,
-shift. A student is surer of rows that it was trained on, and right on them more often, so that trust which is fitted,
-calibrated or measured on such rows promises too much on the pool.
+Whether a chain goes on depends on signs of a generation's trust function that need no gold labels of the pool: AUC,
+certified share, shift. A student is surer of rows that it was trained on, and right on them more often, so that trust
+fitted, calibrated or measured on such rows promises too much for the pool.
 """
 
 import math
@@ -34,22 +34,22 @@ from curation.trust.parts import VALIDATION, assign_parts
 
 
 class HoldOut(Stage):
-    """Refuses a generation of which a split, or the share of the pool, has a row that a student was trained on.
+    """A stage that refuses a generation if a split, or its share of the pool, has a row that a student was trained on.
 
-    All tables are of one source, in which a row has one id; those of the ``trained`` rows are held as a bitmap.
+    All tables are from one source, in which a row has one id; the ids of ``trained`` rows are held as a bitmap.
 
     Raises:
-        SourceError: a row of a split, or of the share, is one that the teacher or a student before it was trained on.
+        SourceError: the teacher or a student before it was trained on a row of a split, or of the share.
     """
 
     class Made(NamedTuple):
         num_trained: int
-        """Different rows on which the teacher and the students before it were trained."""
+        """Number of distinct rows on which the teacher and the students before it were trained."""
         num_rows: dict[str, int]
-        """Rows of each split that was compared."""
+        """Number of rows of each compared split."""
 
     trained: InEach[TableRef]
-    """Selections by the student that was trained on them."""
+    """Selected rows, by the student that was trained on them."""
     splits: InEach[TableRef]
     share: Json
     """The :class:`curation.stages.label.RowShare` of the pool that the generation labels, as JSON."""
@@ -93,9 +93,9 @@ class Signs:
     function: str
     """The trust function, by its name in ``curation.arms.TRUST``."""
     auc: Estimate
-    """On parsed validation rows of the source; NaN where all labels are right or all wrong."""
+    """AUC on parsed validation rows of the source; NaN if all labels are right or all wrong."""
     certified: float | None
-    """The share of the generation's labelled pool rows that a risk rule certifies; ``None`` where none was asked."""
+    """The share of the generation's labelled pool rows that a risk rule certifies, or None without such a rule."""
     compared: str
     """The split that the pool is compared with."""
     shift: Json
@@ -103,7 +103,7 @@ class Signs:
 
 
 def find_stop_reasons(signs: Signs, stop: StopConfig) -> list[str]:
-    """Return why the chain is to stop, a clause each; none: it goes on."""
+    """Return the reasons to stop the chain, one clause each; empty if it goes on."""
     found = []
     if not signs.auc.low > stop.min_auc:  # also of NaN
         shown = "has no AUC" if math.isnan(signs.auc.value) else f"has an AUC of {_format_interval(signs.auc)}"
@@ -131,18 +131,18 @@ def _format_interval(estimate: Estimate) -> str:
 
 
 class GoOn(Stage):
-    """Decides whether the student of a generation is to teach, and says why where the chain stops."""
+    """A stage that decides whether the student of a generation is to teach, and reports why if the chain stops."""
 
     class Made(NamedTuple):
         go_on: bool | None
-        """Null where the chain stops: what needs it has nothing to do then."""
+        """True, or None if the chain stops, so that stages that need it do nothing."""
         absent: dict[str, str | None]
         signs: Json
         """:class:`Signs` as JSON."""
         reasons: list[str]
 
     functions: Sequence[str]
-    """Trust functions; the first one that the labels have scores of is looked at."""
+    """Names of trust functions; the first one with scores in the labels is examined."""
     source: In[TableRef]
     """The scored labels of the source split."""
     grades: In[TableRef]
@@ -156,7 +156,7 @@ class GoOn(Stage):
     generation: int = setting()
 
     def run(self, task: Task) -> Done:
-        """Read the signs, and decide."""
+        """Read the signs, and decide whether to go on."""
         signs = self.read_signs()
         reasons = find_stop_reasons(signs, self.stop)
         why = f"the chain stops after generation {self.generation}: {'; '.join(reasons)}" if reasons else None
@@ -171,9 +171,9 @@ class GoOn(Stage):
         return Done(outputs=made, rows=0)
 
     def read_signs(self) -> Signs:
-        """Return the signs of the first of ``functions`` that the scored ``source`` labels have.
+        """Return the signs of the first of ``functions`` that has scores in the ``source`` labels.
 
-        ``stop.risk`` certifies on validation rows; without it the run's ``budget`` tells, if it is one of risk.
+        ``stop.risk`` certifies on validation rows; without it, the share is that of the run's risk budget, if any.
         """
         risk, budget = self.stop.risk, self.budget
         judged = judge(self.source, self.grades, tuple(self.functions))

@@ -1,6 +1,6 @@
-"""The judge stages: a model is asked about labels that are wrong by the domain's rule, or about all of them.
+"""The judge stages, which ask a model about labels that are wrong by the domain's rule, or about all labels.
 
-:class:`Judge` is the paper's: its verdicts overrule the rule where that calls a label wrong. :class:`JudgeByChoice`
+:class:`Judge` follows the paper: its verdicts overrule the rule if the rule calls a label wrong. :class:`JudgeByChoice`
 grades all labels of a domain whose check is a judge.
 """
 
@@ -24,13 +24,13 @@ from curation.stages.signal import SignalJob, measure_table
 from curation.tables import io, scans, schemas
 
 NO_ANSWER = "its prompt cannot be made or is too long for the model"
-"""Why a row has no verdict, where no other error is known."""
+"""Reason why a row has no verdict, if no other error is known."""
 
 
 class Judge(AskModel):
-    """Asks a judge about the labels that are wrong by the rule, unparsed ones too, and corrects the grades.
+    """A stage that asks a judge about labels that are wrong by the rule, or unparsed, and corrects the grades.
 
-    The paper's judge is asked where the parser cannot verify an answer.
+    The paper's judge is asked if the parser cannot verify an answer.
     """
 
     class Made(NamedTuple):
@@ -47,7 +47,7 @@ class Judge(AskModel):
     seed: int
 
     def run(self, task: Task) -> Done:
-        """Ask the judge."""
+        """Ask the judge, and write the corrected grades."""
         wrong_N = io.read(self.grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
         verdicts, record = self._measure_verdicts(task, "judge", {}, wrong_N)
         grades = overrule(self.grades, verdicts, str(task.directory / "grades.lance"))
@@ -70,10 +70,10 @@ class Judge(AskModel):
 
 
 class JudgeByChoice(Judge):
-    """Grades all labels by a judge that chooses between two words (``check: judge`` of the domain ``text``).
+    """A stage that grades all labels by a judge that chooses between two words (domain ``text``, ``check: judge``).
 
-    A row without a verdict is wrong, with the problem ``check_failed``. Rows whose verdict is committed when the stage
-    is cut off are not asked about again.
+    A row without a verdict is wrong, with the problem ``check_failed``. The judge is not asked again about rows whose
+    verdict was committed before an interruption.
 
     Raises:
         RunFailedError: the judge gives no verdict on any row.
@@ -99,7 +99,7 @@ def refuse_silence(num_asked: int, num_failed: int) -> None:
     """Refuse a judge without a verdict on any row.
 
     Raises:
-        RunFailedError: it was asked about some, and gave none.
+        RunFailedError: the judge was asked about rows, and gave no verdict.
     """
     if num_asked and num_failed == num_asked:
         raise RunFailedError(
@@ -114,9 +114,9 @@ def describe_no_verdict(error: str | None) -> str:
 
 
 def grade_by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """Write grades with a judge's verdicts in their place (schema ``schemas.SIGNAL``: right above 1/2, null: none).
+    """Write grades replaced by a judge's verdicts (schema ``schemas.SIGNAL``: above 0.5 is right, null is no verdict).
 
-    Rows that it was not asked about, which have no label, are wrong.
+    Rows without a label, about which the judge was not asked, are wrong.
     """
     found = io.read(verdicts, columns=["row_id", "value", "error"])
     ids_M = found["row_id"].to_numpy()
@@ -134,7 +134,7 @@ def grade_by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """Write grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1: right)."""
+    """Write grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``)."""
     accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
 
     def judged(batch: pa.RecordBatch) -> Json:
@@ -146,7 +146,7 @@ def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
 
 
 def _change_grades(grades: TableRef, judged: Callable[[pa.RecordBatch], Json], uri: str) -> TableRef:
-    """Return the grades with the columns that ``judged`` gives for a batch in place of theirs."""
+    """Write the grades, with the columns that ``judged`` returns for a batch in place of the batch's own."""
     schema = schemas.make_grades_schema(io.open_table(grades).schema)
 
     def parts() -> Iterator[pa.Table]:

@@ -1,6 +1,6 @@
-"""The selected rows with columns of the user's files, such as ids of their own: read back at the end.
+"""The selected rows with further columns of the user's files, such as the user's ids, read at the end of a run.
 
-Only the ids of selected rows are held, 8 bytes each and as much to find them; the pool's files are read once.
+Only the ids of selected rows are held, 8 bytes each plus 8 bytes to find them; the pool's files are read once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,10 @@ from curation.tables import io, schemas
 
 
 def check_kept(columns: Sequence[str], files: Sequence[SourceFile]) -> None:
-    """Refuse columns to keep that a file of the pool lacks, or of which files disagree.
+    """Refuse columns to keep that a file of the pool lacks, or whose types differ between files.
 
     Raises:
-        SourceError: names the file, the column, and the nearest one that the file has.
+        SourceError: a column is refused; the message names the file, the column and the file's nearest column.
     """
     if columns:
         require_columns(files, [columns])
@@ -32,7 +32,7 @@ def check_kept(columns: Sequence[str], files: Sequence[SourceFile]) -> None:
 
 
 class Keep(Stage):
-    """Writes the rows of every arm once more, with columns of the pool's files (``selection.keep``).
+    """A stage that writes the rows of every arm again, with further columns of the pool's files (``selection.keep``).
 
     Raises:
         SourceError: files disagree about the type of a column, or changed since the run began.
@@ -40,16 +40,16 @@ class Keep(Stage):
 
     class Made(NamedTuple):
         files: dict[str, dict[str, str]]
-        """``parquet`` and ``jsonl`` by arm: the columns of a selection, then those that are kept."""
+        """Paths of ``parquet`` and ``jsonl`` files by arm, with a selection's columns, then the kept columns."""
 
     selected: InEach[TableRef | None]
-    """Selections by arm; null for one that dropped out."""
+    """Selections by arm, None for an arm that dropped out."""
     columns: list[str]
     id_column: str | None
     files: list[Json]
     """The :class:`curation.sources.SourceFile` of each of the pool's files, as JSON."""
     contents: list[str] = setting(default_factory=list)
-    """The digests of the files' bytes, in their order."""
+    """Digests of the files' bytes, in the order of ``files``."""
 
     def run(self, task: Task) -> Done:
         """Read the columns of all selected rows, and write each arm's files."""
@@ -84,7 +84,7 @@ def _iter_rows(
     id_column: str | None,
     found: list[Int64s],
 ) -> Iterator[pa.Table]:
-    """Yield the wanted rows of the files with these columns, in the files' order; their ids are added to ``found``.
+    """Yield the wanted rows of the files with these columns, in the files' order; add their ids to ``found``.
 
     ``wanted_M`` is ascending.
     """

@@ -1,4 +1,4 @@
-"""The label stage: a table of examples and a teacher become a labels table, each row exactly once."""
+"""The label stage, which makes a labels table from a table of examples and a teacher, each row exactly once."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -57,16 +57,16 @@ class LabelCounts:
     """Labelled rows from whose completion no label could be read."""
     truncated: int
     prompt_tokens: int
-    """Tokens read, in both orders where pairs of answers are asked about in both; so are ``output_tokens``."""
+    """Number of tokens read; both token counts include the second order of pairs asked about in both orders."""
     output_tokens: int
     errors: dict[str, int]
     """Error rows by kind."""
     both_orders: int = 0
-    """Pairs of answers that have an answer in both orders."""
+    """Number of pairs of answers with a result in both orders."""
     disagreeing: int = 0
-    """Pairs whose preference follows the order: the other order prefers the other answer."""
+    """Number of pairs whose preference depends on the order: the other order prefers the other answer."""
     order_tokens: int = 0
-    """Prompt and output tokens of the second order, which are among those above."""
+    """Prompt and output tokens of the second order, which ``prompt_tokens`` and ``output_tokens`` include."""
     dropped: int = 0
     """Rows that a first cut dropped before they were answered."""
     unasked: int = 0
@@ -74,14 +74,14 @@ class LabelCounts:
 
     @property
     def first_cut(self) -> str:
-        """The effect of a first cut, in words."""
+        """Description of the effect of a first cut."""
         asked = self.rows - sum(self.errors.values()) - self.unasked
         off = f"; it turned itself off where it dropped too few, for {self.unasked:,} rows" if self.unasked else ""
         return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"
 
 
 class LabelsFields(TeacherFields):
-    """Fields of a :class:`curation.stages.label_chunks.LabelsJob` that stages fill alike."""
+    """Fields of a :class:`curation.stages.label_chunks.LabelsJob` that all stages fill in the same way."""
 
     examples: TableRef
     domain: DomainConfig
@@ -91,8 +91,8 @@ class LabelsFields(TeacherFields):
 class MakeLabels(AskModel):
     """A stage whose output is a labels table, written by a pass of a model.
 
-    With a ``projection`` it keeps that instead of the hidden states; with ``fitted`` trust functions their scores, and
-    the ``states`` of a ``sample`` by ``seed``.
+    With a ``projection``, the table has projections instead of the hidden states. With a ``sample``, it has the scores
+    of the ``fitted`` trust functions, and states only of the rows that the sample draws.
     """
 
     class Made(NamedTuple):
@@ -110,7 +110,7 @@ class MakeLabels(AskModel):
     sample: dict[str, Any] | None = None
 
     def labels_fields(self, task: Task) -> LabelsFields:
-        """Return fields of its pass's job: the rows, the teacher, and the table to fill."""
+        """Return the fields of the pass's job that say which rows, teacher and output table it has."""
         return {
             "examples": self.examples,
             "domain": self.domain,
@@ -119,7 +119,7 @@ class MakeLabels(AskModel):
         }
 
     def finished(self, task: Task, result: PassResult) -> Done:
-        """Return the stage done: its rows counted, its pass recorded."""
+        """Return the stage's outputs, with the rows counted and the pass recorded; warn of clipped states."""
         table = result.table
         counts = count_labels(table)
         if result.clipped_values:
@@ -135,22 +135,22 @@ class MakeLabels(AskModel):
 
 
 class Label(MakeLabels):
-    """Answers the examples of a split, or its ``share`` of them."""
+    """A stage that labels the examples of a split, or a ``share`` of them."""
 
     seed: int
     share: dict[str, int] | None = None
     """A :class:`RowShare` as JSON."""
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
-    """Signals that ask the same model, as ``asks_of`` takes them: they are measured as the rows are labelled, for their
-    own stages to find."""
+    """Signals that ask the same model, as ``make_asks`` takes them; they are measured as the rows are labelled, for
+    their own stages to find."""
     first_cut: FirstCutRule | None = None
-    """Drops rows after their prompt, which are not answered."""
+    """Rule that drops rows after their prompt, so that they are not answered."""
     asks_teacher: bool = setting(default=False)
     """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
     revision: int = 2  # margin, entropy and their like
 
     def run(self, task: Task) -> Done:
-        """Label the rows that are not labelled yet, and count."""
+        """Label the rows that are not labelled yet, and count the results."""
         with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
             job = self.job(task, engine)
             state_size = get_state_width(job.teacher, job.model)
@@ -183,10 +183,10 @@ def label(
     share: RowShare,
     **how: Unpack[PassOptions],
 ) -> PassResult:
-    """Label what is not labelled yet and commit it as it comes.
+    """Label the rows that are not labelled yet, and commit labels as they come.
 
     Raises:
-        RunFailedError: an actor kept dying without getting anything done, or more than ``max_error_rate`` of the rows
+        RunFailedError: an actor kept dying without completing any work, or more than ``max_error_rate`` of the rows
             failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
@@ -205,7 +205,7 @@ def label(
 
 
 def count_labels(ref: TableRef) -> LabelCounts:
-    """Return counts over a labels table, streamed."""
+    """Count the rows of a labels table by result, in streams."""
     rows = unparsed = truncated = prompt_tokens = output_tokens = dropped = unasked = 0
     both_orders = disagreeing = order_tokens = 0
     errors: Counter[str] = Counter()
@@ -252,8 +252,8 @@ def count_labels(ref: TableRef) -> LabelCounts:
 def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) -> None:
     """Refuse a labels table with too many error rows.
 
-    Those that are error rows of the ``examples`` do not count: ``splits.max_error_rate``, of a filter
-    ``pool.max_error_rate``, is their limit.
+    Error rows of the ``examples`` do not count: their limit is ``splits.max_error_rate`` or, in a filter,
+    ``pool.max_error_rate``.
 
     Raises:
         RunFailedError: more than ``max_error_rate`` of the rows that were asked failed.

@@ -1,8 +1,8 @@
-"""How a chunk of examples is labelled: rows in, one written fragment of the labels table out.
+"""Labelling of a chunk of examples, which writes one fragment of the labels table.
 
 Signals that ask the same model are measured in the same call, while the chunk's prompts are in the engine's prefix
-cache: a fragment more each. A row that cannot be rendered, labelled or parsed becomes an error row here and never
-raises.
+cache, each into a fragment of its own. A row that cannot be rendered, labelled or parsed becomes an error row and
+never raises.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,11 +40,11 @@ _LABEL = pa.schema([pa.field("label", pa.string())])
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsJob(TeacherJob):
-    """Write a labels table of the rows of a table (schema ``schemas.make_examples_schema``)."""
+    """A job that writes the labels table of a table of examples (schema ``schemas.make_examples_schema``)."""
 
     labels_uri: str
     reduction: Reduction | None = None
-    """The reduction to store in place of the hidden states; ``None``: all of them are stored."""
+    """The reduction to store in place of the hidden states, or None to store all states."""
 
     def full_schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels with all states."""
@@ -61,27 +61,26 @@ class LabelsJob(TeacherJob):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelJob(LabelsJob):
-    """Label the rows of a table."""
+    """A job that labels the rows of a table."""
 
     seed: int
     asks: tuple[Ask, ...] = ()
-    """Signals to measure of each labelled row by the same model."""
+    """Signals that the same model measures for each labelled row."""
     first_cut: FirstCutRule | None = None
-    """The function that drops rows before they are answered; the labels then have the columns of
-    ``schemas.FIRST_CUT``."""
+    """Rule that drops rows before they are answered; the labels then have the columns of ``schemas.FIRST_CUT``."""
 
     def worker(self, models: Models) -> "LabelWorker":
         """Return the worker that labels the job's chunks in a process."""
         return LabelWorker(self, self.load(models))
 
     def full_schema(self, state_size: int) -> pa.Schema:
-        """Return the schema of the labels with all states, and what a first cut adds."""
+        """Return the schema of the labels with all states, and with the columns of a first cut if there is one."""
         full = super().full_schema(state_size)
         return full if self.first_cut is None else pa.schema([*full, *schemas.FIRST_CUT])
 
 
 class AskSettings(Protocol):
-    """How rows are labelled: what :func:`label_rows` reads of a job."""
+    """The settings of a job that :func:`label_rows` reads."""
 
     @property
     def teacher(self) -> AskConfig:
@@ -89,7 +88,7 @@ class AskSettings(Protocol):
 
     @property
     def decoding(self) -> DecodingConfig:
-        """How completions are drawn."""
+        """Settings for drawing completions."""
 
     @property
     def seed(self) -> int:
@@ -100,11 +99,11 @@ TOKENS = {
     metrics.PROMPT_TOKENS: ("num_prompt_tokens", ORDER_PROMPT_TOKENS),
     metrics.OUTPUT_TOKENS: ("num_output_tokens", ORDER_OUTPUT_TOKENS),
 }
-"""Columns whose sum each meter has."""
+"""Columns of the labels table whose sum each meter counts."""
 
 
 def report_labels(telemetry: metrics.Telemetry, labels: pa.Table) -> Json:
-    """Report what of a chunk's labels failed or was clipped, before they are reduced, for its note."""
+    """Report failures and clipped values of a chunk's labels, not yet reduced; return the counts for its note."""
     number = count_clipped(labels)
     telemetry.add(metrics.CLIPPED_VALUES, number)
     return count_errors(telemetry, labels["error"].drop_null().to_pylist()) | ({"clipped": number} if number else {})
@@ -118,7 +117,7 @@ class Labelled(NamedTuple):
 
 
 class LabelWorker(ChunkWorker[Labelled]):
-    """Labels by one teacher."""
+    """A worker that labels rows by one teacher."""
 
     def __init__(self, job: LabelJob, teacher: Metered) -> None:
         self._job = job
@@ -134,12 +133,12 @@ class LabelWorker(ChunkWorker[Labelled]):
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
 
     def work(self, rows: list[Row]) -> Labelled:
-        """Label rows, and ask the signals of those that have a label."""
+        """Label rows, and measure the signals of rows that have a label."""
         labels = pa.Table.from_batches(list(self._iter_labelled(rows)))
         return Labelled(labels, [self._measure_signal(labels, rows, ask, signal) for ask, signal in self._signals])
 
     def stream(self, rows: list[Row]) -> Iterator[Labelled]:
-        """Yield labels as they come, where no signals are asked: those are asked of all rows of a chunk at once."""
+        """Yield labels as they come or, with signals, which need all rows of a chunk at once, in one piece."""
         if self._signals:
             yield self.work(rows)
         else:
@@ -151,7 +150,7 @@ class LabelWorker(ChunkWorker[Labelled]):
             yield batch
 
     def give_up(self, rows: list[Row], error: str) -> Labelled:
-        """Return error rows."""
+        """Return an error row for each row."""
         errors = {row["row_id"]: error for row in rows}
         labels = _add_gate_columns(
             _make_failed(self._job, self._teacher, errors, list_added_numbers(self._domain)), self._gate
@@ -159,7 +158,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: Json) -> pa.Table:
-        """Return a fragment of labels, and one for each signal."""
+        """Write a fragment of labels, and one for each signal; return their rows of ``commits.WRITTEN``."""
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
         for meter, column in TOKENS.items():
@@ -192,7 +191,7 @@ def label_rows(
     examples: list[Json],
     gate: PromptGate | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of ``schemas.make_labels_schema`` (with a gate, and ``FIRST_CUT``): each once, in any order.
+    """Yield each row's labels once, in any order (``schemas.make_labels_schema``, and ``FIRST_CUT`` with a gate).
 
     Raises:
         ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or a row has some, and

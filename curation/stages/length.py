@@ -40,17 +40,17 @@ ROWS = 4_000
 
 
 class Limit(Inputs):
-    """The longest row that a student can be trained on."""
+    """The maximum length of a row that a student can be trained on."""
 
     student: In[ModelRef]
     """The model whose tokenizer counts."""
     max_length: int
     chat_template: bool
     completions: bool | Literal["both"] = True
-    """Whether completions count, or prompts alone; ``both``: the longer one of a row's two options."""
+    """Whether completions count, or only prompts; ``both`` counts the longer of a row's two options."""
 
     def words(self, num_weak: int, num_gold: int) -> str:
-        """Return the limit, with the numbers of rows that are too long."""
+        """Return a description of what the limit counts, with the numbers of rows that are too long."""
         if not self.completions:
             return "in their prompt"
         if self.completions == "both":
@@ -70,10 +70,10 @@ class Limit(Inputs):
 
 @dataclass(frozen=True, kw_only=True)
 class TooLong:
-    """The excluded rows, and their numbers."""
+    """The rows that are too long, and their counts."""
 
     table: TableRef
-    """Schema ``schemas.TOO_LONG``."""
+    """Table of the rows that are too long (schema ``schemas.TOO_LONG``)."""
     num_rows: int
     """The number of rows labelled without error."""
     num_too_long: int
@@ -86,7 +86,7 @@ class TooLong:
 
 
 class MeasureLength(Stage):
-    """Finds the labelled rows of a split that some arm could not train a student on.
+    """A stage that finds the labelled rows of a split that some arm could not train a student on.
 
     Raises:
         SourceError: no labelled row is short enough.
@@ -97,8 +97,7 @@ class MeasureLength(Stage):
     class Made(NamedTuple):
         counts: TooLong
         too_long: TableRef | None
-        """The table of ``counts``; null where it is empty, so that another limit that leaves nothing out redoes no
-        selection."""
+        """The table of ``counts``; None if it is empty, so that a changed limit without effect redoes no selection."""
 
     examples: In[TableRef]
     labels: In[TableRef]
@@ -110,8 +109,8 @@ class MeasureLength(Stage):
     domain: DomainConfig
     limit: Limit
     rollouts: Json | None
-    """``wanted`` and ``seed`` of ``curation.stages.gold.decide``, for worked solutions instead of the domain's sentence
-    for the label; None: arms train on none."""
+    """``wanted`` and ``seed`` of ``curation.stages.gold.decide`` if arms may train on worked solutions instead of the
+    domain's sentence for the label, else None."""
     split: str = setting()
 
     def run(self, task: Task) -> Done:
@@ -144,8 +143,8 @@ class _Found(NamedTuple):
 def find_too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress: Update | None = None) -> TooLong:
     """Count the rows labelled without error that some arm could not train on, and write their table at ``uri``.
 
-    ``solutions``: gold arms train on worked solutions. An interrupted stage starts again: nothing here costs a model's
-    pass.
+    ``solutions``: whether gold arms train on worked solutions. An interrupted stage starts from the beginning, since
+    this needs no pass of a model.
     """
     examples = io.Lookup(job.examples)
     golds = None if job.gold is None else io.Lookup(job.gold)

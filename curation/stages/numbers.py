@@ -1,4 +1,4 @@
-"""The numbers of a generation, computed once from its tables and written to ``metrics.json``; and their only reader."""
+"""Computation of a generation's numbers from its tables, once, into ``metrics.json``; and their only reader."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from curation.storage.paths import to_place, write_atomically
 
 
 class ComputeNumbers(Stage):
-    """Computes the numbers of a generation (``report.numbers.compute_numbers``)."""
+    """A stage that computes the numbers of a generation (``report.numbers.compute_numbers``)."""
 
     class Made(NamedTuple):
         """The outputs."""
@@ -38,12 +38,12 @@ class ComputeNumbers(Stage):
     overlap: Json
     record: GenerationRecord
     find_groups: Callable[[], Sequence[PossibleGroups]] = setting()
-    """Looks for columns of the files that may divide rows into groups."""
+    """Function that finds columns of the files that may divide rows into groups."""
     made_by: Json = setting()
     """``command`` and ``versions`` of the run, and its ``stages`` by name: when each started, and its seconds."""
 
     def run(self, task: Task) -> Done:
-        """Compute and write them."""
+        """Compute the numbers, and write them to ``metrics.json``."""
         inputs = RunInputs(
             config=self.config,
             seed=self.seed,
@@ -62,7 +62,7 @@ class ComputeNumbers(Stage):
 
 
 def read_numbers(manifest: Manifest, generation: int, branch: str = "") -> Json | None:
-    """Return the content of a generation's ``metrics.json``; ``None`` where it is not there, or cannot be read."""
+    """Return the content of a generation's ``metrics.json``, or None if the file is missing or cannot be read."""
     record = manifest.find(Position(generation=generation, branch=branch), ComputeNumbers)
     if record is None:
         return None

@@ -32,7 +32,7 @@ from curation.tables import io
 TASK_ROWS = 100_000
 """The number of rows that a task reads, or one fragment if that has more."""
 BUCKET_ROWS = 1 << 25
-"""The number of pool rows whose repetitions one task counts: 256 MiB."""
+"""The number of pool rows whose repetitions one task counts, which takes 256 MiB."""
 _ORDER = ("test", "calibration", "probe-", "shots", "source", "adapt", "pool")
 _HELD_OUT = ("test", "probe-")
 
@@ -62,7 +62,7 @@ class OverlapRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The result: matches by pair of splits, and repetitions within each split."""
+    """The result of a comparison: matches by pair of splits, and repetitions within each split."""
 
     pairs: list[OverlapRows]
     repeats: dict[str, int]
@@ -96,7 +96,7 @@ def find(
     """Compare the healthy rows of each split with those of the splits before it in the order.
 
     ``last`` is the split that is streamed; it comes last in the order. Splits of different domains share no rows.
-    ``dealt`` splits keep every row: they come before the others, and what they share among themselves is left out.
+    ``dealt`` splits keep every row: they come before the others, and questions shared only among them are left out.
 
     Raises:
         SourceError: no row of a split can be compared.
@@ -141,7 +141,7 @@ def find(
 
 
 def find_shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
-    """Compare the questions of small splits in this process: by split the ids and digests of its rows.
+    """Compare the questions of small splits in this process, given the ids and digests of each split's rows.
 
     A question is kept by the first of ``names`` that has it.
     """
@@ -179,7 +179,7 @@ def iter_fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
 
 
 def iter_healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Collection[int]) -> Iterator[list[Example]]:
-    """Yield the healthy rows of some of a table's fragments with ids and ``columns``, some at a time."""
+    """Yield the healthy rows of the given fragments of a table in batches, with ids and ``columns``."""
     dataset = io.open_table(ref)
     chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
     scanner = dataset.scanner(columns=["row_id", *columns], filter="error IS NULL", fragments=chosen, batch_size=4096)
@@ -194,7 +194,7 @@ def _iter_identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Id
 
 
 def get_identity(domain: Domain, row: Mapping[str, object]) -> Identity:
-    """Return the identity of a row, in texts of Python."""
+    """Return the identity of a row, with its text and parts as ``str``."""
     text, parts = domain.identity(row)
     return Identity(str(text), tuple(map(str, parts)))
 
@@ -209,7 +209,7 @@ class Digests:
         self._unique = sorted(set(self._parts))
 
     def near(self) -> list[bytes]:
-        """Return keys of which near-copies share one at least: this is the rule ``same_question``."""
+        """Return keys of which near-copies share at least one, by the rule ``match_questions``."""
         sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
         kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
         alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
@@ -220,7 +220,7 @@ class Digests:
         return _digest(self._text + b"permuted" + b"".join(self._unique))
 
     def same(self) -> bytes:
-        """Return a key that rows with the same text and the same options in one order share."""
+        """Return a key that rows with the same text and the same options in the same order share."""
         return _digest(self._text + b"same" + b"".join(self._parts))
 
 
@@ -234,7 +234,7 @@ def _split_digests(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
 
 
 def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
-    """Return the distinct first halves of the keys; rows without an identity by kind; a hash of each row's question."""
+    """Return distinct first halves of keys, counts of rows without an identity by kind, and a hash of each question."""
     domain, problems = get_domain(part.domain), Counter[str]()
     near: list[bytes] = []
     sets: list[bytes] = []
@@ -258,9 +258,9 @@ def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64
 
 
 def _find_matches(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
-    """Return the entries of rows with a key in the index; rows without an identity by kind; ``num_buckets`` hashes.
+    """Return entries of rows with a key in the index, counts of rows without an identity by kind, and question hashes.
 
-    The hashes of the rows' questions go into buckets by their value.
+    The hashes are divided into ``num_buckets`` arrays by their value.
     """
     domain, problems = get_domain(part.domain), Counter[str]()
     found, sets = [], []

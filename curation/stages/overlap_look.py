@@ -1,4 +1,4 @@
-"""A look at small sources, without Ray, for questions that stand in two splits: what prepare would refuse or drop."""
+"""A quick check of small sources, without Ray, for questions in two splits that prepare would refuse or drop."""
 
 import json
 from collections import Counter
@@ -17,18 +17,18 @@ from curation.stages.dropping import MEND, MEND_ADDED, describe_rules, describe_
 from curation.stages.overlap import Digests, find_shared, get_identity, rank
 
 MOST_ROWS = 20_000
-"""The most rows of all splits together; larger sources are compared by the stage prepare."""
+"""Maximum number of rows of all sources together; only the prepare stage compares larger ones."""
 _SHOWN = 200
-"""Characters of an example row."""
+"""Maximum length of an example row that is shown, in characters."""
 
 
 def look(
     config: RunConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> Iterator[str]:
-    """Lines on questions that two splits share; ``taken``: the rows of each split that was dealt before the others.
+    """Yield lines on questions that two splits share; ``taken`` has the row counts of splits assigned before.
 
     Raises:
-        SourceError: ``splits.overlap`` refuses them; or a file cannot be read.
+        SourceError: ``splits.overlap`` refuses shared questions, or a file cannot be read.
     """
     named = config.splits.named()
     sources = dict.fromkeys(split.source for split in named.values())
@@ -63,7 +63,7 @@ def look(
 def _iter_questions(
     config: RunConfig, source: str, items: Sequence[SourceFile], taken: Mapping[str, int]
 ) -> Iterator[tuple[str, int, JsonView, Digests]]:
-    """Yield a source's healthy rows with an identity: split, number in it from 1, the example, and its digests."""
+    """Yield a source's healthy rows with an identity: split, number in the split from 1, example and digests."""
     assignment = make_assignment(config, source, items, taken)
     names, numbers = list(assignment.counts), Counter[str]()
     position = 0

@@ -1,8 +1,8 @@
 """The scores of labelled rows under one trust function, read in streams: cuts and counts without holding the pool.
 
-A large table is read by Ray tasks, each some fragments, and what they found is added up; a smaller one in this process,
-batch by batch. Ids of selected rows come ranked and in parts (:mod:`curation.selection.external_sort`), so that neither
-the pool nor the selected rows are held.
+A large table is read by Ray tasks, some fragments each, and their results are merged; a smaller one is read in this
+process, batch by batch. Ids of selected rows are returned ranked and in parts
+(:mod:`curation.selection.external_sort`), so that neither the pool nor the selected rows are held.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,9 +32,9 @@ from curation.tables.row_ids import find_missing_ids
 from curation.trust import Scores, TrustFunction, get_trust
 
 SAMPLE_ROWS = 1 << 20
-"""Rows from which candidate cuts are taken, where no rule needs them all."""
+"""Number of rows from which candidate cuts are taken, if no rule needs all rows."""
 LAST = np.float32(-1e38)
-"""The raw score of the first row that ranks behind all others."""
+"""The upper bound of the raw scores of rows that rank behind all others."""
 Batch = tuple[Int64s, Scores]
 """Row ids and scores [B]; NaN for a row that is never selected."""
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class PoolScores:
-    """The rows labelled without error that no first cut dropped; pickled to every task."""
+    """The scores of rows labelled without error that no first cut dropped; pickled to every task."""
 
     labels: TableRef
     further: tuple[TableRef, ...] = ()
@@ -52,30 +52,30 @@ class PoolScores:
     seed: int = 0
     """Seed of a draw."""
     parsed: bool = True
-    """Rows whose label could not be read are never selected."""
+    """Whether rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
-    """Nor are these (schema ``schemas.TOO_LONG``)."""
+    """Rows that are never selected because they are too long (schema ``schemas.TOO_LONG``)."""
     repeats: TableRef | None = None
-    """Rows (schema ``schemas.REPEATS``) of which the best of each question alone is ever selected."""
+    """Repeated rows (schema ``schemas.REPEATS``), of which only the best row of each question may be selected."""
     left_out: tuple[TableRef, ...] = ()
-    """Nor are the rows of these tables."""
+    """Tables of further rows that are never selected."""
     only: BitMap64 | None = None
-    """The rows that may be selected; None: all."""
+    """Ids of the rows that may be selected, or None for all rows."""
     unread_last: bool = False
     """Whether rows whose signal could not be read rank last; otherwise they are never selected."""
     seen: tuple[str, ...] | None = None
-    """Rows with another label rank last, with a trust of 0; None: none does."""
+    """Seen labels; rows with another label rank last, with a trust of 0. If None, no label is unseen."""
 
     @cached_property
     def num_rows(self) -> int:
-        """The number of labelled rows, also of those that are never selected."""
+        """The number of labelled rows, including those that are never selected."""
         return sum(io.count(ref, filter=io.make_answered_filter(ref)) for ref in (self.labels, *self.further))
 
     @cached_property
     def copies_M(self) -> Int64s:
         """Ids of rows whose question a better row asks, ascending, int64 [M]; of equal scores the first row is best.
 
-        Some 60 bytes a repeated row are held meanwhile, and 8 afterwards.
+        The computation holds about 60 bytes per repeated row, and the result holds 8.
         """
         if self.repeats is None:
             return np.zeros(0, dtype=np.int64)
@@ -96,13 +96,13 @@ class PoolScores:
 
     @property
     def function(self) -> TrustFunction:
-        """The function that scores them."""
+        """The function that scores the rows."""
         return get_trust(self.trust, self.seed, unread_last=self.unread_last)
 
     def batches(self, fragments: Sequence[int] | None = None, *, trust: bool = False) -> Iterator[Batch]:
-        """Yield their ids with raw scores or, with ``trust``, trust in [0, 1], in the table's own order.
+        """Yield row ids with raw scores or, with ``trust``, trust in [0, 1], in the table's own order.
 
-        With ``fragments`` only the rows of these.
+        ``fragments``: the fragments whose rows are read, or None for all.
 
         Raises:
             SourceError: the labels lack a column that the function reads.
@@ -113,7 +113,7 @@ class PoolScores:
     def _iter_scored(
         self, fragments: Sequence[int] | None, also: Sequence[str] = (), *, trust: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, Int64s, Scores]]:
-        """Yield the rows with the columns that the function reads and ``also`` others, their ids and their scores."""
+        """Yield batches with the columns that the function reads and those of ``also``, their row ids and scores."""
         function, present = self.function, io.open_table(self.labels).schema.names
         also = also if self.seen is None else (*also, "label")
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
@@ -136,7 +136,7 @@ class PoolScores:
             yield batch, ids_B, np.where(never_B, np.float32(np.nan), score_B)
 
     def _map_tables(self, function: Callable[["PoolScores", Sequence[int] | None], Result]) -> Iterator[Result]:
-        """Call a function with each table's scores, by itself or, of a large one, for some fragments a Ray task."""
+        """Call a function with each table's scores: once or, for a large table, once per Ray task on some fragments."""
         _ = self.copies_M  # found once, here, and not by every task
         for scores in self._by_table:
             yield from scans.map_fragments(scores.labels, partial(function, scores))
@@ -146,7 +146,7 @@ class PoolScores:
         return [self, *(replace(self, labels=ref, further=()) for ref in self.further)]
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
-        """Return ``function`` of all batches or, of a large table, of those of each Ray task."""
+        """Return results of ``function`` for all batches of a table or, if it is large, for those of each Ray task."""
         return self._map_tables(lambda scores, fragments: function(scores.batches(fragments, trust=trust)))
 
     def bound(self, n: int, seed: int) -> Bound:
@@ -167,7 +167,7 @@ class PoolScores:
         return Cut(row_ids_n=np.concatenate([*self.ranked(bound)]), threshold=bound.score)
 
     def ranked(self, bound: Bound) -> Iterator[Int64s]:
-        """Return the ids of the rows that pass, best first, in parts (:mod:`curation.selection.external_sort`)."""
+        """Return the ids of rows that pass a bound, best first, in parts (:mod:`curation.selection.external_sort`)."""
         _ = self.copies_M
 
         def passing() -> Iterator[Batch]:
@@ -191,7 +191,7 @@ class PoolScores:
         return walk_parts(self._map_tables(of), n, cap)
 
     def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
-        """Return the rows of each of C classes that may be selected, int64 [C], and the number of all rows."""
+        """Return the number of rows of each class that may be selected, int64 [C], and the number of all rows."""
 
         def counted(scores: PoolScores, fragments: Sequence[int] | None) -> tuple[Int64s, int]:
             size_C, num_rows = np.zeros(len(classes) + 1, dtype=np.int64), 0
@@ -205,7 +205,7 @@ class PoolScores:
         return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
-        """Raw scores and classes of the rows or, of more than ``SAMPLE_ROWS``, of about so many by a hash of the id."""
+        """Return raw scores and classes of all rows, or of about ``SAMPLE_ROWS`` rows drawn by a hash of the id."""
         total = self.num_rows
 
         def drawn(scores: PoolScores, fragments: Sequence[int] | None) -> ClassScores:
@@ -219,7 +219,7 @@ class PoolScores:
         return ClassScores.joined([*self._map_tables(drawn)])
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
-        """Return the rows of each of C classes that may be selected and score at least its threshold, int64 [C]."""
+        """Return the number of rows of each class that may be selected and reach its threshold, int64 [C]."""
         threshold_T = np.append(threshold_C, np.inf)
 
         def counted(scores: PoolScores, fragments: Sequence[int] | None) -> Int64s:
@@ -233,7 +233,7 @@ class PoolScores:
         return total_T[:-1]
 
     def by_class(self, classes: Grouping, quota_C: Int64s, seed: int) -> Capped:
-        """Return the best rows of each of C classes, as many as its quota: held, as those under a cap are."""
+        """Return the best rows of each class, as many as its quota; they are held in memory, as under a cap."""
         none_last_T, num = np.append(quota_C, 0), int(quota_C.sum())
 
         def numbered(_: Int64s, weak_M: pa.Array) -> Labels:
@@ -252,7 +252,7 @@ class PoolScores:
             yield ids_B, score_B, partial(at, ids_B, batch.column("label"))
 
     def candidates(self) -> Candidates:
-        """Return all rows, for rules that need them at once: 12 bytes a row of the pool, for a moment twice that."""
+        """Return all rows, for rules that need them at once; takes 12 bytes per pool row, and briefly twice that."""
         ids_N, raw_N = _stack_batches(self.mapped(_stack_batches))
         return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
@@ -265,9 +265,9 @@ class PoolScores:
         return np.concatenate([*self.mapped(_collect_scores, trust=True)])
 
     def ordered(self, floor: float | None = None) -> Streamed:
-        """Return the raw scores as order statistics: a pass over them now, and one for each question.
+        """Return the raw scores as order statistics: one pass over the scores now, and one per query.
 
-        Only of rows that score at least the ``floor``.
+        With a ``floor``, only rows that score at least the floor count.
         """
         if floor is None:
             return Streamed(self.mapped)
@@ -284,7 +284,7 @@ class PoolScores:
 
 
 def move_behind(score_N: Scores) -> Scores:
-    """Return scores below all others, in the same order."""
+    """Return the scores moved below all other scores, in the same order."""
     return np.asarray(LAST * (1.5 - np.arctan(score_N.astype(np.float64)) / np.pi)).astype(np.float32)
 
 
@@ -317,7 +317,7 @@ def _count_at_least(threshold: float, batches: Iterable[Batch]) -> int:
 
 
 def _stack_batches(batches: Iterable[Batch]) -> Batch:
-    """Return one pair of arrays; copies, so that no batch is kept for a few of its rows."""
+    """Return all batches as one pair of arrays, copied so that no batch is kept for a few of its rows."""
     ids, scores = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)]
     for ids_B, score_B in batches:
         ids.append(ids_B.copy())

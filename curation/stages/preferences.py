@@ -18,19 +18,19 @@ TAUGHT = ("chosen", "prompt", "rejected", "row_id")
 
 
 class WritePreferences(Stage):
-    """Writes the rows that every arm selected once more, as ``prompt``, ``chosen`` and ``rejected``."""
+    """A stage that writes the rows that every arm selected again, as ``prompt``, ``chosen`` and ``rejected``."""
 
     class Made(NamedTuple):
         arms: dict[str, RowFiles]
         """The pairs of the arms that did not drop out (schema ``schemas.PREFERENCES``)."""
         rows_of: dict[str, TableRef | None]
-        """The arms' tables once more, null where an arm selected nothing: it has no student."""
+        """The tables by arm, None for an arm that selected nothing and thus has no student."""
         absent: dict[str, str]
 
     selected: InEach[TableRef | None]
-    """Selections by arm; null for one that dropped out."""
+    """Selections by arm, None for an arm that dropped out."""
     dropped: In[dict[str, str]]
-    """The arms that dropped out, and why."""
+    """Reasons why arms dropped out, by arm."""
     pool: In[TableRef]
     domain: DomainConfig
 
@@ -51,7 +51,7 @@ class WritePreferences(Stage):
 
 
 def _iter_parts(selection: TableRef, pool: TableRef, config: DomainConfig) -> Iterator[pa.Table]:
-    """Yield the pairs of a selection by rank; rows without a label, of which none is better, are left out."""
+    """Yield the pairs of a selection by rank, without rows that have no label and thus no preference."""
     domain, examples = get_domain(config), io.Lookup(pool)
     preference = get_preference_function(domain)
     assert preference is not None, "described for pairs alone"

@@ -1,10 +1,10 @@
-"""The prepare stage: turns input files into the tables of the splits, every row once, bad rows as error rows.
+"""The prepare stage, which turns input files into the tables of the splits, every row once, bad rows as error rows.
 
 A task reads one chunk, a part of a file or many small files, and writes one fragment per split. All source files are
 read once, whatever the number of splits. Tables keep the order of the files. Committed rows are not written again. A
 table that does not consist of whole chunks of its split, because there are new files or changed settings, is started
-again. When all tables are complete, the splits are compared, and rows that repeat a question of an earlier split in the
-order of keeping are handled as ``splits.overlap`` says.
+again. When all tables are complete, the splits are compared, and rows that repeat a question of a split with higher
+priority are handled as ``splits.overlap`` says.
 """
 
 import itertools
@@ -75,31 +75,31 @@ class PreparedRefs:
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """The splits that were dealt before, whose rows stay: their tables and numbers of rows, by name."""
+    """The splits that were assigned before and keep their rows: their tables and numbers of rows, by name."""
 
     tables: Mapping[str, TableRef]
     rows: Mapping[str, int]
 
 
 BEGINNING = Dealt(tables={}, rows={})
-"""Nothing was dealt before."""
+"""The value for a run without splits that were assigned before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitWriting:
-    """How the tables of splits are written."""
+    """Settings for writing the tables of splits."""
 
     commit_seconds: float = 2.0
     fragment_mb: int = 256
     chunk_rows: int | None = None
-    """The unit of work and of commit; unset, 1/32 of all rows, at most 50,000."""
+    """Number of rows per task and commit; if unset, 1/32 of all rows, from 500 to 50,000."""
     guard: Guard = guard_nothing
     progress: Update | None = None
     """Receives progress updates."""
 
 
 class Prepare(Stage):
-    """Assigns the rows of the input files to the splits; to splits that were added to a run, the rows that are left."""
+    """A stage that assigns rows of the input files to splits; splits added to a run get rows that no split has yet."""
 
     Made = PreparedRefs
 
@@ -107,17 +107,17 @@ class Prepare(Stage):
     files: JsonView
     """The input files by source, as JSON."""
     contents: JsonView = setting(default_factory=dict)
-    """The digests of the files' bytes by source, in their order."""
+    """Digests of the files' bytes by source, in the order of the files."""
     before: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
     """The tables of the splits that have their rows already, by name."""
     taken: Mapping[str, int] = field(default_factory=dict)
-    """The rows of those splits."""
+    """Number of rows of each split in ``before``."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()
     max_error_rate: float = setting()
 
     def run(self, task: Task) -> Done:
-        """Assign them, and say which rows cannot be used and what the splits share."""
+        """Assign the rows, and report which rows cannot be used and which questions the splits share."""
         files = {
             name: SourceFile.with_contents(items, self.contents.get(name, ())) for name, items in self.files.items()
         }
@@ -144,7 +144,7 @@ class Prepare(Stage):
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
 
     def _iter_size_warnings(self, files: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
-        """Yield the splits that do not have the rows that they ask for, as groups stay whole."""
+        """Yield a warning for each split whose size differs from the requested one because groups stay whole."""
         if self.config.splits.group is None:
             return
         sizes = compute_split_sizes(self.config, files, self.taken)
@@ -165,12 +165,12 @@ def prepare(
     max_error_rate: float = 1.0,
     writing: SplitWriting = SplitWriting(),
 ) -> PreparedRefs:
-    """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``; not those that are ``dealt``.
+    """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``, except those that are ``dealt``.
 
-    ``max_error_rate``: of the rows of a split, beside the audit table's.
+    ``max_error_rate``: maximum share of error rows in a split, other than the audit table.
 
     Raises:
-        SourceError: a column is missing, ids repeat, a split has no (healthy) row, too many bad ones or loses all, no
+        SourceError: a column is missing, ids repeat, a split has no healthy row, too many bad rows or loses all, no
             row of an audited pool has a gold label, or splits share a question and ``splits.overlap`` is ``refuse``.
         ConfigError: two splits take the rest of a source.
         CommitError: the store refused, or rows in and rows out differ.
@@ -253,9 +253,9 @@ def _plan_job(
 
 
 def _compare_splits(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:
-    """Return rows that ``new`` splits share with each other and with those ``dealt`` before, and what to do about them.
+    """Return the rows that ``new`` splits share with each other and with ``dealt`` splits, and their fate.
 
-    Written to disk if rows have to be deleted.
+    The result is written to disk if rows have to be deleted.
     """
     refs = {**dealt.tables, **new}
     domains = {name: config.domain_of(name) for name in refs}
@@ -268,7 +268,7 @@ def _compare_splits(config: RowsConfig, new: Mapping[str, TableRef], directory: 
 
 
 def _load_settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> SettledOverlap | None:
-    """Return the decision of an interrupted run; ``None`` if it does not match the tables, or nothing was written."""
+    """Return the decision of an interrupted run, or None if there is none or it does not match the tables."""
     settled = SettledOverlap.load(directory)
     if settled is None:
         return None
@@ -300,7 +300,7 @@ def _make_source(config: RowsConfig, name: str, files: Sequence[SourceFile], tak
 
 
 def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
-    """Yield the rows of the sources in chunks; unset, 1/32 of all rows a chunk, at most 50,000."""
+    """Yield the rows of the sources in chunks of ``chunk_rows`` or, if it is None, 1/32 of all rows (500 to 50,000)."""
     if chunk_rows is None:
         total = sum(file.num_rows for files in sources.values() for file in files)
         chunk_rows = min(MAX_CHUNK_ROWS, max(MIN_CHUNK_ROWS, -(-total // NUM_CHUNKS)))
@@ -315,7 +315,7 @@ def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | N
 def _find_filled(
     job: DealJob, chunks: Sequence[SourceChunk], done: Mapping[str, BitMap64]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    """Return the numbers of the complete chunks by table, and how many rows those have."""
+    """Return the indices of the complete chunks by table, and the number of rows in these chunks."""
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
     found = dict.fromkeys(job.uris, 0)
     for number, chunk in enumerate(chunks if any(done.values()) else ()):
@@ -370,10 +370,10 @@ def _check(
 def check_columns(config: RowsConfig, source: str, files: Sequence[SourceFile]) -> None:
     """Refuse files of a source that lack a column which one of its splits needs.
 
-    A column of grades must be in the files of the source split; those of other splits may have gold labels instead.
+    A column of grades must be in the files of the source split; files of other splits may have gold labels instead.
 
     Raises:
-        SourceError: names the file, the column, and the nearest one that the file has.
+        SourceError: a column is missing; the message names the file, the column and the file's nearest column.
     """
     own = config.sources[source]
     ids = [] if own.id_column is None else [own.id_column]

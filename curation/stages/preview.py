@@ -1,4 +1,4 @@
-"""A look at some rows of the sources, without Ray: how many of each split could not be used, and possible groups."""
+"""A preview of some rows of the sources, without Ray: how many of each split cannot be used, and possible groups."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,42 +24,42 @@ from curation.stages.deal import POOL, make_example_table
 from curation.stages.usable import NO_AUDIT, describe_errors
 
 RUNS, RUN_ROWS = 20, 50
-"""So many runs of consecutive rows are read, so that little of large files has to be; 1,000 rows of a source."""
+"""Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
 VALUE = 60
-"""Characters that are shown of a value."""
+"""Maximum number of characters shown of a value."""
 WRITINGS = 3
-"""Labels that cannot be read, of which as many are shown."""
+"""Maximum number of unreadable labels shown."""
 
 
 @dataclass(kw_only=True)
 class Looked:
-    """The rows of a split that were looked at."""
+    """The previewed rows of a split."""
 
     rows: int = 0
     size: int
-    """Rows of the whole split."""
+    """Number of rows of the whole split."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Rows that cannot be used, by kind."""
+    """Number of rows that cannot be used, by kind of error."""
     gold: int = 0
-    """Rows with a gold label; of the pool only where it is audited."""
+    """Number of rows with a gold label; counted only for an audited pool."""
     examples: list[Json] = field(default_factory=list)
     """Rows that can be used, as the domain reads them."""
     unread: Counter[str] = field(default_factory=Counter)
-    """Rows by a label made elsewhere that cannot be read, cut to ``VALUE`` characters."""
+    """Number of rows by unreadable label that was made elsewhere, cut to ``VALUE`` characters."""
     no_gold: str = ""
-    """The first rows of an audited pool whose gold label cannot be read, as ``first``; "" where all lack one."""
+    """Description of the first pool row with an unreadable gold label, as in ``first``; "" if there is none."""
     first: dict[str, str] = field(default_factory=dict)
-    """The first row of each kind of error, in words: its place, its columns' values and the domain's own sentence."""
+    """Description of the first row by kind of error: its place, its columns' values and the domain's message."""
     values: dict[str, Counter[str]] = field(default_factory=dict)
-    """Rows by value, of each column of the files that holds texts or integers of at most ``VALUE`` characters."""
+    """Number of rows by value, for each column of texts or integers of at most ``VALUE`` characters."""
 
 
 def preview(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, Looked]:
-    """Return some rows of each split, or all of a small source, read as ``prepare`` will read them.
+    """Return some rows of each split, or all rows of a small source, read as ``prepare`` will read them.
 
-    ``taken``: the rows of each split that was dealt before the others.
+    ``taken``: number of rows of each split that was assigned before the others.
 
     Raises:
         SourceError: a file cannot be read.
@@ -91,7 +91,7 @@ def preview(
 
 
 def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -> Looked:
-    """Return some rows of a filter's pool, or all of a small one, read as its first stage will read them.
+    """Return some rows of a filter's pool, or all rows of a small pool, read as its first stage will read them.
 
     Raises:
         SourceError: a file cannot be read.
@@ -103,16 +103,16 @@ def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -
 
 
 def check_pool(looked: Looked, limit: float) -> Iterator[str]:
-    """Return a line on rows of a filter's pool that cannot be used.
+    """Yield a line if rows of a filter's pool cannot be used.
 
     Raises:
-        SourceError: more than a share ``limit`` of them, as :func:`check_preview`.
+        SourceError: more than a share ``limit`` of the rows cannot be used, as in :func:`check_preview`.
     """
     return _check_usable("pool", "pool.max_error_rate", looked, limit)
 
 
 def _count_values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
-    """Return rows by value, of columns of short texts or integers; missing values are no rows."""
+    """Return the number of rows by value, for columns of short texts or integers; missing values do not count."""
     found: dict[str, Counter[str]] = {}
     for row in rows:
         for column, value in row.raw.items():
@@ -163,13 +163,13 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
 
 
 def format_commonest(writings: Counter[str]) -> str:
-    """Return the three commonest labels that cannot be read, in words."""
+    """Return a list of the three commonest labels that cannot be read, as text."""
     more = ", ..." if len(writings) > WRITINGS else ""
     return ", ".join(quote_text(text) for text, _ in writings.most_common(WRITINGS)) + more
 
 
 def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
-    """Yield a line on unusable rows, if any; refuse them where they are more than the ``limit`` of a ``key``."""
+    """Yield a line on unusable rows, if any; refuse a larger share of them than ``limit``, the value of ``key``."""
     if not (num_bad := sum(looked.errors.values())):
         return
     share = compute_proportion(num_bad, looked.rows)
@@ -183,12 +183,12 @@ def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Itera
 
 
 def describe_first_bad(looked: Looked) -> str:
-    """Return the first row of each kind that cannot be used, in words, the most frequent kind first; "" of none."""
+    """Return a description of the first unusable row of each kind, most frequent kind first; "" if there is none."""
     return "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
 
 
 class _Watched(Json):
-    """A raw row that notes which columns are looked for and are not there."""
+    """A raw row that records which missing columns are looked up."""
 
     def __init__(self, raw: Mapping[str, object]) -> None:
         super().__init__(raw)
@@ -205,14 +205,14 @@ class _Watched(Json):
         return True
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value, or the default."""
+        """Return the value of a column, or the default."""
         if name not in self:
             return default
         return super().get(name)
 
 
 def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
-    """Return the columns that the domain looked in for a gold label and the row's file lacks, with the nearest."""
+    """Return a sentence on missing columns that the domain reads for a gold label, with the nearest existing column."""
     if kind not in ("no_gold", "domain_failed"):
         return ""
     watched, form = _Watched(raw), {column for form in domain.forms for column in form}
@@ -226,7 +226,7 @@ def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> st
 
 
 def _describe_row(row: SampledRow, path: str, problem: str, sought: str) -> str:
-    """Return a row that cannot be used: where it stands, what its columns hold, and the domain's own sentence."""
+    """Return a description of a row that cannot be used: its place, its columns' values and the domain's message."""
     values = ", ".join(
         f"{name}: {quote_text(str(value), VALUE)}" for name, value in row.raw.items() if value is not None
     )
@@ -243,15 +243,15 @@ def _draw_positions(num_rows: int, seed: int) -> Int64s:
 
 
 MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
-"""The fewest values of a column, rows a value and rows of either split, and the share of the pool's rows with values
-that no labelled row has."""
+"""Minimum number of a column's values, rows per value and rows of either split, and minimum share of pool rows with
+values that no labelled row has."""
 
 
 def find_possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
-    """Return columns that may divide rows into groups, such as users; none where ``splits.group`` names one.
+    """Return columns that may divide rows into groups, such as users; empty if ``splits.group`` names a column.
 
-    Their values repeat within the labelled rows and differ from the pool's, by rows looked at. Rows of one group are
-    alike: trust that is measured on some groups need not hold on others, and intervals of so many rows are too narrow.
+    In the previewed rows, their values repeat among the labelled rows and differ from the pool's. Rows of one group are
+    alike: trust that is measured on some groups need not hold on others, and intervals by row counts are too narrow.
     """
     if "source" not in seen or POOL not in seen or config.splits.group is not None:
         return []
@@ -268,7 +268,7 @@ def find_possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[
 
 
 def iter_group_warnings(groups: Iterable[PossibleGroups]) -> Iterator[str]:
-    """Say what groups of rows mean for a run."""
+    """Yield a warning for each possible grouping of rows."""
     for found in groups:
         yield (
             f"{found.words}. If rows of one value are alike (a user, a document, a day), trust is worth less on others "
@@ -278,7 +278,7 @@ def iter_group_warnings(groups: Iterable[PossibleGroups]) -> Iterator[str]:
 
 
 def is_possible_group(of_source: Counter[str], of_pool: Counter[str]) -> bool:
-    """Return whether values repeat within the labelled rows, and are others than the pool's."""
+    """Return whether values repeat within the labelled rows and mostly differ from the pool's."""
     if min(of_source.total(), of_pool.total()) < MIN_ROWS or len(of_source) < MIN_VALUES:
         return False
     others = sum(rows for value, rows in of_pool.items() if value not in of_source)

@@ -1,4 +1,4 @@
-"""A probe: a small random sample is labelled by the actors that a run would start, and what that takes is measured."""
+"""A probe, which labels a small random sample by the actors that a run would start, and measures the cost."""
 
 import math
 from collections import Counter, defaultdict
@@ -25,32 +25,32 @@ from curation.teachers import get_state_width
 from curation.telemetry.standing import Update
 
 NUM_CHUNKS = 16
-"""The chunks of a probe, each a batch whose rate is measured."""
+"""Number of chunks of a probe; the rate of each chunk is measured."""
 LEAST_CHUNKS = 4
-"""The fewest chunks of an actor: the first one warms it up, the others are measured."""
+"""Minimum number of chunks per actor: the first one warms it up, the others are measured."""
 SECONDS = 30.0
-"""About the time that a probe labels, its actors' start aside, unless the number of its rows was asked for."""
+"""Approximate labelling time of a probe in seconds, without its actors' start, unless its number of rows is given."""
 LEAST_ROWS = 300
-"""Rows without which a probe with time left does not end. They say enough of the shares of errors and unparsed rows:
-where none is seen in 300 rows, the share is below 1 % (the default of ``teacher.max_error_rate``) with 95 % confidence,
+"""Minimum number of rows of a probe with time left. They suffice for the shares of errors and unparsed rows:
+if none is seen in 300 rows, the share is below 1 % (the default of ``teacher.max_error_rate``) with 95 % confidence,
 and a share of a half is known to 6 points."""
 NARROW = 0.05
-"""Half the width, relative to the value, of intervals that are narrow enough: of the rate and of the tokens of a row. A
-run's rate may differ by ``forecasting.DRIFT``, 15 %, whatever a probe finds; beside that an error of 5 % widens the
-forecast's interval by a twentieth (0.158 in place of 0.150)."""
+"""Maximum half-width, relative to the value, of a sufficiently narrow interval of the rate or of the tokens per row. A
+run's rate may differ by ``forecasting.DRIFT``, 15 %, whatever a probe finds; a further error of 5 % widens the
+forecast's interval only by a twentieth (0.158 instead of 0.150)."""
 FIRST_ROWS = 8
-"""Rows of the chunks that say how many more are labelled in that time; each actor has two, one to warm it up."""
+"""Rows per chunk of the first pass, whose rate says how many rows fit into the time; each actor has two such chunks."""
 
 WAVES = 3
-"""Rows of a probe for each one that an actor's model answers side by side, where a row costs less the more there are:
-while the first of them come and the last of them end the model is not full."""
+"""Number of a probe's rows per row that an actor's model answers concurrently, if rows cost less the more there are:
+the model is not full while the first rows arrive and the last rows end."""
 FREE = 0.75
-"""Twice as many rows at once that cost less than this part of the time a row: the model had places free."""
+"""Maximum ratio of time per row, at twice as many concurrent rows, that shows that the model had free capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """The rows that a forecast is about."""
+    """The rows for which a forecast is made."""
 
     rows: int
     is_sampled: bool
@@ -59,12 +59,12 @@ class Population:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
-    """Measured cost of labelling a row, with 95 % intervals. The sample is random, so they hold for the population."""
+    """The measured cost of labelling a row; its 95 % intervals hold for the population, as the sample is random."""
 
     rows: int
-    """Rows of the sample."""
+    """Number of rows of the sample."""
     prompt_tokens: Estimate
-    """Prompt tokens of a row, read by the teacher, for signals too."""
+    """Prompt tokens per row that the teacher reads, including those for signals."""
     output_tokens: Estimate
     errors: Estimate
     """Share of rows that become error rows."""
@@ -73,18 +73,17 @@ class MeasuredCost:
     truncated: Estimate
     """Share of rows whose answer is cut at the length cap."""
     actor_seconds: Estimate
-    """Seconds of one actor for a row, at its steady rate: without the start of its model and without its first
-    chunk."""
+    """Seconds per row of one actor at its steady rate, without the start of its model and its first chunk."""
     bytes: Estimate
-    """Stored of a row, without hidden states."""
+    """Stored bytes per row, without hidden states."""
     fragment_bytes: float
-    """Stored of a fragment, whatever its rows are."""
+    """Stored bytes per fragment, whatever its rows are."""
     state_bytes: int
-    """Stored of a row for each hidden state."""
+    """Stored bytes per row for each hidden state."""
     start_seconds: float | None
-    """Seconds of an actor from its process's start until it labels at its steady rate; ``None`` if it ran already."""
+    """Seconds from the start of an actor's process until its steady rate, or None if the actors ran already."""
     other_seconds: float
-    """Seconds of the pass beside the actors' time: until a process has started, and for the last commit."""
+    """Seconds of the pass outside the actors' time: until a process has started, and for the last commit."""
     num_actors: int
 
 
@@ -97,13 +96,13 @@ def probe(
     commit_seconds: float,
     update: Update | None = None,
 ) -> MeasuredCost:
-    """Label the examples of ``job``, which are the sample, and measure; ``update`` receives progress updates.
+    """Label the examples of ``job`` as the sample, and measure the cost; ``update`` receives progress updates.
 
-    Where all of them would take longer than ``seconds``, or fewer say enough (``LEAST_ROWS``, ``NARROW``), a random
-    part of them is the sample.
+    If all examples would take longer than ``seconds``, or fewer suffice (``LEAST_ROWS``, ``NARROW``), the sample is a
+    random part of them.
 
     Raises:
-        RunFailedError: an actor kept dying without getting anything done.
+        RunFailedError: an actor kept dying without completing any work.
     """
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
@@ -141,9 +140,9 @@ ORDER_TOKENS = {"prompt": ORDER_PROMPT_TOKENS, "output": ORDER_OUTPUT_TOKENS}
 
 
 def _label_sample(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
-    """Run a pass of a few rows, if time is limited, and passes of more, until they say enough or the time is spent.
+    """Run a pass of a few rows, if time is limited, then larger passes until they suffice or the time is spent.
 
-    Examples without content are in all of them.
+    Every pass includes the examples without content.
     """
     all_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
     ids_N, blanks_M = all_N[all_N < FIRST_BLANK], all_N[all_N >= FIRST_BLANK]
@@ -190,7 +189,7 @@ def is_narrow(found: Estimate) -> bool:
 
 
 def _read_labels(passes: Sequence[PassResult]) -> pa.Table:
-    """Return the labelled rows; examples without content are no rows of the run's."""
+    """Return the labelled rows, without the examples that have no content."""
     labels = io.read(passes[-1].table)
     return labels.filter(pc.less(labels["row_id"], FIRST_BLANK))
 
@@ -198,7 +197,7 @@ def _read_labels(passes: Sequence[PassResult]) -> pa.Table:
 def _estimate_costs(
     passes: Sequence[PassResult], labels: pa.Table, population: Population, calls: int, *, asks: bool
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """Return seconds of an actor, prompt tokens and output tokens, each of a row; the seconds from the last passes."""
+    """Return an actor's seconds, prompt tokens and output tokens per row; the seconds are those of later passes."""
     chunks = [chunk for found in passes for chunk in found.of_chunks]
     full = passes[-1:] if any(chunk.slots for chunk in chunks) else passes[1:]
     later = [chunk for found in full for chunk in found.of_chunks]
@@ -209,20 +208,20 @@ def _estimate_costs(
 
 
 def _compute_other_seconds(passes: Sequence[PassResult], num_actors: int) -> float:
-    """Return seconds of a pass beside the actors' time: of the first one, in which they start, and of one more."""
+    """Return the seconds outside the actors' time: those of the first pass, plus the most of a later pass."""
     other = [max(0.0, found.seconds - found.spent.actor_seconds / num_actors) for found in passes]
     return other[0] + max(other[1:], default=0.0)
 
 
 def count_affordable_rows(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
-    """Return the rows that the actors of these chunks label in so many seconds, at their steady rate together."""
+    """Return the number of rows that the actors of these chunks together label in ``seconds``, at their steady rate."""
     steady = select_steady_chunks(chunks, calls)
     pace = sum(chunk.seconds for chunk in steady) / sum(chunk.rows for chunk in steady)
     return int(seconds * len({chunk.actor for chunk in chunks}) / max(pace, 1e-9))
 
 
 def compute_warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
-    """Return the seconds that actors' first chunks took beyond the ``pace`` (seconds a row): imports, caches."""
+    """Return the seconds that actors' first chunks took beyond the ``pace`` (seconds per row), e.g. for imports."""
     seen: Counter[str] = Counter()
     extra = 0.0
     for chunk in chunks:
@@ -233,10 +232,10 @@ def compute_warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> fl
 
 
 def select_steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
-    """Return the chunks that actors worked on at their steady rate, if there are any, else all.
+    """Return the chunks that actors worked on at their steady rate, or all chunks if there are too few.
 
-    Not those that an actor had first, while it warmed up; and where an actor works on several at once, not those that
-    it had last, while its batches were not full any more.
+    An actor's first chunks, in which it warmed up, are left out. So are its last chunks if it works on several at once,
+    since its batches were no longer full.
     """
     by_actor: defaultdict[str, list[ChunkSpent]] = defaultdict(list)
     for chunk in chunks:
@@ -250,7 +249,7 @@ def select_steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[Chunk
 def _estimate_tokens(
     kind: str, labels: pa.Table, chunks: Sequence[ChunkSpent], population: Population, *, asks: bool
 ) -> Estimate:
-    """Return tokens of a row; those of signals are counted by chunk."""
+    """Return tokens per row; tokens of signals are counted by chunk."""
     if asks:
         return compute_ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
     columns = [f"num_{kind}_tokens", ORDER_TOKENS[kind]]  # of pairs of answers the second order's, too
@@ -259,9 +258,9 @@ def _estimate_tokens(
 
 
 def _estimate_bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
-    """Return bytes of a row without states, and of a fragment with them: by fragments of the sample and half of it.
+    """Return bytes per row without states and bytes per fragment, from tables of the sample and of half of it.
 
-    Rows differ by their texts.
+    The interval reflects how rows differ by their texts.
     """
     plain = labels.select([name for name in labels.column_names if not schemas.is_state(name)])
     half = plain.num_rows // 2
@@ -283,10 +282,10 @@ def _estimate_bytes(labels: pa.Table, uri: str, population: Population) -> tuple
 
 
 def choose_chunk_rows(num_rows: int, most: int) -> int:
-    """Return rows of a chunk of a probe of so many rows."""
+    """Return the number of rows per chunk for a probe of ``num_rows`` rows, at most ``most``."""
     return max(1, min(most, -(-num_rows // NUM_CHUNKS)))
 
 
 def choose_num_actors(num_rows: int, most: int, room: int) -> int:
-    """Return how many actors a probe starts: as many as fit, as they may slow each other, up to ``most``."""
+    """Return how many actors a probe starts: as many as fit, up to ``most``, since actors may slow each other down."""
     return max(1, min(most, room, NUM_CHUNKS // LEAST_CHUNKS, num_rows))

@@ -1,4 +1,4 @@
-"""The PCA stage: fits a projection of the source split's hidden states and adds it to the labels as ``state_pca``."""
+"""The PCA stage, which fits a projection of the source's hidden states and adds it to the labels as ``state_pca``."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Project(Stage):
-    """Fits principal components of the labels' hidden states, and adds them as a column."""
+    """A stage that fits principal components of the labels' hidden states, and adds the projection as a column."""
 
     class Made(NamedTuple):
         labels: TableRef
@@ -40,7 +40,7 @@ class Project(Stage):
     seed: int
 
     def run(self, task: Task) -> Done:
-        """Fit and project."""
+        """Fit the projection, and add it to the labels."""
         from curation.trust.pca import load_projection  # heavy
 
         ref = fit_pca(self.labels, self.trust, size=self.size, seed=self.seed, output=task.directory / "pca")
@@ -51,10 +51,10 @@ class Project(Stage):
 
 
 def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, output: Place) -> ProjectionRef:
-    """Fit on the rows that the trust function's weights are fitted on, graded or not, and save to ``output``.
+    """Fit a projection on the rows that the trust function is fitted on, graded or not, and save it to ``output``.
 
     Raises:
-        ConfigError: there are more components than numbers per row, or than rows.
+        ConfigError: there are more components than state dimensions, or than rows.
     """
     from curation.trust.pca import fit_projection  # heavy
     from curation.trust.states import read_states

@@ -1,7 +1,7 @@
-"""The read stage: a model reads the answers that a server gave, each exactly once, for hidden states of them.
+"""The read stage, in which a model reads the answers that a server gave, each exactly once, for their hidden states.
 
-The answers are committed before: they are those of the label stage, which this one never asks again. Another reader
-reads them anew, and nothing is bought.
+The answers are those that the label stage committed, and are never asked for again. Another reader model reads the
+same answers again, and nothing is bought.
 """
 
 from collections.abc import Sequence
@@ -31,16 +31,16 @@ from curation.tables.row_ids import find_missing_ids, make_bitmap
 from curation.teachers import Request, get_state_width
 
 OF_ANSWER = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_tokens", "truncated", "error")
-"""Columns of a labels table that are the server's in any case."""
+"""Columns of a labels table that always come from the server."""
 
 
 class Read(MakeLabels):
-    """Reads the answers of a split, teacher-forced, and puts hidden states beside them.
+    """A stage that reads the answers of a split, teacher-forced, and adds their hidden states.
 
-    Log-probabilities and their like stay those of the server; ``reads_numbers``: it gives none, and they are the
-    reader's. An answer that cannot be read, as it is too long for the model, becomes an error row; the tokens that it
-    took stay counted. Rows that are committed when the stage is cut off are not read again. A ``projection``, or the
-    scores of ``fitted`` functions with a ``sample``, take the place of the states, as in ``curation.stages.label``.
+    Log-probabilities and similar numbers stay those of the server, or are the reader's if ``reads_numbers``. An answer
+    that cannot be read, such as one too long for the model, becomes an error row; its tokens stay counted. Rows
+    committed before an interruption are not read again. A ``projection``, or the scores of ``fitted`` functions with a
+    ``sample``, take the place of the states, as in ``curation.stages.label``.
     """
 
     answers: In[TableRef]
@@ -48,7 +48,7 @@ class Read(MakeLabels):
     reads_numbers: bool
 
     def run(self, task: Task) -> Done:
-        """Read the rows that are not read yet, and count."""
+        """Read the rows that are not read yet, and count the results."""
         bought = BitMap64()
         for batch in iter_checked(io.open_table(self.answers).scanner(columns=["row_id"]).to_batches()):
             bought |= make_bitmap(batch.column("row_id").to_numpy())
@@ -74,7 +74,7 @@ class Read(MakeLabels):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadJob(LabelsJob):
-    """Read the answers to the rows of a table."""
+    """A job that reads the answers to the rows of a table."""
 
     answers: TableRef
     reads_numbers: bool
@@ -85,7 +85,7 @@ class ReadJob(LabelsJob):
 
 
 class ReadWorker(ChunkWorker[pa.Table]):
-    """Reads by one model."""
+    """A worker that reads answers by one model."""
 
     def __init__(self, job: ReadJob, models: Models) -> None:
         self._job, self._answers = job, io.Lookup(job.answers)
@@ -94,7 +94,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         self._full_schema, self._schema = (of(self._teacher.state_size) for of in (job.full_schema, job.schema))
 
     def work(self, rows: list[Row]) -> pa.Table:
-        """Return the rows of the labels table."""
+        """Read the answers to rows, and return their rows of the labels table."""
         bought = self._take_answers(rows)
         texts = {row["row_id"]: row["completion"] for row in bought.select(["row_id", "completion"]).to_pylist()}
         unread = set(bought.filter(bought["error"].is_valid())["row_id"].to_pylist())
@@ -115,11 +115,11 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return pa.concat_tables(parts)
 
     def give_up(self, rows: list[Row], error: str) -> pa.Table:
-        """Return error rows."""
+        """Return an error row for each row."""
         return self._without_states(self._take_answers(rows), {row["row_id"]: error for row in rows})
 
     def write(self, parts: list[pa.Table], note: dict[str, Any]) -> pa.Table:
-        """Return a fragment of labels."""
+        """Write a fragment of labels; return its row of ``commits.WRITTEN``."""
         labels = pa.concat_tables(parts)
         note = note | report_labels(self._job.telemetry, labels)
         if self._job.reduction is not None:
@@ -131,7 +131,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))
 
     def _join_answers(self, bought: pa.Table, read: pa.Table) -> pa.Table:
-        """Return the answers that were read with their states, in the order of ``read``; null if one is unreadable."""
+        """Return answers with the states that were read, in the order of ``read``; unreadable answers become null."""
         order = pc.index_in(read["row_id"], value_set=bought["row_id"].combine_chunks())
         bought, is_read = bought.take(order), read["error"].is_null()
         columns = {name: bought[name] for name in bought.column_names}
@@ -143,7 +143,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return self._cast({**columns, "error": read["error"]})
 
     def _without_states(self, bought: pa.Table, errors: dict[int, str]) -> pa.Table:
-        """Return error rows: the answers that have an error of their own, and those that ``errors`` names."""
+        """Return error rows for ``bought`` answers, each with its own error or that of ``errors``."""
         own = zip(bought["row_id"].to_pylist(), bought["error"].to_pylist(), strict=True)
         problems = [error or errors[row_id] for row_id, error in own]
         gone: dict[str, Sequence[Any]] = {name: pa.nulls(len(bought), pa.string()) for name in ("completion", "label")}
@@ -151,7 +151,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
         return self._cast({**columns, **gone, "error": pa.array(problems, pa.string())})
 
     def _cast(self, columns: dict[str, Any]) -> pa.Table:
-        """Return a table with all states; columns that are not there are null."""
+        """Return a table of the full schema, with nulls for missing columns."""
         num_rows = len(columns["row_id"])
         filled = [columns.get(column.name, pa.nulls(num_rows, column.type)) for column in self._full_schema]
         return pa.table(filled, names=self._full_schema.names).cast(self._full_schema)

@@ -1,4 +1,4 @@
-"""Reduces the hidden states in the labelling actor if not all of them are stored (``teacher.store_states``).
+"""Reduction of hidden states in the labelling actor if not all of them are stored (``teacher.store_states``).
 
 The input is the states as they would be stored, so that the result equals that of a later stage on stored states.
 """
@@ -17,7 +17,7 @@ from curation.tables import io, schemas
 
 
 class Reduction(Protocol):
-    """Turns labels with all states into labels with fewer; pickled to every actor."""
+    """A function from labels with all states to labels with fewer states; pickled to every actor."""
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
         """Return the schema of the reduced labels."""
@@ -28,7 +28,7 @@ class Reduction(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Projected:
-    """Stores the projection of the states, which the score stage reads."""
+    """A reduction that stores the projection of the states, which the score stage reads."""
 
     projection: ProjectionRef
 
@@ -50,7 +50,7 @@ class Projected:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredOnly:
-    """Stores scores of fitted trust functions, and the states of the sample of rows that the shift stage draws."""
+    """A reduction that stores scores of fitted trust functions, and the states of rows that the shift stage samples."""
 
     fitted: tuple[tuple[str, TrustRef], ...]
     """The trust functions by name."""
@@ -61,11 +61,11 @@ class ScoredOnly:
     seed: int
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """Return ``schemas.make_kept_schema``, then the scores."""
+        """Return the schema ``schemas.make_kept_schema``, followed by the scores."""
         return pa.schema([*schemas.make_kept_schema(labels, self.states), *score_fields(dict(self.fitted))])
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the labels with their scores, without most of their states."""
+        """Return the labels with their scores, and states only of sampled rows."""
         left_out_N = ~mark_sampled(labels.column("row_id").to_numpy(), self.num_rows, self.seed)
         places = pa.array(np.arange(labels.num_rows), mask=left_out_N)  # a null takes a null
         schema = self.schema(labels.schema)
@@ -84,14 +84,14 @@ def make_reduction(
     rows: TableRef,
     shares: int = 1,
 ) -> Reduction | None:
-    """Return the reduction that a stage's arguments ask for; ``None``: all states are stored.
+    """Return the reduction that a stage's arguments ask for, or None if all states are stored.
 
     Args:
-        projection: takes the place of the states.
-        fitted: trust functions whose scores take it, by name.
+        projection: projection that takes the place of the states.
+        fitted: trust functions by name, whose scores take the place of the states.
         sample: with ``fitted``, the ``states`` and the ``seed`` of the sample of rows that keep states.
         rows: the table that the sample is drawn from.
-        shares: the parts of that table, of which the stage works on one.
+        shares: number of parts of ``rows``, of which the stage works on one.
     """
     if projection is not None:
         return Projected(projection=projection)

@@ -1,8 +1,8 @@
-"""Finds the pool rows that ask the same question as another one, of which a selection takes one.
+"""Detection of pool rows that ask the same question as another row, so that a selection takes only one of them.
 
 Two rows ask the same question if their text and set of options are equal once the domain has normalised them
 (``Domain.identity``); a row that the domain cannot identify is a question of its own. Ray tasks hash the questions, 16
-bytes a row in Ray's object store, and others sort them by bucket; the driver sees repeated rows alone.
+bytes per row in Ray's object store, and others sort them by bucket; the driver sees only repeated rows.
 """
 
 from dataclasses import dataclass
@@ -27,33 +27,33 @@ from curation.telemetry.standing import Standing, Update
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatCounts:
-    """How often questions of the pool are repeated."""
+    """The counts of repeated questions in the pool."""
 
     num_pool: int
-    """Rows of the pool."""
+    """Number of usable rows of the pool."""
     num_rows: int
-    """Rows that ask a question which another row asks, too."""
+    """Number of rows whose question another row asks too."""
     num_questions: int
-    """The different questions of these rows."""
+    """Number of distinct questions of the repeated rows."""
     most: int
-    """Rows of the question that is asked most often; 0 where none is repeated."""
+    """Number of rows of the most frequent question; 0 if no question is repeated."""
     example: int | None
-    """The first row of that question."""
+    """Id of the first row of the most frequent question, or None if no question is repeated."""
 
 
 class FindRepeats(Stage):
-    """Finds the pool rows whose question another pool row asks too."""
+    """A stage that finds the pool rows whose question another pool row asks too."""
 
     class Made(NamedTuple):
         counts: RepeatCounts
         repeats: TableRef | None
-        """These rows (schema ``schemas.REPEATS``); null where there are none."""
+        """Table of the repeated rows (schema ``schemas.REPEATS``), or None if there are none."""
 
     pool: In[TableRef]
     domain: DomainConfig
 
     def run(self, task: Task) -> Done:
-        """Hash the pool's questions, and write the rows of those that are asked more than once."""
+        """Hash the pool's questions, and write the rows whose question is asked more than once."""
         try:
             with task.progress() as update:
                 num_rows, row_id_R, question_R = self._find(update)
@@ -80,7 +80,7 @@ class FindRepeats(Stage):
         return Done(outputs=made, rows=num_rows)
 
     def _find(self, update: Update) -> tuple[int, Int64s, Int64s]:
-        """Return the number of rows, and ids and questions of those that repeat one, ascending by id."""
+        """Return the number of usable rows, and ids and questions of rows with a repeated question, ascending by id."""
         total, num_rows = io.count(self.pool), 0
         num_buckets = 1 + total // BUCKET_ROWS
         hashing: Any = ray.remote(_hash_questions).options(num_cpus=1, num_returns=1 + num_buckets)
@@ -100,7 +100,7 @@ class FindRepeats(Stage):
 def _hash_questions(
     ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num_buckets: int
 ) -> tuple[Any, ...]:
-    """Return the number of rows and, by bucket, the ids and questions of those that have one, int64 [2, N]."""
+    """Return the number of rows and, by bucket, ids and questions of rows with a question, each int64 [2, N]."""
     domain, num_rows, pieces = get_domain(config), 0, [np.zeros((2, 0), dtype=np.int64)]
     for rows in iter_healthy_rows(ref, domain.columns.names, fragments):
         num_rows += len(rows)

@@ -1,4 +1,4 @@
-"""The rollouts stage: further samples of the teacher for the rows of gold arms whose weak label is wrong.
+"""The rollouts stage, which draws further samples of the teacher for rows of gold arms whose weak label is wrong.
 
 A right weak completion already serves as its row's rollout. For the other rows the stage asks the teacher again, until
 gold grades a sample right (rejection sampling). For an arm that ranks it asks about all rows; for an arm that draws,
@@ -41,19 +41,19 @@ from curation.teachers import Teacher
 from curation.teachers.wrapped import ContentFree, Metered
 
 UNKNOWN, NO, YES = -1, 0, 1
-"""Whether a row has a completion to train on."""
+"""States of a row in a draw: whether it has a completion to train on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutJob(TeacherJob):
-    """Sample completions of rows that have their gold labels beside them."""
+    """A job that samples completions of rows with gold labels."""
 
     uri: str
-    """A table of ``schemas.ROLLOUTS``."""
+    """URI of the output table (schema ``schemas.ROLLOUTS``)."""
     num_samples: int
     seed: int
     limit: Limit | None = None
-    """The longest sample that the student can be trained on; a longer one is left out."""
+    """The maximum length of a row that the student can be trained on; a longer sample is rejected."""
 
     def worker(self, models: Models) -> "RolloutWorker":
         """Return the worker that asks about the job's chunks in a process."""
@@ -69,16 +69,16 @@ class GoldRollouts:
     num_gold: int
     """The number of rows with a gold label."""
     num_solved: int
-    """The number of these with a worked solution."""
+    """The number of rows with a gold label and a worked solution."""
     num_asked: int = 0
     """The number of rows with a wrong weak label about which the teacher was asked again."""
     num_found: int = 0
-    """The number of these with a right sample."""
+    """The number of rows asked about again that got a right sample."""
     num_samples: int = 0
 
     @property
     def words(self) -> str:
-        """The completions that gold arms train on, and why, in words."""
+        """Description of the completions that gold arms train on, and of the reason."""
         share = f"{self.weak.num_bare:,} of {self.weak.num_rows:,} weak completions are bare answers"
         if self.texts.source == "answer":
             return f"{share}; gold arms train on bare answers"
@@ -91,7 +91,7 @@ class GoldRollouts:
 
 
 class RollOut(AskModel):
-    """Makes the rollouts that the gold arms need, if any."""
+    """A stage that draws the rollouts that the gold arms need, if any."""
 
     Made = GoldRollouts
 
@@ -100,7 +100,7 @@ class RollOut(AskModel):
     limit: Limit | None
 
     def run(self, task: Task) -> Done:
-        """Decide what gold arms train on, and sample."""
+        """Decide which completions gold arms train on, and sample rollouts if they need them."""
         model = self.teacher.model
         job = SelectJob(
             **vars(select_measurable(self.choice)[0]), texts=GoldTexts(source="answer"), teacher=model, generation=0
@@ -125,14 +125,14 @@ class RollOut(AskModel):
 
 
 class RolloutWorker(ChunkWorker[list[Json]]):
-    """Asks one teacher."""
+    """A worker that samples completions of one teacher."""
 
     def __init__(self, job: RolloutJob, teacher: Metered) -> None:
         self._job, self._domain, self._teacher = job, get_domain(job.domain), ContentFree(teacher)
         self.meter = teacher
 
     def work(self, rows: list[Row]) -> list[Json]:
-        """Return rows of ``schemas.ROLLOUTS``."""
+        """Sample completions, and return rows of ``schemas.ROLLOUTS``."""
         job = self._job
         return draw(
             self._domain,
@@ -150,7 +150,7 @@ class RolloutWorker(ChunkWorker[list[Json]]):
         return [{"row_id": row["row_id"], "num_samples": 0, "error": error} for row in rows]
 
     def write(self, parts: list[list[Json]], note: Json) -> pa.Table:
-        """Return one fragment."""
+        """Write one fragment; return its row of ``commits.WRITTEN``."""
         rows = [row for part in parts for row in part]
         note = note | count_errors(self._job.telemetry, (row["error"] for row in rows if row.get("error")))
         written = pa.Table.from_pylist(rows, schema=schemas.ROLLOUTS)
@@ -170,8 +170,8 @@ def draw(
 ) -> list[Json]:
     """Sample each row's completion until one states its ``gold`` label within the limit, at most ``num_samples`` times.
 
-    Returns one row of ``schemas.ROLLOUTS`` per row. The i-th samples of all rows are drawn together, with their own
-    seed.
+    The result has one row of ``schemas.ROLLOUTS`` per row. The i-th samples of all rows are drawn together, with a seed
+    of their own.
     """
     found = {row["row_id"]: {"row_id": row["row_id"], "num_samples": 0} for row in rows}
     asked = {row["row_id"]: (row, attempt(label_request, domain, row["row_id"], row)[0]) for row in rows}
@@ -200,10 +200,10 @@ def roll_out(
     directory: Place,
     **how: Unpack[PassOptions],
 ) -> GoldRollouts:
-    """Decide what the gold arms of ``job`` train on, and sample rollouts if they need the teacher's own.
+    """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own.
 
     Raises:
-        RunFailedError: an actor kept dying without doing any work.
+        RunFailedError: an actor kept dying without completing any work.
         CommitError: the store refused, or rows in and rows out differ.
         BudgetError: the budget is 0, or larger than a gold arm's number of candidates.
     """
@@ -232,8 +232,8 @@ def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
     """Return how many rows from the start of a draw have to be resolved until n of them can be taught.
 
     ``state_M`` says for each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``.
-    Of the rows asked so far, a share ``rate`` could be taught. Returns 0 if nothing needs to be asked: n rows that can
-    be taught come before the first unknown one, or no row is unknown.
+    Of the rows asked so far, a share ``rate`` could be taught. The result is 0 if nothing needs to be asked: n rows
+    that can be taught come before the first unknown row, or no row is unknown.
     """
     unknown = np.flatnonzero(state_M == UNKNOWN)
     if not len(unknown) or int((state_M[: unknown[0]] == YES).sum()) >= n:

@@ -1,4 +1,4 @@
-"""The score stages: scores of trust functions, and signals, as columns of the labels or as a table of their own."""
+"""The score stages, which write scores of trust functions, and signals, as columns of the labels or as a table."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Score(Stage):
-    """Adds the scores of fitted trust functions, and signals, to every row of a split's labels."""
+    """A stage that adds the scores of fitted trust functions, and signals, to every row of a split's labels."""
 
     class Made(NamedTuple):
         labels: TableRef
@@ -32,9 +32,9 @@ class Score(Stage):
     labels: In[TableRef]
     fitted: InEach[TrustRef]
     signals: InEach[TableRef]
-    """Signals by column."""
+    """Tables of signals, by the name of the new column."""
     of_source: bool
-    """Whether rows are scored by weights that have not seen them."""
+    """Whether rows are of the source split and get held-out scores, by weights that were not fitted on them."""
 
     def run(self, task: Task) -> Done:
         """Score the rows."""
@@ -50,11 +50,11 @@ def score(
     of_source: bool = False,
     guard: Guard = guard_nothing,
 ) -> TableRef:
-    """Return a version of the labels table with two columns a fitted trust function and one a signal, both by name.
+    """Return a version of the labels table with two columns per fitted trust function and one per signal, by name.
 
-    A score is null if the row has no hidden state, a signal if it could not be read. Of the source split
-    (``of_source``) a row that a function was fitted on has its held-out score, or null. If the labels already have
-    their scores, ``fitted`` is empty. If there is nothing to add, the labels are returned unchanged.
+    A score is null if the row has no hidden state; a signal is null if it could not be read. With ``of_source``, a row
+    that a function was fitted on has its held-out score, or null. ``fitted`` is empty if the labels already have their
+    scores. If there is nothing to add, the labels are returned unchanged.
     """
     added = pa.schema([*score_fields(fitted), *(pa.field(name, pa.float32()) for name in signals)])
     features = {feature for ref in fitted.values() for feature in _load_function(ref).features}
@@ -72,7 +72,7 @@ def score(
 
 
 def score_fields(names: Iterable[str]) -> list[pa.Field]:
-    """Return the columns of fitted trust functions, two each."""
+    """Return the two columns of each fitted trust function: raw score and trust."""
     return [
         pa.field(column(name), pa.float32())
         for name in names
@@ -105,7 +105,7 @@ def _load_function(ref: TrustRef) -> "StateTrust":
 def _find_values(signal: TableRef, row_ids_N: Int64s) -> Scores:
     """Return the signal's value of each row, float32 [N]; NaN if it has none.
 
-    Both tables are about in the order of the pool, so that some neighbouring rows need few fragments of the signal.
+    Both tables are roughly in the order of the pool, so that neighbouring rows need few fragments of the signal.
     """
     found_N = np.full(len(row_ids_N), np.nan, dtype=np.float32)
     for place, (low, high) in enumerate(_read_ranges(signal)):
@@ -129,7 +129,7 @@ def _read_ranges(signal: TableRef) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=8)
 def _read_values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
-    """Return the ids of a fragment, ascending, and their values: 12 bytes a row."""
+    """Return the ids of a fragment, ascending, and their values, which take 12 bytes per row."""
     table = io.open_table(signal).get_fragments()[place].to_table(columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()
     order_M = np.argsort(ids_M)
@@ -137,7 +137,7 @@ def _read_values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
 
 
 class ScoreGraded(Stage):
-    """Scores every row that has a grade, ascending by row id.
+    """A stage that scores every row with a grade, ascending by row id.
 
     Raises:
         SourceError: the labels lack a column that the function reads.
@@ -145,15 +145,15 @@ class ScoreGraded(Stage):
 
     class Made(NamedTuple):
         scored: TableRef
-        """Schema ``schemas.SCORED``."""
+        """Table of scores (schema ``schemas.SCORED``)."""
 
     labels: In[TableRef]
     """The labels of the split, with the columns that the function reads."""
     grades: In[TableRef]
     function: str
-    """A trust function of ``curation.arms.TRUST`` that is not fitted; it scores where ``trust`` is None."""
+    """Name of an unfitted trust function of ``curation.arms.TRUST``, which scores if ``trust`` is None."""
     trust: In[TrustRef | None]
-    """A fitted one."""
+    """Fitted trust function that scores, or None."""
     seed: int
     """The seed of a draw."""
 

@@ -1,4 +1,4 @@
-"""The search for a trust function: a stage of a run, or the last one of ``curate tune``."""
+"""The search for a trust function: a stage of a run, or the last stage of ``curate tune``."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,14 +25,14 @@ BEST = "best.yaml"
 
 
 class Search(Stage):
-    """Searches a trust function on the labels of the source split, and fits what was found on all of them."""
+    """A stage that searches for a trust function on the source split's labels, and fits the best one on all of them."""
 
     class Made(NamedTuple):
         trust: TrustRef | None
         fit: Json | None
         absent: dict[str, str] | None
         best: Json
-        """The section ``trust`` of what was found."""
+        """Section ``trust`` of the configuration for the best trust function."""
         kind: str
         choice: Json
         finalists: Any
@@ -41,12 +41,12 @@ class Search(Stage):
         num_rows: int
         metric: str
         directory: str
-        """Where what was tried is written."""
+        """Directory to which the trials are written."""
 
     labels: In[TableRef]
     grades: In[TableRef]
     stored: list[str]
-    """States, and ``token_logprobs``, that the labels have."""
+    """Names of the states, and ``token_logprobs``, that the labels have."""
     tune: TuneConfig
     trust: TrustConfig
     share: float | None
@@ -55,16 +55,16 @@ class Search(Stage):
 
     @property
     def takes(self) -> dict[str, float]:
-        """Resources of the trials at work."""
+        """Resources of the concurrent trials."""
         return {kind: (self.tune.parallel or 1) * amount for kind, amount in self.tune.per_trial.items()}
 
     @property
     def host(self) -> Host | None:
-        """A training process, for the fit of what was found."""
+        """Training process for fitting the best trust function."""
         return make_training_host(self.trust)
 
     def run(self, task: Task) -> Done:
-        """Search, fit what was found on the whole source, and write what was tried to the stage's directory."""
+        """Search, fit the best trust function on the whole source, and write the trials to the stage's directory."""
         from tune.fits import Fits
         from tune.objective import read_source
         from tune.search import make_folds
@@ -111,10 +111,10 @@ class Search(Stage):
 
 
 def check(config: RunConfig, num_pool: int) -> None:
-    """Refuse a search that could not begin, before anything is labelled for it.
+    """Refuse a search that cannot begin, before anything is labelled for it.
 
     Raises:
-        ConfigError: a bad point of the space, or a metric that needs what the run does not have.
+        ConfigError: the space has a bad point, or the metric needs something that the run lacks.
     """
     budget = config.selection.budget
     space, _ = _make_search(
@@ -125,13 +125,13 @@ def check(config: RunConfig, num_pool: int) -> None:
 
 
 def list_stored_states(config: RunConfig) -> tuple[str, ...]:
-    """Return the states, and ``token_logprobs`` where a run has it, of the labels of the source split."""
+    """Return the names of the states, and ``token_logprobs`` if a run has it, of the source split's labels."""
     states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
     return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
 def get_search_share(config: RunConfig, num_pool: int) -> float | None:
-    """Return the share of all rows whose purity counts; ``None`` where the metric or the run says none."""
+    """Return the share of all rows whose purity counts, or None if the metric or the run has no such share."""
     budget = config.selection.budget
     if config.tune.metric != "purity":
         return None

@@ -1,10 +1,10 @@
-"""The select stage: makes one selection per arm, all with one budget, writes them as tables and exports them.
+"""The select stage, which makes one selection per arm, all with one budget, writes them as tables and exports them.
 
-Only this stage, and those that find long rows and make rollouts for it, read the audit table and the pool's grades.
-They pass on plain numbers: ``selection`` never sees a gold label. Everything that used gold labels is marked
+Only this stage, and the stages that find long rows and draw rollouts for it, read the audit table and the pool's
+grades. They pass on plain numbers: ``selection`` never sees a gold label. Everything that used gold labels is marked
 ``oracle``. Unparsed rows stay in the paper's uniform draws (they are part of the teacher's output, and count as wrong).
-Arms that rank skip them, because an unreadable label cannot be trusted, and so does ``naive_parsed``, the control for
-that. All arms skip rows that are too long for the student, so each trains on n rows.
+Arms that rank skip them, because an unreadable label cannot be trusted; ``naive_parsed``, the control for this, skips
+them too. All arms skip rows that are too long for the student, so each trains on n rows.
 """
 
 import json
@@ -40,9 +40,9 @@ UNCERTIFIED = (
     "none for the rows that are selected, because selection.max_per_label leaves out rows of frequent labels, and the "
     "others may have more wrong labels; before it"
 )
-"""Before the guarantee of the rows of a risk budget, of which a cap takes some."""
+"""Text before the guarantee of a risk budget if a cap removes some of its rows."""
 MOST_CLASSES = 5
-"""Classes whose shares the log names."""
+"""Maximum number of classes whose shares the log names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,25 +55,25 @@ class Selection:
     jsonl: str
     num_rows: int
     num_questions: int
-    """Different questions of these rows: as many as rows, unless ``selection.repeats`` is ``all``."""
+    """Number of distinct questions of the rows; equals ``num_rows`` unless ``selection.repeats`` is ``all``."""
     digest: str
     """A digest of row ids and completions: equal selections train equal students."""
     threshold: float | None
-    """The lowest raw score selected; none for uniform arms, and where rows without a value are selected."""
+    """The lowest raw score selected, or None for uniform arms and if rows without a value are selected."""
     oracle: bool
     """Whether the pool's gold labels were used: as labels, for quotas or for the budget."""
     format: Format
-    """The format of its completions; for weak arms the pool's."""
+    """The format of the arm's completions; for weak arms that of the pool."""
     completion_source: str
-    """``weak``, or what gold arms train on (``curation.domains.formats.GoldSource``)."""
+    """``weak``, or the source for gold arms (``curation.domains.formats.GoldSource``)."""
     median_characters: float | None
-    """The median length of its completions."""
+    """The median length of the arm's completions, in characters."""
     format_note: str | None
-    """Other differences of its rows from those of the other arms."""
+    """Other differences between the arm's rows and those of other arms."""
 
     @property
     def words(self) -> str:
-        """Label source, format, completion source and length in words, for a list of arms."""
+        """Description of label source, format, completion source and length, for a list of arms."""
         length = "" if self.median_characters is None else f", median {self.median_characters:,.0f} characters"
         label = "gold" if ARMS[self.arm].gold else "weak"
         if self.format == "label":
@@ -83,9 +83,9 @@ class Selection:
 
 
 class Select(Stage):
-    """Cuts the pool for every arm by one budget, and writes what each selected.
+    """A stage that selects rows of the pool for every arm by one budget, and writes each selection.
 
-    An arm whose signal could not be read of any row drops out: it selects nothing and has no student.
+    An arm whose signal could not be read for any row drops out: it selects nothing and has no student.
 
     Raises:
         BudgetError: an arm has fewer candidates than the budget.
@@ -94,26 +94,26 @@ class Select(Stage):
 
     class Made(NamedTuple):
         budget: ComputedBudget | None
-        """Null where no arm is left."""
+        """The budget, or None if no arm is left."""
         arms: dict[str, Selection]
         """Selections of the arms that did not drop out."""
         rows_of: dict[str, TableRef | None]
-        """The arms' tables once more, null where an arm selected nothing: it has no student."""
+        """The tables by arm, None for an arm that selected nothing and thus has no student."""
         dropped: dict[str, str]
-        """The arms that dropped out, and why."""
+        """Reasons why arms dropped out, by arm."""
         absent: dict[str, str]
         unseen: UnseenLabels | None = None
-        """Labels of the pool that no labelled row has, which rank last; null where all are seen, or labels are open."""
+        """Labels of the pool that no labelled row has, or None if all are seen, or labels are an open set."""
 
     choice: ChoiceInputs
     texts: In[dict[str, Any] | None]
-    """The :class:`curation.stages.gold.GoldTexts` of gold arms as JSON; None: bare answers."""
+    """The :class:`curation.stages.gold.GoldTexts` of gold arms as JSON, or None for bare answers."""
     teacher: In[ModelRef | None]
     generation: int
     revision: int = 3  # a certified cut counts questions
 
     def run(self, task: Task) -> Done:
-        """Select, and say what was."""
+        """Select each arm's rows, and report the selections."""
         texts = GoldTexts.from_json(self.texts)
         choice, dropped = select_measurable(self.choice)
         for arm, why in dropped.items():
@@ -159,7 +159,7 @@ class Select(Stage):
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
     def _end_without_arms(self, dropped: Mapping[str, str]) -> Done:
-        """Return outputs where no arm is left: a later generation of a chain ends there."""
+        """Return the outputs if no arm is left, which ends a chain after its first generation and fails in it."""
         text = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
         if not self.generation:
             raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
@@ -175,7 +175,7 @@ class Select(Stage):
 
 
 def _describe_quota(budget: ComputedBudget, *, is_of_sets: bool) -> str:
-    """Shares by which the places are divided, where they come from, and the largest ones; or the classes' guarantee."""
+    """Return a description of the class shares, their basis and the largest ones, or of the classes' guarantee."""
     quota = budget.quota
     assert quota is not None, "the caller asks"
     if quota.basis == "certified":
@@ -193,7 +193,7 @@ def _describe_quota(budget: ComputedBudget, *, is_of_sets: bool) -> str:
 
 
 def describe_absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
-    """Return why outputs of arms that dropped out are missing, by output."""
+    """Return the reasons why outputs of dropped arms are missing, by output."""
     words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
     return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}
 
@@ -235,8 +235,8 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
     """Return the budget over the pool's labels, with the one n that all arms can select.
 
     Raises:
-        BudgetError: the budget is 0, an arm has fewer rows than it, even without a cap, or it is a cut and the classes
-            are given places.
+        BudgetError: the budget is 0, an arm has fewer rows than the budget, even without a cap, or the budget is a cut
+            although the configuration sets shares of classes.
     """
     budget = resolve(
         job.selection.budget,
@@ -260,7 +260,7 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
 
 
 def _apply_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
-    """Return the budget with as many rows as every arm has under the cap."""
+    """Return the budget with the largest number of rows that every arm has under the cap."""
     chooser, left = Chooser(job, replace(budget, max_per_label=cap)), {}
     for name in job.selection.arms:
         try:
@@ -277,7 +277,7 @@ def _apply_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudg
 
 
 def _count_repeated(job: SelectJob, selected: TableRef) -> int:
-    """Return how many selected rows ask a question that another selected one asks, too, but for the first of each."""
+    """Return how many selected rows repeat the question of another selected row, not counting the first of each."""
     if job.repeats is None or job.repeated is not None:
         return 0
     chosen = io.read(selected, columns=["row_id"])["row_id"].to_numpy()
@@ -287,7 +287,7 @@ def _count_repeated(job: SelectJob, selected: TableRef) -> int:
 
 
 def _get_threshold(score: float | None) -> float | None:
-    """Return the lowest raw score selected; ``None`` where it is of a row that ranks behind all others."""
+    """Return the lowest raw score selected, or None if it belongs to a row that ranks behind all others."""
     return None if score is None or score <= LAST else score
 
 
@@ -303,7 +303,7 @@ def _make_arm_error(name: str, job: SelectJob, error: BudgetError) -> BudgetErro
 def _describe_format(
     job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int
 ) -> dict[str, Any]:
-    """Return an arm's ``Selection`` fields on its format; ``num_unread``: rows whose signal could not be read."""
+    """Return an arm's ``Selection`` fields on its format; ``num_unread`` counts rows whose signal was unreadable."""
     source = job.texts.source
     notes = [] if not num_unread else [f"of {num_unread:,} of {n:,} rows no value could be read: they rank last"]
     if source == "label":

@@ -1,7 +1,7 @@
-"""The selected rows of an arm: looked up, rendered and written in parts, in rank order; and the digest of all.
+"""The selected rows of an arm, which are looked up, rendered and written in parts, in rank order, with a digest.
 
-Neither the rows nor their ids are ever held at once: ids come in parts, and at most ``BLOCK_ROWS`` of them are looked
-up together.
+Neither all rows nor all their ids are ever held at once: ids come in parts, and at most ``BLOCK_ROWS`` of them are
+looked up together.
 """
 
 from collections import Counter
@@ -26,14 +26,14 @@ from curation.tables import io, json_text, schemas
 from curation.trust import TrustFunction
 
 PART_ROWS = 1 << 14
-"""The number of rows that are rendered at a time: a row group of the Parquet file."""
+"""The number of rows that are rendered at a time, which form a row group of the Parquet file."""
 BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
-"""At most so many rows, of about so many bytes, are read together: the more, the fewer bytes between them are read."""
+"""Maximum number of rows, and their approximate bytes, that are read together; larger reads skip fewer bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowFiles:
-    """Rows that were written as a table, as Parquet and as JSON lines."""
+    """The files of rows that were written as a table, as Parquet and as JSON lines."""
 
     table: TableRef
     parquet: str
@@ -45,10 +45,10 @@ class RowFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenSelection(RowFiles):
-    """The rows that were written of an arm."""
+    """The files of the rows that an arm selected."""
 
     median_characters: float | None
-    """The median length of its completions."""
+    """The median length of the completions, in characters."""
 
 
 class SelectedRows:
@@ -71,10 +71,10 @@ class SelectedRows:
         self._domain, self._trust, self._lineage = domain, trust, lineage
 
     def parts(self) -> Iterator[pa.Table]:
-        """Yield ``PART_ROWS`` at a time.
+        """Yield the rows in tables of at most ``PART_ROWS`` rows.
 
         Raises:
-            CommitError: an id is not in the pool or its labels.
+            CommitError: a row id is not in the pool or its labels.
             CurationError: a trust lies outside [0, 1].
         """
         columns = list(dict.fromkeys(["row_id", "completion", "label", *self._trust.features]))
@@ -131,7 +131,7 @@ class SelectedRows:
 
 
 def write_rows(parts: Iterable[pa.Table], stem: Place) -> WrittenSelection:
-    """Write a selection as :func:`write_forms`."""
+    """Write a selection by :func:`write_forms`, and measure its completions."""
     lengths = Lengths()
 
     def measured() -> Iterator[pa.Table]:
@@ -146,7 +146,7 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> WrittenSelection:
 def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taught: Sequence[str]) -> RowFiles:
     """Write rows as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``, each part once.
 
-    Replaces what an interrupted run left there. ``taught``: the columns of the digest.
+    Files that an interrupted run left are replaced. ``taught``: the columns that the digest covers.
     """
     # an arm of one's own has a dot in its name
     parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))
@@ -167,7 +167,7 @@ def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taugh
 def write_both_forms(
     parts: Iterable[pa.Table], schema: pa.Schema, parquet: Path, jsonl: Path
 ) -> Iterator[tuple[pa.Table, dict[str, list[str]]]]:
-    """Write each part to a Parquet and a JSONL file; each part as it comes, with its values as JSON by column."""
+    """Write each part to a Parquet and a JSONL file; yield it with its values as JSON, by column."""
     with pq.ParquetWriter(parquet, schema) as writer, jsonl.open("w") as file:
         for part in parts:
             writer.write_table(part)
@@ -177,7 +177,7 @@ def write_both_forms(
 
 
 class Lengths:
-    """The lengths of texts in characters, counted by length."""
+    """The lengths of texts in characters, stored as counts by length."""
 
     def __init__(self) -> None:
         self._counts = Counter[int]()
@@ -189,7 +189,7 @@ class Lengths:
 
     @property
     def median(self) -> float | None:
-        """The median, as numpy's; None without a text."""
+        """The median length as numpy computes it, or None without a text."""
         if not (total := self._counts.total()):
             return None
         length_G = sorted(self._counts)

@@ -1,7 +1,7 @@
-"""The shift stages: test whether inputs of trust (hidden states, or numbers) differ between pool and other splits.
+"""The shift stages, which test whether inputs of trust (hidden states, numbers) differ between pool and other splits.
 
-All rows are compared first, and after selection those that pass the cut: foreign rows that are trusted fill a
-selection, where 2 % of the pool may be 8 % of what is kept.
+All rows are compared first, and after selection the rows that pass the cut: trusted foreign rows can fill a
+selection, in which 2 % of the pool may become 8 % of the selected rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ from curation.trust import get_trust
 
 
 class MeasureShift(Stage):
-    """Tests how the teacher's hidden states of the pool differ from those of other splits."""
+    """A stage that tests whether the teacher's hidden states of the pool differ from those of other splits."""
 
     class Made(NamedTuple):
         shift: Json
-        """:func:`compare` by split, as JSON."""
+        """Results of :func:`compare` by split, as JSON."""
 
     pool: In[TableRef]
     compared: InEach[TableRef]
@@ -52,7 +52,7 @@ class MeasureShift(Stage):
 
 
 class MeasureTextShift(MeasureShift):
-    """Tests how numbers and the words of the questions of the pool differ from those of other splits."""
+    """A stage that tests whether numbers and the words of questions differ between the pool and other splits."""
 
     examples: InEach[TableRef]
     """The rows of the pool and the other splits."""
@@ -60,7 +60,7 @@ class MeasureTextShift(MeasureShift):
     revision: int = 3  # it counts foreign texts, too
 
     def run(self, task: Task) -> Done:
-        """Test each split against the pool, twice; of both tests the one that differs more stands for the split."""
+        """Test each split against the pool by numbers and by words; the test with the larger difference is recorded."""
         domain, found = get_domain(self.domain), {}
         of_pool = sample_texts(self.examples["pool"], domain, self.seed)
         for split, ref in self.compared.items():
@@ -71,11 +71,11 @@ class MeasureTextShift(MeasureShift):
 
 
 class MeasureSelectedShift(Stage):
-    """Counts the foreign rows among those of the pool that pass the cut of an arm."""
+    """A stage that counts the foreign rows among the pool rows that pass an arm's cut."""
 
     class Made(NamedTuple):
         foreign: dict[str, Json]
-        """:func:`describe_foreign` by arm; without arms that have no cut, or too few labelled rows with a score."""
+        """Results of :func:`describe_foreign` by arm, for arms with a cut and enough labelled rows with a score."""
 
     source: In[TableRef]
     """Labels with held-out scores."""
@@ -87,7 +87,7 @@ class MeasureSelectedShift(Stage):
     seed: int
 
     def run(self, task: Task) -> Done:
-        """Count them, on the sampled rows that have states."""
+        """Count the foreign rows among the sampled rows that have states."""
         of_source = io.open_table(self.source).schema.names  # without signals that only other splits have
         columns = {arm: get_trust(ARMS[arm].trust, self.seed).features[0] for arm in self.thresholds}  # the raw score
         columns = {arm: column for arm, column in columns.items() if column in of_source}
@@ -108,18 +108,18 @@ class MeasureSelectedShift(Stage):
 
 
 def describe_foreign(foreign: Foreign) -> Json:
-    """Return the foreign rows' share that passes a cut, with a ``warning`` if it is shown (``Foreign.is_shown``)."""
+    """Return the counts of foreign rows that pass a cut, with a ``warning`` if shown (``Foreign.is_shown``)."""
     return {**foreign.to_json(), "warning": describe_passing(foreign) if foreign.is_shown else None}
 
 
 def find_gravest_shift(*found: Shift) -> Shift:
-    """Return a test that is an alarm, or shows foreign rows, else the least p-value, as one of so many (Bonferroni)."""
+    """Return the gravest test: first by alarm, then by foreign rows, then by p-value, which is Bonferroni-corrected."""
     least = min(found, key=lambda shift: (not shift.alarm, not shift.has_minority, shift.p_value))
     return replace(least, p_value=min(1.0, len(found) * least.p_value))
 
 
 def sample_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
-    """Return the questions of about ``MAX_ROWS`` rows, by a hash of the row id, as the domain tells them apart."""
+    """Return the identities of about ``MAX_ROWS`` questions, sampled by a hash of the row id, as texts."""
     ids_N = np.sort(io.read(examples, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy())
     rows = io.take(examples, ids_N[mark_sampled(ids_N, len(ids_N), seed)], domain.columns.names).to_pylist()
     found = (attempt(domain.identity, row)[0] for row in rows)
@@ -160,7 +160,7 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
 
 
 def get_states(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
-    """Return the states of rows, by name, each float32 [N, D]; of a column of numbers D is 1."""
+    """Return the states of rows, by name, each float32 [N, D]; D is 1 for a column of numbers."""
     return {state: _to_matrix(rows[get_input_column(state)].combine_chunks()) for state in states}
 
 
@@ -170,13 +170,13 @@ def join_states(states: Mapping[str, Floats], names: Sequence[str]) -> Floats:
 
 
 def get_scores(rows: pa.Table, column: str) -> Float32s:
-    """Return the scores of rows, float32 [N]; NaN where there is none, or no label."""
+    """Return the scores of rows, float32 [N], with NaN for rows without a score or a label."""
     labelled_N: Bools = rows["label"].is_valid().to_numpy()
     return np.where(labelled_N, rows[column].to_numpy().astype(np.float32), np.float32(np.nan))
 
 
 def _to_matrix(states: pa.Array) -> Float32s:
-    """Return lists of one size, fixed or not, or numbers, as float32 [N, D]."""
+    """Return numbers, or lists of equal size (of a fixed-size type or not), as float32 [N, D]."""
     if not pa.types.is_nested(states.type):
         numbers_N1: Float32s = states.to_numpy(zero_copy_only=False).astype(np.float32)[:, None]
         return numbers_N1

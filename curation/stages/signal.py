@@ -1,6 +1,6 @@
-"""The signal stage: one more number a row, from a further pass over rows that have a weak label, each exactly once.
+"""The signal stage, which measures a number per row in a further pass over rows with a weak label, each exactly once.
 
-What the labelling actors measured as they labelled (``LabelJob.asks``) stands in the same table, and is done.
+Values that the labelling actors already measured (``LabelJob.asks``) are in the same table and are kept.
 """
 
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ from curation.teachers.wrapped import ContentFree
 
 
 class MeasureSignal(AskModel):
-    """Measures one more number of each row of a split that has a weak label, unless the labelling actors did.
+    """A stage that measures a signal of each row with a weak label, unless the labelling actors already did.
 
-    Where no row gives a value that can be read, arms that rank by it drop out (:mod:`curation.stages.select`).
+    If no row gives a readable value, arms that rank by the signal drop out (:mod:`curation.stages.select`).
 
     Raises:
-        RunFailedError: no row gives a value that can be read, and an arm is required.
+        RunFailedError: no row gives a readable value, and an arm that ranks by the signal is required.
     """
 
     class Made(NamedTuple):
@@ -50,7 +50,7 @@ class MeasureSignal(AskModel):
         """The record of the pass."""
 
     signal: str
-    """The name or the code by which ``curation.signals.get_signal`` finds it."""
+    """The name or code by which ``curation.signals.get_signal`` finds the signal."""
     seed: int
     options: Json
     """The arguments of the signal's class."""
@@ -61,9 +61,9 @@ class MeasureSignal(AskModel):
     domain: DomainConfig
     reward: RewardConfig | None
     beside_labels: bool = setting()
-    """Whether the labelling actors may have measured it, and have put it beside their labels."""
+    """Whether the labelling actors may have measured the signal and written it next to their labels."""
     required: Mapping[str, str] = setting(default_factory=dict)
-    """The arms that rank by it and may not drop out, with the key that says so."""
+    """Arms that rank by the signal and may not drop out, each with the configuration key that requires it."""
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""
@@ -93,12 +93,12 @@ class MeasureSignal(AskModel):
 
 
 def describe_unread(num_rows: int) -> str:
-    """Return why no arm can rank by a signal, in words."""
+    """Return the reason why no arm can rank by a signal."""
     return f"none of {num_rows:,} rows gave a value that can be read"
 
 
 def make_missed_error(arm: str, key: str, why: str) -> RunFailedError:
-    """Return the error for an arm that cannot be measured and may not drop out, as ``key`` says."""
+    """Return the error for an arm that cannot be measured although the configuration's ``key`` requires it."""
     return RunFailedError(
         f"the arm {arm} cannot be measured: {why}; {key} names it: look at the model and its answers, or take it out "
         f"of {key}" + (", and the run goes on without the arm" if key.endswith("required") else "")
@@ -107,16 +107,16 @@ def make_missed_error(arm: str, key: str, why: str) -> RunFailedError:
 
 @dataclass(frozen=True, kw_only=True)
 class SignalJob(TeacherJob):
-    """The job that computes a signal of rows that have a weak label.
+    """A job that computes a signal of rows that have a weak label.
 
-    ``decoding`` is that of the labelling pass (of the judge: its own).
+    ``decoding`` is that of the labelling pass or, for a judge, its own.
     """
 
     ask: Ask
     labels: TableRef
     """The labels of the examples; rows with a labelling error are skipped."""
     reward: RewardConfig | None = None
-    """A reward model with a head of its own, which is no teacher."""
+    """The reward model, if it has a head of its own and is thus no teacher."""
     gold: TableRef | None = None
     """Gold labels of the examples, for a judge."""
 
@@ -135,7 +135,7 @@ class MeasuredValues(NamedTuple):
 
 
 class _ValueWorker(ChunkWorker[MeasuredValues]):
-    """Work that signals and rewards have in common."""
+    """A base class of the workers for signals and for rewards."""
 
     def __init__(self, job: SignalJob) -> None:
         self._job = job
@@ -144,7 +144,7 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         self._gold = None if job.gold is None else io.Lookup(job.gold)
 
     def _take_weak(self, rows: list[Row]) -> list[SignalRow]:
-        """Return the rows with their weak labels, for a judge with their gold labels too."""
+        """Return the rows with their weak labels and, for a judge, their gold labels."""
         ids_N = np.array([row["row_id"] for row in rows], dtype=np.int64)
         weak = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
         if self._gold is not None:
@@ -153,18 +153,18 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         return [(row["row_id"], row, Weak(**given)) for row, given in zip(rows, weak, strict=True)]
 
     def give_up(self, rows: list[Row], error: str) -> MeasuredValues:
-        """Return rows without a value."""
+        """Return an error for each row, and no values."""
         return MeasuredValues({}, {row["row_id"]: error for row in rows})
 
     def write(self, parts: list[MeasuredValues], note: Json) -> pa.Table:
-        """Return one fragment."""
+        """Write one fragment; return its row of ``commits.WRITTEN``."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
         return self._job.ask.write(values, errors, note=note | count_errors(self._job.telemetry, errors.values()))
 
 
 class _SignalWorker(_ValueWorker):
-    """Asks a teacher."""
+    """A worker that asks a teacher."""
 
     def __init__(self, job: SignalJob, models: Models) -> None:
         super().__init__(job)
@@ -188,7 +188,7 @@ class _SignalWorker(_ValueWorker):
 
 
 class _RewardWorker(_ValueWorker):
-    """Asks a reward model with a head of its own."""
+    """A worker that asks a reward model with a head of its own."""
 
     def __init__(self, job: SignalJob, models: Models) -> None:
         super().__init__(job)
@@ -210,10 +210,10 @@ def measure_signal(
     row_ids_N: Int64s,
     **how: Unpack[PassOptions],
 ) -> PassResult:
-    """Measure the rows that are not measured yet and commit them as they come (schema ``schemas.SIGNAL``).
+    """Measure the rows that are not measured yet, and commit values as they come (schema ``schemas.SIGNAL``).
 
     Raises:
-        RunFailedError: an actor kept dying without getting anything done.
+        RunFailedError: an actor kept dying without completing any work.
         CommitError: the store refused, or rows in and rows out differ.
     """
     wanted_M = np.sort(row_ids_N)
@@ -228,7 +228,7 @@ def measure_signal(
 
 
 def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, Json]:
-    """Return the table of a stage's signal, and the record of its pass."""
+    """Measure a stage's signal; return the table of values and the record of the pass."""
     with stage.teacher.passing(task, stage.commit_seconds, stage.fragment_mb) as (engine, how):
         result = measure_signal(replace(job, engine=engine), row_ids_N, **how)
     return result.table, stage.teacher.record(result)

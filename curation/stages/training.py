@@ -23,13 +23,13 @@ from curation.storage.paths import Place
 from curation.tables import io, schemas
 
 MAX_IDLE_SECONDS = 120.0
-"""A training process that is idle for this long is ended."""
+"""Maximum idle time of a training process in seconds, after which it is ended."""
 NUM_NAMED, NAMED_CHARACTERS = 3, 80
-"""How many of the rows that a training left out the terminal names, and how much of their errors."""
+"""Maximum number of left-out rows that the terminal names, and maximum length of their errors in characters."""
 
 
 def make_training_host(recipe: TrainSection) -> Host | None:
-    """Return the process for trainings with the resources of this recipe; ``None`` for a group of several workers."""
+    """Return the host process for trainings with a recipe's resources, or None for a group of several workers."""
     if recipe.num_workers > 1:
         return None
     name = fingerprint(["training", recipe.per_worker])
@@ -38,9 +38,9 @@ def make_training_host(recipe: TrainSection) -> Host | None:
 
 @contextmanager
 def training(task: Task, recipe: TrainSection) -> Iterator[None]:
-    """Within the context, training runs in the process that the stage names as its host, if it names one.
+    """Run training within the context in the process that the stage names as its host, if it names one.
 
-    Its workers stop, and leave the run directory alone, once another driver has it. So does what follows the context.
+    Once another driver has the run directory, the workers stop and do not write to it, and leaving the context fails.
     """
     from train.launch import TrainProcess, claimed, trained_in  # heavy
 
@@ -56,14 +56,14 @@ def training(task: Task, recipe: TrainSection) -> Iterator[None]:
 
 
 class Training(Stage):
-    """Fine-tunes a model by a recipe."""
+    """A stage that fine-tunes a model by a recipe."""
 
     class Made(NamedTuple):
         model: ModelRef
         training: Json
-        """The record of the training, but for the rows that it dropped."""
+        """The record of the training, without the rows that it dropped."""
         left_out: TableRef | None
-        """All rows that were left out (``schemas.LEFT_OUT``)."""
+        """Table of all rows that were left out (schema ``schemas.LEFT_OUT``), or None if there are none."""
 
     base: In[ModelRef]
     recipe: StudentConfig
@@ -77,7 +77,7 @@ class Training(Stage):
 
     @property
     def host(self) -> Host | None:
-        """The training process, where one worker is enough."""
+        """Training process, or None if the recipe has several workers."""
         return make_training_host(self.recipe)
 
     def _train(
@@ -88,9 +88,9 @@ class Training(Stage):
         read: Mapping[str, object],
         left_out: Mapping[int, str] = MappingProxyType({}),
     ) -> Done:
-        """Train on ``rows`` by the function ``trained_by``; ``left_out`` were left out before, with their errors.
+        """Train on ``rows`` by the function ``trained_by``; ``left_out`` has the errors of rows left out before.
 
-        ``read``: what else the function takes.
+        ``read``: further arguments of the function.
         """
         with task.progress() as update, training(task, self.recipe):
             result = load_code(trained_by)(
@@ -127,7 +127,7 @@ def list_left_out(task: Task, errors: Mapping[int, str], *, num_given: int) -> T
 
 
 class MakeBase(Stage):
-    """Makes a model of random weights, with a tokenizer of the domain's vocabulary."""
+    """A stage that makes a model of random weights, with a tokenizer of the domain's vocabulary."""
 
     class Made(NamedTuple):
         model: ModelRef
@@ -152,7 +152,7 @@ class MakeBase(Stage):
 
 
 class Adapt(Training):
-    """Fine-tunes a model on all rows of a labelled split, with their gold labels."""
+    """A stage that fine-tunes a model on all rows of a labelled split, with their gold labels."""
 
     examples: In[TableRef]
     domain: DomainConfig
@@ -166,9 +166,9 @@ class Adapt(Training):
 def write_adaptation_rows(
     examples: TableRef, domain_config: DomainConfig, directory: Place
 ) -> tuple[TableRef, dict[int, str]]:
-    """Write the rows to adapt a teacher on: all healthy ones with their gold labels, as a selection named ``adapt``.
+    """Write the rows to adapt a teacher on: all healthy rows with gold labels, as a selection named ``adapt``.
 
-    Error rows and rows that the domain cannot render are left out: their errors, ``kind: detail``, come by row id.
+    Error rows and rows that the domain cannot render are left out; their errors, ``kind: detail``, are returned by id.
     """
     domain = get_domain(domain_config)
     errors = io.read(examples, columns=["row_id", "error"], filter="error IS NOT NULL")
@@ -190,10 +190,10 @@ def write_adaptation_rows(
 
 
 class TrainStudent(Training):
-    """Trains a student by the method that is configured; again only where what its rows teach changed."""
+    """A stage that trains a student by the configured method, again only if what its rows teach has changed."""
 
     digest: In[str]
-    """A digest of what the rows teach."""
+    """A digest of the texts that the rows teach."""
     trained_by: str
     """The method's function, as the registry names it."""
     read: Json
@@ -201,14 +201,14 @@ class TrainStudent(Training):
     rows: In[TableRef] = setting()
     """The selected rows, which the digest stands for."""
     examples: InEach[TableRef] = setting()
-    """``examples``, the pool, for a method that reads it; the digest names the rows of it."""
+    """The pool as ``examples``, for a method that reads it; ``digest`` covers the ids of its rows."""
 
     @property
     def inputs(self) -> Json:
-        """The rows too, where the recipe reads more of them than the digest covers: their trust."""
+        """Inputs of the stage, with the rows if the recipe weights them by trust, which ``digest`` does not cover."""
         by_trust = isinstance(self.recipe, SftConfig) and self.recipe.weight_by_trust
         return {**super().inputs, **({"rows": self.rows} if by_trust else {})}
 
     def run(self, task: Task) -> Done:
-        """Train."""
+        """Train the student."""
         return self._train(task, self.trained_by, self.rows, {**self.read, **self.examples})

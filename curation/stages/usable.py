@@ -1,4 +1,4 @@
-"""Rows of the splits that cannot be used: counted by kind, told, and refused where they are too many."""
+"""Rows of the splits that cannot be used, which are counted by kind, reported, and refused if they are too many."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ class SplitCounts:
 
     rows: int
     errors: dict[str, int]
-    """Error rows by kind; of the audit table rows without gold, and with a solution that is not used, those left."""
+    """Error rows by kind; in the audit table, remaining rows without a gold label or with an unusable solution."""
 
 
 def check_usable(
@@ -31,12 +31,12 @@ def check_usable(
     max_error_rate: float,
     shown: Callable[[str], str] = lambda split: "",
 ) -> None:
-    """Refuse what could not be labelled, or measured by the audit, before anything is labelled for it.
+    """Refuse splits with too many error rows, and an audit table without gold labels, before anything is labelled.
 
-    ``shown`` gives the first bad rows of a split in words, for the message.
+    ``shown`` returns a description of the first bad rows of a split, for the message.
 
     Raises:
-        SourceError: with the table in which the rows stand.
+        SourceError: a split or the audit table is refused; for a split, the message names its table.
     """
     for name, count in counts.items():
         if name == AUDIT:
@@ -58,7 +58,7 @@ def check_share(
     """Refuse a table with a larger share of error rows than ``max_error_rate`` of this section of the configuration.
 
     Raises:
-        SourceError: with the table in which the rows stand.
+        SourceError: the table is refused; the message names it.
     """
     num_bad = sum(count.errors.values())
     if num_bad > max_error_rate * count.rows:
@@ -79,12 +79,12 @@ def describe_unusable(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
 
 
 def describe_errors(errors: Mapping[str, int]) -> str:
-    """Return error rows by kind, the most frequent first."""
+    """Return numbers of error rows by kind as text, the most frequent first."""
     return ", ".join(f"{kind} {number:,}" for kind, number in Counter(errors).most_common())
 
 
 def count_split(ref: TableRef, name: str) -> SplitCounts:
-    """Return the rows of a split's table, or of the audit table."""
+    """Count the rows and errors of a split's table, or of the audit table."""
     rows, errors = 0, Counter[str]()
     problems = "solution_error" if name == AUDIT else "error"
     columns = [problems, *(["gold"] if name == AUDIT else [])]
