@@ -1,6 +1,6 @@
-"""The first cut of a filter: its threshold from the package's held-out rows, for the rule by which the filter keeps.
+"""The first cut of a filter: its threshold is set on the package's held-out rows, for the rule of ``keep``.
 
-What it is set for is recorded with the labels. Later starts keep it while the filter does not keep more than that, so
+The goal of the first cut is recorded with the labels. Later starts keep it unless the filter is to keep more rows, so
 that new files, and a cut that is made again, label nothing twice.
 """
 
@@ -21,7 +21,7 @@ from curation.teachers import can_gate
 from curation.trust import load_fitted
 
 Goal = Mapping[str, float]
-"""``share`` or ``trust``, the rows that it must not lose; ``loss`` and ``confidence``."""
+"""Goal of a first cut: rows to keep (``share`` or least ``trust``), their maximum ``loss``, and its ``confidence``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Settled:
     packaged: Cascade
 
     def rule(self, function: TrustRef | None) -> FirstCutRule | None:
-        """Return the rule by a function of prompts, for the stages that label and compare; ``None`` where it is off."""
+        """Return the rule for the stages that label and compare, by a function of prompts, or ``None`` if it is off."""
         found = self.found
         if found.threshold is None:
             return None
@@ -44,7 +44,7 @@ class Settled:
 
     @property
     def left_out_of_forecasts(self) -> str | None:
-        """Parts that a forecast leaves out, whose probe answers all rows; None where the cut is off."""
+        """A note on the cut's expected saving, which the probe of a forecast ignores; None if the cut is off."""
         if self.found.threshold is None:
             return None
         saved = self.found.saved
@@ -57,17 +57,17 @@ class Settled:
 def settle(
     config: FilterConfig, package: TrustPackage, num_rows: int, before: Mapping[str, object] | None
 ) -> Settled | None:
-    """Return the first cut that a configuration asks for; None: it asks for none.
+    """Return the first cut that a configuration requests, or None if it requests none.
 
     Args:
-        config: of the filter.
-        package: its package.
-        num_rows: rows of the pool among which ``keep.n`` are kept.
-        before: the goal of the labels that are there, if these were made with one.
+        config: the configuration of the filter.
+        package: the filter's package.
+        num_rows: the number of pool rows among which ``keep.n`` are kept.
+        before: the goal of the first cut with which existing labels were made, if any.
 
     Raises:
-        PackageError: the package holds no first cut.
-        ConfigError: the backend knows none, or the filter is to keep more than the labels that are there allow.
+        PackageError: the package has no first cut.
+        ConfigError: the backend supports none, or the filter is to keep more rows than the existing labels allow.
     """
     if (asked := config.cascade) is None:
         return None
@@ -95,7 +95,7 @@ def settle(
 
 
 def compute_saving(settled: Settled, counts: Sequence[JsonView]) -> Json:
-    """Return the saving of the first cut as JSON, from the counts of labelling stages."""
+    """Return the saving of the first cut, from the counts of labelling stages, as JSON."""
     dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
     passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
@@ -108,7 +108,7 @@ def compute_saving(settled: Settled, counts: Sequence[JsonView]) -> Json:
 def _choose_goal(
     config: FilterConfig, asked: CascadeConfig, packaged: Cascade, num_rows: int, before: JsonView | None
 ) -> Goal:
-    """Return the goal of the first cut: what is asked, else what the labels that are there were made for."""
+    """Return the goal of the first cut: that of ``cascade.keep``, or that of existing labels, or that of ``keep``."""
     keep = config.keep
     kind, value = "trust", keep.threshold
     if value is None:

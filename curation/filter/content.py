@@ -1,4 +1,4 @@
-"""The content of ``filter.json``: the cut, what was read and kept in each round, the files, and what it cost."""
+"""The content of ``filter.json``: the cut, the numbers of rows read and kept in each round, the files, the costs."""
 
 from curation.filter.cascade import compute_saving
 from curation.filter.described import CUT, Round
@@ -11,10 +11,10 @@ FORMAT = 1
 
 
 def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
-    """Return the manifest of an output whose stages are all done; ``before``: the one that it replaces.
+    """Return the manifest of an output whose stages are all done; ``before`` is the manifest that it replaces.
 
     Raises:
-        RunDirError: a forecast that was saved there cannot be read.
+        RunDirError: the output's saved forecast cannot be read.
     """
     config, manifest, rounds = opened.config, opened.manifest, opened.rounds
     forecast = read_forecast(config)
@@ -42,7 +42,7 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
 
 
 def _describe_first_cut(opened: OpenedFilter) -> Content:
-    """Return the first cut with its evidence, and what it saved in all rounds together; nothing where there is none."""
+    """Return the first cut with its evidence and its saving over all rounds, or an empty dict without a first cut."""
     if (settled := opened.first_cut) is None:
         return {}
     stages = opened.manifest.stages
@@ -76,7 +76,7 @@ def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
 
 
 def _list_files(opened: OpenedFilter, cut: str) -> list[Content]:
-    """Return the data files with the round and cut that let their rows in; a Lance table once, in its last version."""
+    """Return the data files, each with its cut and rounds; a Lance table is listed once, with its last version."""
     found: dict[str, Content] = {}
     for name, stages in opened.described.rounds.items():
         for file in opened.manifest.stages[stages.write.name].outputs["files"]:

@@ -1,9 +1,9 @@
 """A filter as a graph of stages: a pool in rounds, one round for all files that are new at a start.
 
 Each round is read, labelled and scored in one pass, compared with the package's reference, and written; the cut is one
-stage over the rounds that were there when it was made. Rounds that come later pass the same cut, so nothing that is
-done depends on files that come later. What a stage's key holds is what its rows depend on: the package, not how its
-teacher runs or where it lies.
+stage over the rounds that existed when it was made. Later rounds use the same cut, so finished work does not depend on
+files that are added later. A stage's cache key has what its rows depend on: the package, but not how its teacher runs
+or where the package is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,14 +37,14 @@ CUT = "cut"
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The files that were new at one start."""
+    """A round of a filter: the files that were new at one start."""
 
     name: str
     rows: PoolRows
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """In the order of their numbers."""
+        """The files of the round, ordered by their numbers."""
         return self.rows.files
 
 
@@ -54,18 +54,18 @@ class Looking:
 
     pool: ReadPool
     buy: Label | None
-    """The answers of a server that the package's teacher reads; None where it answers itself."""
+    """Stage that gets a server's answers, which the package's teacher reads; None if the teacher answers itself."""
     label: Label | Read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages(Looking):
-    """The stages of a round: also both looks for a shift, and what writes its rows."""
+    """All stages of a round: those that read and label it, both shift tests, and the one that writes its rows."""
 
     shift: MeasurePoolShift | None
-    """None if the package has nothing to compare a pool with."""
+    """Shift test of all rows, or None if the package has nothing to compare a pool with."""
     kept: MeasureKept
-    """The second look, at the rows that pass the cut."""
+    """Shift test of the rows that pass the cut."""
     write: Write
 
 
@@ -76,23 +76,23 @@ class Described:
     rounds: Mapping[str, Stages]
     cut: MakeCut
     rank: Rank | None
-    """None if the output has no ranks."""
+    """Stage that ranks the rows, or None if the output has no ranks."""
 
     @property
     def looking(self) -> list[Stage]:
-        """The stages up to the shift tests."""
+        """The stages up to the shift tests of all rows."""
         return order_stages(
             [part.value() for stages in self.rounds.values() for part in (stages.label, stages.shift) if part]
         )
 
     @property
     def cutting(self) -> list[Stage]:
-        """The stages up to the second look, by which nothing is written yet."""
+        """The stages up to the shift tests of the rows that pass, after which nothing is written yet."""
         return [*self.looking, self.cut, *(stages.kept for stages in self.rounds.values())]
 
     @property
     def all(self) -> list[Stage]:
-        """All stages, each after those that it waits for."""
+        """All stages, each after those on which it depends."""
         ranked = [] if self.rank is None else [self.rank]
         return [*self.cutting, *ranked, *(stages.write for stages in self.rounds.values())]
 
@@ -109,10 +109,10 @@ def describe(
 ) -> Described:
     """Return the stages of a filter over ``rounds``; ``made`` is the recorded cut, which is kept unless ``recut``.
 
-    With a ``first_cut`` that is on, rows are dropped after their prompt.
+    With a ``first_cut`` that is on, rows may be dropped after their prompt.
 
     Raises:
-        ConfigError: another rule, or other calibration rows, are given than those of the cut that is kept.
+        ConfigError: the cut is kept, but was made by another rule or other calibration rows.
     """
     rule, package = make_rule_json(config.keep), package.at(get_package_place(config))
     if made is not None and not recut and made["rule"] != rule:
@@ -170,9 +170,9 @@ def describe(
 
 
 def choose_pooled(rounds: Sequence[Round]) -> list[str]:
-    """Return the names of the newest rounds with at most ``MAX_ROWS`` rows together, or of the newest one; newest last.
+    """Return the names of the newest rounds with at most ``MAX_ROWS`` rows in total, at least one round, newest last.
 
-    They are tested together, so that small rounds add up.
+    These rounds are tested together, so that small rounds add up.
     """
     names: list[str] = []
     num_rows = 0
@@ -193,12 +193,12 @@ def make_rule_json(keep: KeepConfig) -> dict[str, Any]:
 
 
 def get_package_place(config: FilterConfig) -> Place:
-    """Return the copy of the package that the stages read; it is made before the first of them starts."""
+    """Return the place of the package's copy that the stages read, which is made before the first stage starts."""
     return config.directory / "package"
 
 
 def _make_package_args(package: TrustPackage) -> dict[str, Any]:
-    """Return the arguments of a stage that works by the package."""
+    """Return the package's arguments of a stage that reads it."""
     return {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
 
 
@@ -216,7 +216,7 @@ def _describe_looking(
     settings: Mapping[str, Any],
     gated: Mapping[str, Any],
 ) -> Looking:
-    """Return the stages that read and label a round; ``server``: the one whose answers the model reads."""
+    """Return the stages that read and label a round; ``server`` is the teacher whose answers the model reads."""
     num_rows, description = rnd.rows.num_rows, package.description
     pool = ReadPool(
         name=f"pool-{rnd.name}",
@@ -256,7 +256,7 @@ def _describe_looking(
 def _describe_comparison(
     config: FilterConfig, package: TrustPackage, together: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
 ) -> MeasurePoolShift | None:
-    """Return the stage that compares a round with the package; ``together`` has it and the rounds before, by name."""
+    """Return the stage that compares a round with the package; ``together`` has the rounds to pool, by name."""
     sample = package.description.sample
     if not sample.states and not sample.num_texts:
         return None
@@ -279,7 +279,7 @@ def _describe_writing(
     cut: MakeCut,
     rank: Rank | None,
 ) -> Write:
-    """Return the stage that writes a round; ``rank``: the ranks of its rows, None where they have none."""
+    """Return the stage that writes a round; ``rank`` is the stage that ranks its rows, None if they have no ranks."""
     pool, label, output = looked.pool, looked.label, config.output
     return Write(
         name=f"write-{rnd.name}",

@@ -1,4 +1,4 @@
-"""The forecast of a filter: what labelling the rows that are left takes, by a probe drawn over all their files."""
+"""The forecast of a filter: the cost of labelling the remaining rows, from a probe drawn over all their files."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +23,10 @@ POOL = "pool"
 def forecast_filter(
     opened: OpenedFilter, stages: Sequence[Stage], known: Known, *, num_rows: int | None
 ) -> tuple[Forecast | None, Sequence[LeftOut]]:
-    """Return a forecast of those of the ``stages`` that label, if any; nothing else of a filter asks a model.
+    """Return a forecast of the labelling stages among ``stages``, if any, and the stages that it leaves out.
 
-    Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output
-    is left as it is.
+    Ray is started or joined, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output is not
+    changed.
     """
     rounds, config = opened.described.rounds, opened.config
     reads = [of.label for of in rounds.values() if of.buy is not None and of.label in stages]
@@ -44,7 +44,7 @@ def forecast_filter(
 
 
 def make_askings(opened: OpenedFilter, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
-    """Return requests of the labelling stages: of rounds with ``left`` rows, whose files one sample is drawn from."""
+    """Return requests of labelling stages, for rounds with ``left`` rows; one sample is drawn from all their files."""
     description = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
     num = sum(file.num_rows for file in files)

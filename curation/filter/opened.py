@@ -1,4 +1,4 @@
-"""A filter's output opened: package, teacher, pool and output checked against each other, and what is to be done."""
+"""Opening of a filter's output: checks of package, teacher, pool and output against each other, and the work to do."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,16 +40,16 @@ from curation.storage.paths import Place, require_reachable, write_atomically
 from curation.telemetry.console import say
 
 CONFIG = "config.yaml"
-"""Beside the record: the configuration of the last start."""
+"""File name of the configuration of the last start, in the folder of the run's record."""
 
 
 EXTRA = (pa.field("label", pa.string()), pa.field("source_file", pa.string()))
-"""Columns that a filter writes beside the pool's, by which its output can be partitioned."""
+"""Columns that a filter adds to the pool's, by which its output can be partitioned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedFilter(Opened[FilterConfig]):
-    """The output of a filter, and what is to be done in it."""
+    """The opened output of a filter, with the stages of its work."""
 
     package: TrustPackage
     rounds: Sequence[Round]
@@ -68,12 +68,12 @@ class OpenedFilter(Opened[FilterConfig]):
 
     @property
     def needs(self) -> list[capacity.Need]:
-        """Resources of one actor of the teacher."""
+        """The resources of one actor of the teacher."""
         return [capacity.Need(key="teacher.actors", count=1, resources=self.config.teacher.actors.each)]
 
     @property
     def growth(self) -> dict[str, str | None]:
-        """``pool``: how many rows the pool has and how many of them are new, in words."""
+        """The numbers of rows of the pool, and of its new rows, in words, by ``pool``."""
         new, words = self._new, f"pool: {_describe_files(self.rounds)}"
         return {
             "pool": f"{words}, of which {_describe_files(new)} new" if new and len(new) < len(self.rounds) else words
@@ -81,7 +81,7 @@ class OpenedFilter(Opened[FilterConfig]):
 
     @property
     def _new(self) -> list[Round]:
-        """The rounds that were not read yet."""
+        """The rounds that have not been read yet."""
         return [rnd for rnd in self.rounds if self.described.rounds[rnd.name].pool.name not in self.manifest.stages]
 
     def save(self) -> None:
@@ -92,12 +92,12 @@ class OpenedFilter(Opened[FilterConfig]):
         write_atomically(self.config.directory / CONFIG, yaml.safe_dump(settings, sort_keys=False))
 
     def begin(self) -> Iterator[str]:
-        """Yield the first cut in words."""
+        """Yield a description of the first cut, if there is one."""
         if self.first_cut is not None:
             yield self.first_cut.found.words()
 
     def checks(self) -> Iterator[str]:
-        """Yield lines on rows of new files that cannot be used."""
+        """Check the machine's resources, and yield messages about rows of new files that cannot be used."""
         capacity.check_machine(self.config.ray, self.needs)
         if new := [file for rnd in self._new for file in rnd.files]:
             domain, seed = self.package.description.domain, self.config.seed
@@ -110,10 +110,10 @@ def _describe_files(rounds: Sequence[Round]) -> str:
 
 
 def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
-    """Return a filter's package and its teacher as it can be loaded here, if they and the output's place fit together.
+    """Return a filter's package and its teacher as it can be loaded here, after checks of package, teacher and output.
 
     Raises:
-        UserError: as :func:`locate_teacher`; the output holds other files, or lies in the pool.
+        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool.
     """
     home = config.output_directory
     require_reachable(home)
@@ -132,10 +132,10 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
 
 
 def _tell_untested(config: FilterConfig) -> None:
-    """Say that a package without hidden states and words cannot tell whether a pool is like its labelled rows.
+    """Warn that a package without hidden states and words cannot show whether a pool is like its labelled rows.
 
     Raises:
-        ConfigError: the filter is to fail where the pool is not.
+        ConfigError: the filter is to fail on a shift.
     """
     why = (
         f"{config.package}: has neither hidden states of its labelled rows nor their hashed words, so that the pool is "
@@ -150,7 +150,7 @@ def _tell_untested(config: FilterConfig) -> None:
 
 
 def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
-    """Return an output as ``curate filter`` would open it; nothing is written.
+    """Return an output as ``curate filter`` would open it, without writing anything.
 
     Raises:
         UserError: as :func:`check` and :func:`open_filter`.
@@ -167,7 +167,7 @@ def open_filter(
     Nothing is written before :meth:`OpenedFilter.save`; ``guard`` is called before each irreversible change.
 
     Raises:
-        UserError: the output belongs to another package or pool, or a file changed or is gone.
+        UserError: the output belongs to another package or pool, or a file changed or is missing.
     """
     manifest = Manifest.load(config.directory, guard=guard)
     manifest.require_current()
@@ -202,7 +202,7 @@ def open_filter(
 
 
 def _find_files(config: FilterConfig, manifest: Manifest) -> dict[str, list[SourceFile]]:
-    """Return the pool's files by round; those that are new are a round of their own."""
+    """Return the pool's files by round; new files form a round of their own."""
     source = SourceConfig(**{name: getattr(config.pool, name) for name in SourceConfig.model_fields})
     files = dict(manifest.source_files)
     before = [file for items in files.values() for file in items]
@@ -217,10 +217,10 @@ def _find_files(config: FilterConfig, manifest: Manifest) -> dict[str, list[Sour
 
 
 def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
-    """Return the configuration with which a filter last wrote to ``home``, with the package that it keeps there.
+    """Return the configuration with which a filter last wrote to ``home``, with the copy of the package there, if any.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the configuration cannot be read.
     """
     work = home / WORK
     given = {"output.path": str(home)}
@@ -233,7 +233,7 @@ def locate_teacher(config: FilterConfig, package: TrustPackage) -> ModelRef | No
     """Return the package's teacher as it can be loaded here; None for a backend without weights.
 
     Raises:
-        PackageError: model, backend or scripted answers are not those of the package; the message has both.
+        PackageError: the model, backend or scripted answers differ from the package's; the message has both.
     """
     check_runs(package, config.teacher)
     given = None
@@ -272,13 +272,13 @@ def _check_identity(config: FilterConfig, before: Mapping[str, object], now: Map
 
 
 def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
-    """Return the rows of these files, in the order of the files' numbers."""
+    """Return the pool rows of the given files, in the order of the files' numbers."""
     ordered = tuple(sorted(files, key=lambda file: file.index))
     return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
 
 
 def _keep_package(config: FilterConfig, package: TrustPackage) -> None:
-    """Copy the package beside the labels, so that an output explains itself and any node can read it."""
+    """Copy the package into the output, so that the output is self-contained and any node can read the package."""
     copy = get_package_place(config)
     is_there = (copy / PACKAGE).is_file()
     kept = load(copy, allow_code=package.allow_code) if is_there else copy_package(package, copy)

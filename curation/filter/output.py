@@ -1,7 +1,7 @@
-"""The output folder of a filter: ``data/`` with the rows, ``filter.json`` that names its files, ``_curation/`` for us.
+"""The output folder of a filter: ``data/`` with rows, ``filter.json`` that lists its files, internal ``_curation/``.
 
-``filter.json`` is replaced as a whole, after all files that it names are complete. A reader that takes the files that
-it names never sees a row twice or a half-written file, also while ``--recut`` writes.
+``filter.json`` is replaced atomically, after all files that it lists are complete. A reader of only these files never
+sees a row twice or a half-written file, even while ``--recut`` writes.
 """
 
 import json
@@ -22,7 +22,7 @@ _OURS = re.compile(
     r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?"
     r"|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}"
 )
-"""The last are what a killed task leaves."""
+"""Names of data files that a filter writes; the last alternative is the temporary file of a killed task."""
 
 Content = Json
 
@@ -31,8 +31,8 @@ def check_home(home: Place) -> None:
     """Refuse a folder with files that no filter wrote.
 
     Raises:
-        RunDirError: the message names some of them; or the folder is a file, has a link that leads out of it, or was
-            written by a filter whose record is gone.
+        RunDirError: the folder has such files, is a file, has a link that leads out of it, or was written by a filter
+            whose record is missing.
     """
     require_enclosed(home)
     if not isinstance(home, Remote) and home.is_file():
@@ -53,10 +53,10 @@ def check_home(home: Place) -> None:
 
 
 def load_content(home: Place) -> Content | None:
-    """Return the manifest of an output; None where there is none yet.
+    """Return the manifest of an output, or None if there is none yet.
 
     Raises:
-        RunDirError: it is no JSON, or names a file outside the output.
+        RunDirError: the manifest is not JSON, or names a file outside the output.
     """
     try:
         content: Content = read_json(home / MANIFEST)
@@ -70,7 +70,7 @@ def load_content(home: Place) -> Content | None:
 
 
 def publish(home: Place, content: Content, before: Content | None, guard: Guard) -> None:
-    """Replace the manifest of an output if it changed, and remove data files that it does not name."""
+    """Replace the manifest of an output if it changed, and remove data files that it does not list."""
     if content != before:
         guard()
         write_atomically(home / MANIFEST, json.dumps(content, indent=1))

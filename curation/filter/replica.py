@@ -1,6 +1,6 @@
-"""The server's work on a trust package: checks a request, answers its rows, watches them, emits metrics.
+"""A replica of a server on a trust package: it checks requests, answers their rows, watches for a shift, emits metrics.
 
-``deploy/serve.py`` puts it behind Ray Serve; it needs neither Serve nor Ray itself.
+``deploy/serve.py`` puts it behind Ray Serve; this module itself needs neither Serve nor Ray.
 """
 
 import hmac
@@ -19,25 +19,25 @@ from curation.telemetry.metrics import Telemetry
 Row = Json
 
 MAX_ROWS = 4096
-"""Rows of the largest request."""
+"""Maximum number of rows of a request."""
 MAX_BYTES = 2**22
-"""Bytes of the largest request."""
+"""Maximum size of a request, in bytes."""
 MAX_DEPTH = 32
-"""Lists and objects within each other, the request's own included."""
+"""Maximum depth of nested lists and objects, the request's own included."""
 TOKEN = "CURATION_TOKEN"
-"""The environment variable that holds the token of those who may ask."""
+"""Environment variable with the token of authorised clients."""
 
 
 class Replica:
-    """A loaded package: a teacher, its trust function, a watch over the rows.
+    """A loaded package: a teacher, its trust function, and a watch for a shift of the rows.
 
     Args:
         package: a folder or URL that ``curate export-trust`` wrote.
-        teacher: where the teacher is now, if not where the package says.
+        teacher: the current place of the teacher, if not the one that the package names.
         allow_code: code that the package may name besides registered parts, each ``module:NAME``.
-        anyway: use it although the verdict of its run is "do not use".
-        window: rows that are compared with the package's sample.
-        every: new rows between two comparisons.
+        anyway: whether to use the package even if the verdict of its run is "do not use".
+        window: the number of newest rows that are compared with the package's sample.
+        every: the number of new rows between two comparisons.
 
     Raises:
         PackageError: as :meth:`Filter.load`.
@@ -64,8 +64,8 @@ class Replica:
         """Return the rows of a request's body, a JSON object or a list of them, and whether it was a list.
 
         Raises:
-            SourceError: it is neither, too large or nested too deeply, has too many rows, or a row has a column of the
-                name of one that is added.
+            SourceError: the body is neither, is too large or nested too deeply, has too many rows, or a row has a
+                column with the name of an added one.
         """
         if len(body) > MAX_BYTES:
             raise SourceError(f"{len(body):,} bytes are more than {MAX_BYTES:,} in one request; divide it")
@@ -87,7 +87,7 @@ class Replica:
         return rows, is_list
 
     def answer_each(self, requests: Sequence[list[Row]]) -> list[list[Row] | Exception]:
-        """Answer the rows of several requests together; where that fails each alone, so that one fails only itself."""
+        """Answer the rows of several requests together or, if that fails, each request alone, with its own error."""
         try:
             found = iter(self.answer([row for request in requests for row in request]))
         except Exception as error:
@@ -109,11 +109,11 @@ class Replica:
 
 
 class Door:
-    """Lets those in who send the token, as ``Authorization: Bearer TOKEN``.
+    """A check that requests have the token, as ``Authorization: Bearer TOKEN``.
 
     Args:
         token_env: the environment variable that holds the token, on every node where a replica may run.
-        is_open: let everybody in.
+        is_open: whether everybody may ask without a token.
 
     Raises:
         ConfigError: the variable is empty or not set, and the door is not open.
@@ -130,12 +130,12 @@ class Door:
         self._expected = None if is_open else f"Bearer {token}".encode()
 
     def lets_in(self, authorization: str | None) -> bool:
-        """Return whether a request with this header may ask; takes equally long for every wrong token."""
+        """Return whether a request with this header is authorised; the time does not depend on the wrong token."""
         return self._expected is None or hmac.compare_digest((authorization or "").encode(), self._expected)
 
 
 def _check_depth(value: object) -> None:
-    """Refuse values that are nested too deeply: others recurse into them."""
+    """Refuse values that are nested too deeply, since other code recurses into them."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [item for item in level if isinstance(item, list | dict)]

@@ -1,4 +1,4 @@
-"""The filter as a library: a trust package that labels and scores a user's rows."""
+"""The library interface of filters: a trust package that labels and scores a user's rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -25,12 +25,12 @@ _log = get_logger(__name__)
 
 
 class Filter:
-    """Labels and scores rows with the teacher and the trust function of a package.
+    """A filter that labels and scores rows with the teacher and the trust function of a package.
 
     ``Filter.load("package").score(rows)`` works on a stream in this process, ``.map(dataset)`` in actors of Ray Data.
     Rows keep their columns and get those of ``curation.filter.scorer.RESULT``: ``label``, ``completion``, ``trust`` in
     [0, 1], ``trust_raw`` (the score that ranks rows) and ``error``. A row that cannot be read or labelled stays, with
-    an ``error`` and no trust; a row whose answer states no label has no trust either. What to keep is the user's cut.
+    an ``error`` and no trust; a row whose answer states no label has no trust either. The user decides which to keep.
     """
 
     def __init__(
@@ -63,18 +63,17 @@ class Filter:
 
         Args:
             package: a folder or URL that ``curate export-trust`` wrote.
-            teacher: where the teacher is now, if not where the package says. Its content is compared.
-            runs: how the teacher runs (engine, batches), as ``teacher`` of a filter's configuration.
+            teacher: the current place of the teacher, if not the one that the package names; its content is checked.
+            runs: how the teacher runs (engine, batches), as in ``teacher`` of a filter's configuration.
             allow_code: code that the package may name besides registered parts, each ``module:NAME``.
-            anyway: use it although the verdict of its run is "do not use".
-            id_column: a column of unique integers, the rows' ids. Answers that are sampled follow from the id; unset,
-                from a hash of the row's content.
-            prefix: of the names of the columns that are added.
+            anyway: whether to use the package even if the verdict of its run is "do not use".
+            id_column: a column of unique integers, the rows' ids, which seed sampled answers. If unset, ids are a hash
+                of the row's content.
+            prefix: the prefix of the names of added columns.
 
         Raises:
-            PackageError: there is no such package, it is not whole, names code that is not allowed, is not to be used
-                by its run's verdict, teacher, backend or domain are others than its own, or its teacher reads answers
-                of a server.
+            PackageError: the package is missing or incomplete, names code that is not allowed, has the verdict "do not
+                use", does not fit the teacher, backend or domain, or its teacher reads answers of a server.
             ModelError: the teacher is no model.
         """
         found = package if isinstance(package, TrustPackage) else load(str(package), allow_code=allow_code)
@@ -92,7 +91,7 @@ class Filter:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The names of the columns that rows get."""
+        """The names of the added columns."""
         return tuple(f"{self._prefix}{name}" for name in RESULT.names)
 
     @cached_property
@@ -103,15 +102,15 @@ class Filter:
     def score(
         self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, watch: ShiftWatch | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield each row with its label and trust, in their order, as they are labelled.
+        """Yield each row with its label and trust, in the order of ``rows``, as batches are labelled.
 
         Args:
-            rows: as in the domain's files, or examples of the domain's own columns.
-            batch_rows: rows that are labelled together; the stream lags by as many.
-            watch: is told of every batch (``curation.filter.watch``).
+            rows: rows as in the domain's files, or examples of the domain's own columns.
+            batch_rows: the number of rows that are labelled together, by which the stream lags.
+            watch: a watch that gets every batch (``curation.filter.watch``).
 
         Raises:
-            SourceError: a row has a column of the same name as one that is added, or a bad id.
+            SourceError: a row has a column with the name of an added one, or an invalid id.
         """
         stream = iter(rows)
         while batch := list(islice(stream, batch_rows)):
@@ -151,23 +150,23 @@ class Filter:
         max_restarts: int = 2,
         max_task_retries: int = 2,
     ) -> "ray.data.Dataset":
-        """Return the dataset with label and trust of each row, as one operator of its pipeline; nothing runs yet.
+        """Return the dataset with label and trust of each row, as one lazy operator of its pipeline.
 
         Args:
             dataset: rows as in the domain's files, or examples of the domain's own columns, and any further columns.
-            batch_rows: rows of one call of an actor.
-            min_actors: how many actors stay.
-            max_actors: how many there are at most, each with the whole teacher.
-            num_cpus: of an actor, and threads of its model.
-            num_gpus: of an actor.
-            memory_gib: memory of an actor; 0: not declared.
+            batch_rows: the number of rows per call of an actor.
+            min_actors: the minimum number of actors.
+            max_actors: the maximum number of actors, each of which holds the whole teacher.
+            num_cpus: the number of CPUs of an actor, and of threads of its model.
+            num_gpus: the number of GPUs of an actor.
+            memory_gib: the memory of an actor, in GiB; 0 declares none.
             max_restarts: how often Ray replaces a process that died.
-            max_task_retries: how often it repeats a batch whose process died. Then the pipeline fails with an
-                ``ActorDiedError``: rows that kill a process are found by ``curate filter``, not here.
+            max_task_retries: how often Ray repeats a batch whose process died, before the pipeline fails with an
+                ``ActorDiedError``. Only ``curate filter`` finds the rows that kill a process.
 
         Raises:
-            SourceError: the dataset's schema is known, and lacks a column that is read or has one that is added. Where
-                it is not known, the pipeline fails with that error.
+            SourceError: the dataset lacks a column that is read, or has one with the name of an added one. If its
+                schema is not known yet, the pipeline fails with this error later.
         """
         import ray.data
 
@@ -196,10 +195,10 @@ class Filter:
 
 
 class _ScoringActor:
-    """A batch of rows in, the same rows with their trust out; it reads the package at a place that every node can read.
+    """An actor that scores batches of rows; it reads the package from a place that every node can read.
 
     Raises:
-        PackageError: the package on this node is another one than the driver's, of the ``digest``.
+        PackageError: the package on this node has another digest than the driver's.
     """
 
     def __init__(self, uri: str, digest: str, allow_code: Sequence[str], **settings: Any) -> None:
@@ -210,5 +209,5 @@ class _ScoringActor:
         self._filter.scorer  # noqa: B018 (load the weights before the first batch)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Return the batch with the columns of ``RESULT`` at its end, row by row."""
+        """Return the batch with the columns of ``RESULT`` appended."""
         return self._filter._append_scores(batch)

@@ -1,4 +1,4 @@
-"""Runs a filter: opens its output, does what is missing, and writes what was made of it into ``filter.json``."""
+"""Runs a filter: opens its output, runs the missing stages, and describes the result in ``filter.json``."""
 
 from typing import Literal, NamedTuple
 
@@ -17,22 +17,22 @@ from curation.telemetry.metrics import Telemetry
 
 
 class Filtered(NamedTuple):
-    """Result of a filter."""
+    """The result of a filter."""
 
     content: Content
-    """``filter.json``."""
+    """Content of ``filter.json``."""
     did: bool
-    """Whether anything was left to do."""
+    """Whether the filter had any work to do."""
     alarm: str | None
-    """Why the rows of the newest round are not like those that trust was fitted on; None where they show no clear
-    difference, or ``on_shift`` is ``ignore``."""
+    """Clear difference of the newest round's rows to those that trust was fitted on, in words, or None if there is
+    none or ``on_shift`` is ``ignore``."""
 
 
 def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False) -> Filtered:
-    """Label what is new in the pool, write what passes, and say what was made.
+    """Label new rows of the pool, write the rows that pass, and return the result.
 
-    ``recut`` makes the cut again over everything that is labelled. Where another driver works on the output, this one
-    is refused or, with ``wait``, begins when that one has ended.
+    ``recut`` makes the cut again over all labelled rows. If another driver works on the output, this one raises an
+    error or, with ``wait``, begins when the other has ended.
 
     Raises:
         UserError: package, pool, output and rule do not fit each other, or nothing passes.
@@ -64,7 +64,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
 
 
 def _warn_of_shift(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None:
-    """Tell of rounds that differ clearly from the package's rows; with ``on_shift: fail`` before they are written."""
+    """Warn of unwritten rounds that differ from the package's rows; raise on an alarm with ``on_shift: fail``."""
     manifest = opened.manifest
     for name, stages in opened.described.rounds.items():
         stage = getattr(stages, look)
@@ -86,10 +86,10 @@ def _warn_of_shift(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None
 
 
 def _release(opened: OpenedFilter) -> None:
-    """Remove rows and labels of old rounds by ``output.keep_rounds``; every stage is done, so nothing works on them.
+    """Remove rows and labels of old rounds by ``output.keep_rounds``; every stage is done, so none uses them.
 
-    What stays of a removed round: its record with counts, seconds, shift and cut, its files in ``data/``, and answers
-    that were paid for. A start goes on from that, and the shift test pools the newest rounds, whose tables stay.
+    A removed round keeps its record with counts, seconds, shift and cut, its files in ``data/``, and answers that were
+    paid for. Later starts need only these, since the shift test pools the newest rounds, whose tables stay.
     """
     if (number := opened.config.output.keep_rounds) is None:
         return
@@ -102,10 +102,10 @@ def _release(opened: OpenedFilter) -> None:
 
 
 def _require_unreleased(opened: OpenedFilter) -> None:
-    """Refuse work that would read rows or labels of a round that was removed.
+    """Refuse work that would read rows or labels of a removed round.
 
     Raises:
-        RunDirError: names the stage, why it would work, and the round's stage that it reads.
+        RunDirError: a stage would; the message names it, why it has to run, and what it reads.
     """
     records = opened.manifest.stages
     for status in opened.statuses:

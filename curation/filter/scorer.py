@@ -1,7 +1,7 @@
 """Labels and scores rows with a package's teacher and trust function, in this process.
 
-A row is either one of the user's files, which the domain reads, or an example of the domain's own columns. A row that
-cannot be read or labelled gets an error and no score. So do rows whose label cannot be read: trust never selects them.
+A row is either a row of the user's files, which the domain reads, or an example of the domain's own columns. A row that
+cannot be read or labelled gets an error and no score. A row whose label cannot be read gets no score, either.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ RESULT = pa.schema(
         pa.field("error", pa.string()),  # ``kind: detail``; null for a healthy row
     ]
 )
-"""Fields of a row's result."""
+"""Columns of a row's result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +57,13 @@ class Scorer:
 
     Args:
         package: a trust package.
-        model: its teacher, where it is on this machine; ``None`` for a backend without weights.
+        model: the package's teacher on this machine, or ``None`` for a backend without weights.
         runs: how the teacher runs.
-        id_column: a column of integers that are the rows' ids. Sampled answers follow from the id. Unset, the id is a
-            hash of the example, so that equal rows have equal answers wherever they stand.
+        id_column: a column of integers, the rows' ids, which seed sampled answers. If unset, ids are hashes of the
+            examples, so that equal rows have equal answers at any position.
 
     Raises:
-        ConfigError: money is limited, and no folder is named that keeps what was paid.
+        ConfigError: spending is limited, but no folder is configured that records it.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Scorer:
         self._id_column = id_column
 
     def scored(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
-        """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states, each row once."""
+        """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states by row id."""
         ids, examples = self._read_examples(rows)
         if not examples:
             return RESULT.empty_table(), pa.table({})
@@ -132,10 +132,10 @@ class Scorer:
 
 
 def read(domain: Domain, raw: Row) -> Json:
-    """Return the example of a row of a user's file, or of a row that is one already.
+    """Return the example of a row of a user's file, or the row itself if it is an example.
 
     Raises:
-        RowError: the domain cannot read it, ``missing_column``, or ``bad_value``.
+        RowError: the domain cannot read the row, ``missing_column``, or ``bad_value``.
     """
     if missing := find_missing_columns(domain, raw):
         raise RowError(f"missing_column: {', '.join(missing)}")
@@ -147,16 +147,16 @@ def read(domain: Domain, raw: Row) -> Json:
 
 
 def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
-    """Return the columns that rows lack to be read by a domain, in the form that lacks the fewest; none if they fit."""
+    """Return the columns that rows lack for a domain, in the form that lacks the fewest; empty if none is missing."""
     forms = [*domain.forms, tuple(domain.columns.names)]
     return min(([name for name in form if name not in columns] for form in forms), key=len)
 
 
 def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None:
-    """Refuse rows with these columns if they lack one that is read, or have one that is to be added.
+    """Refuse rows that lack a column that is read, or have one with the name of an added one.
 
     Raises:
-        SourceError: names the column.
+        SourceError: rows do; the message names the column.
     """
     if missing := find_missing_columns(domain, columns):
         forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
@@ -165,10 +165,10 @@ def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None
 
 
 def check_names(columns: Collection[str], prefix: str) -> None:
-    """Refuse rows that have a column of the name of one that is to be added.
+    """Refuse rows that have a column with the name of an added one.
 
     Raises:
-        SourceError: names the column.
+        SourceError: rows do; the message names the column.
     """
     if taken := [name for name in RESULT.names if f"{prefix}{name}" in columns]:
         raise SourceError(
@@ -177,7 +177,7 @@ def check_names(columns: Collection[str], prefix: str) -> None:
 
 
 def _hash(row: Row) -> int:
-    """Return a row's content as a number of 63 bits, for row ids."""
+    """Return a 63-bit hash of a row's content, as its row id."""
 
     def plain(value: object) -> Any:
         return value.tolist() if hasattr(value, "tolist") else str(value)  # numpy's own text leaves numbers out

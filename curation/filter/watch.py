@@ -1,9 +1,9 @@
-"""Watches a stream of rows for a shift: do the teacher's states still look like those that trust was fitted on?
+"""Watches a stream of rows for a shift of the teacher's states away from those that trust was fitted on.
 
 The newest rows of the stream are compared with the package's sample by the two-sample test of
-``curation.metrics.shift``. Tests are repeated for ever, so one p-value below 5 % means little here. An alarm should
-read the lower bounds: of the AUC's interval (above 0.6 a classifier clearly tells the two sets apart), and of the share
-of foreign rows. Then trust measured on labelled rows, and every certified cut, need not hold (docs/operations.md).
+``curation.metrics.shift``. Tests are repeated without end, so one p-value below 5 % means little. An alarm should use
+lower bounds: of the AUC's interval (above 0.6 a classifier clearly tells the two sets apart), and of the share of
+foreign rows. On an alarm, trust measured on labelled rows, and certified cuts, may not hold (docs/operations.md).
 """
 
 from collections import OrderedDict
@@ -22,14 +22,14 @@ Arrays = Mapping[str, Floats]
 
 
 class ShiftWatch:
-    """The newest rows of a stream, tested against a sample of labelled rows.
+    """A watch that tests the newest rows of a stream against a sample of labelled rows.
 
     Args:
         reference: the sample's states by name, [N, D] (``TrustPackage.reference``).
-        window: how many of the newest rows are compared. A row that comes again counts once: equal rows on both sides
-            of the test would look like a difference.
-        every: new rows between two tests.
-        seed: of the test's draws.
+        window: the number of newest rows to compare. A repeated row counts once: equal rows in both halves of the test
+            would look like a difference.
+        every: the number of new rows between two tests.
+        seed: the seed of the test's draws.
 
     Raises:
         ValueError: there are no states to compare, or the numbers are too small for a test.
@@ -46,10 +46,10 @@ class ShiftWatch:
         self._rows: OrderedDict[int, npt.NDArray[Any]] = OrderedDict()
         self._num_new = 0
         self.last: Shift | None = None
-        """The newest test; ``None`` before the first."""
+        """Latest test, or ``None`` before the first."""
 
     def add(self, answers: pa.Table) -> Shift | None:
-        """Take the teacher's answers to some rows, as a labels table; the test, if it was time for one."""
+        """Add the teacher's answers to some rows, a labels table, and return a test if one is due, or else ``None``."""
         healthy = answers.filter(answers["error"].is_null())
         states_ND = join_states(get_states(healthy, self._states), self._states)
         for row_id, state_D in zip(healthy["row_id"].to_pylist(), states_ND, strict=True):
@@ -68,5 +68,5 @@ class ShiftWatch:
 
     @property
     def alarm(self) -> str | None:
-        """The newest test's finding, if it is a clear difference; the rule of the documented alarm."""
+        """The latest test's warning, by the documented rule of an alarm, or None without an alarm."""
         return self.last.warning() if self.last is not None and self.last.alarm else None

@@ -1,8 +1,8 @@
-"""A bootstrap of cells: it resamples counts, not rows.
+"""A bootstrap that resamples the counts of cells instead of single rows.
 
 Rows of one class and (almost) one score share a cell, so a thousand resamples of a million rows cost hardly more than
-those of ten thousand. Resampling cannot show variation that the sample does not contain: the interval of a few rows, or
-of identical rows, is too narrow, and that of a single row is a point.
+those of ten thousand. Resampling cannot show variation that the sample lacks: the interval from a few rows, or from
+identical rows, is too narrow, and that from a single row is a point.
 """
 
 import threading
@@ -27,10 +27,10 @@ def resample(
     *,
     by_cluster: Any = None,
 ) -> Floats:
-    """Return the statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...].
+    """Return the statistic of ``resamples`` bootstrap draws, [R, ...]; each draw has as many rows as the sample.
 
-    ``by_cluster``: the counts of each cluster of rows, a sparse matrix [K, cells]; then clusters are drawn, as many as
-    there are.
+    If ``by_cluster`` has the counts of each cluster of rows, a sparse matrix [K, cells], each draw takes K clusters
+    instead.
     """
     if by_cluster is not None:
         num = by_cluster.shape[0]
@@ -48,7 +48,7 @@ def resample(
 
 
 class _Draws(threading.local):
-    """The last draws of a thread, in the smallest type that holds them, and what they were drawn from."""
+    """The last draws of a thread, in the smallest integer type that holds them, and the arguments of the draw."""
 
     source: tuple[bytes, int, int] | None = None
     drawn_RF: npt.NDArray[Any]
@@ -58,7 +58,7 @@ _last = _Draws()
 
 
 def _draw_counts(counts: bytes, seed: int, resamples: int) -> npt.NDArray[Any]:
-    """Draws from the F cells that have rows, [R, F]; kept for the next statistic, as drawing takes most of the time."""
+    """Draw counts of the F cells that have rows, [R, F]; cache them for the next statistic, since drawing is slow."""
     if _last.source != (counts, seed, resamples):
         counts_F = np.frombuffer(counts, dtype=np.int64)
         num_rows, rng = int(counts_F.sum()), np.random.default_rng(seed)
@@ -70,15 +70,15 @@ def _draw_counts(counts: bytes, seed: int, resamples: int) -> npt.NDArray[Any]:
 
 
 def compute_percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
-    """Return the value with quantiles of the resampled ones as bounds; skip draws in which it is undefined (NaN)."""
+    """Return the value with quantiles of its resampled values as bounds; ignore draws where it is undefined (NaN)."""
     low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
     return Estimate(value=value, low=float(low), high=float(high), n=n)
 
 
 def compute_reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
-    """Return the basic bootstrap: quantiles mirrored at the value, widened to contain it, within [``floor``, 1].
+    """Return the basic bootstrap interval: quantiles mirrored at the value, widened to contain it, in [``floor``, 1].
 
-    For statistics that resampling biases by as much again as sampling did.
+    It suits statistics that resampling biases by as much again as sampling did.
     """
     quantiles = compute_percentiles(value, resampled_R, n)
     low, high = 2 * value - quantiles.high, 2 * value - quantiles.low

@@ -1,7 +1,7 @@
-"""How far trust is from the share of right labels: ECE, Brier score and its parts, reliability diagram.
+"""Calibration of trust scores: ECE, Brier score and its parts, reliability diagram.
 
-Bins have equal width over [0, 1] or hold equally many rows (``equal="mass"``). Bins of equal mass follow from the given
-rows and stay fixed in a resample.
+Bins have equal width over [0, 1] or hold equally many rows (``equal="mass"``). Bins of equal mass are computed from the
+input rows and stay fixed in a resample.
 """
 
 import math
@@ -21,15 +21,15 @@ from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, compute_
 from curation.metrics.inputs import as_flags, as_trust, as_weights, check_same_length
 
 NUM_BINS = 15
-"""Bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
+"""Number of bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
 Binning = Literal["width", "mass"]
 _CELLS_PER_BIN, _CELLS_OF_MANY, _MANY_ROWS = 256, 32, 4096
-"""Cells of a bin, and of one where more rows share them: a thousand draws take their time by cell."""
+"""Number of cells per bin for up to ``_MANY_ROWS`` rows, and for more: resampling time grows with the cells."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBin:
-    """The rows whose trust lies in (low, high]; the first bin includes 0."""
+    """A bin of the rows whose trust lies in (low, high]; the first bin includes 0."""
 
     low: float
     high: float
@@ -47,7 +47,7 @@ class BrierParts:
     """The decomposition of the Brier score over bins: reliability - resolution + uncertainty + within_bins.
 
     ``reliability`` is the rows' mean squared distance between their bin's mean trust and its share of right labels (0
-    is best). ``resolution`` is that between the bin's share and the share of all rows (larger is better).
+    is best). ``resolution`` is the one between their bin's share and the share of all rows (larger is better).
     ``uncertainty`` is the variance of right and wrong, p (1 - p), which no score changes (Murphy 1973). ``within_bins``
     is the remainder: the variance of trust inside the bins, less twice its covariance with correctness (Stephenson,
     Coelho and Jolliffe 2008); it is below zero if trust separates rows of one bin. ``bins`` and ``equal`` define the
@@ -77,17 +77,17 @@ def ece(
     weights_N: npt.ArrayLike | None = None,
     cluster_N: Int64s | None = None,
 ) -> Estimate:
-    """Return the expected calibration error over bins, with an interval for the population's over the same bins.
+    """Return the expected calibration error over bins, with an interval for the population's error over the same bins.
 
     The estimate is biased upwards, because a bin's gap counts by its size even if it is noise. Both bounds follow from
     how a sum of absolute values varies. The lower bound uses signed noise for bins with a clear gap, and absolute noise
     for the others (the bootstrap of directionally differentiable functions, Fang and Santos 2019). The upper bound uses
     the signed noise of all bins, because the sum is convex. A gap is clear if it exceeds sqrt(log N) standard errors of
-    calibrated trust. For other gaps these standard errors also serve as the noise, because a few rows that all came out
-    right show none.
+    calibrated trust. For other gaps these standard errors also serve as the noise, because a bin of a few rows that are
+    all right has no observed noise.
 
-    An entry stands for as many rows as its weight says, here and in the other functions. With the clusters
-    ``cluster_N`` of rows, which then have no weights, clusters are resampled.
+    Here and in the other functions, the weight of an entry is the number of rows that it represents. If ``cluster_N``
+    has the clusters of the rows, which then have no weights, clusters are resampled.
     """
     trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
     n = int(weights.sum())
@@ -137,7 +137,7 @@ def compute_brier_parts(
     """Return the Brier score and its decomposition over bins; the parts add up to it exactly.
 
     The bins' noise biases reliability and resolution upwards, and resampling adds as much again; so their intervals
-    come from the basic bootstrap. The interval of the uncertainty follows from the exact one of the share of right
+    come from the basic bootstrap. The interval of the uncertainty follows from the exact interval of the share of right
     labels.
     """
     trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
@@ -191,14 +191,14 @@ def compute_reliability(
 def _check_inputs(
     trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, weights_N: npt.ArrayLike | None
 ) -> tuple[Floats, Bools, Int64s]:
-    """Return the given arrays in their types, each [N]; ``ValueError`` where a value or a length is refused."""
+    """Return trust, correctness and weights as arrays [N]; raise ``ValueError`` if a value or a length is invalid."""
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     check_same_length(trust, correct)
     return trust, correct, as_weights(weights_N, len(trust))
 
 
 def _compute_uncertainty(share: Estimate) -> Estimate:
-    """Return the variance p (1 - p) of right and wrong; it rises to 1/4 at p = 1/2 and falls beyond."""
+    """Return the variance p (1 - p) of correctness with its interval; it has its maximum, 1/4, at p = 1/2."""
     ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
     high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
     return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
@@ -228,9 +228,9 @@ def _find_bins(trust_N: Floats, inner_E: Floats) -> Int64s:
 class _Cells(NamedTuple):
     """Cells of one class and nearly equal trust, nested in the bins: rows, mean trust, class (0 or 1), each [C].
 
-    A cell spans 1/256 of a bin, 1/32 where rows are many, so that the differences between its rows add no visible
-    variance to a sum: within 1/32 of a bin of width 1/15 trust varies by .0006. Only cells and bins with rows are
-    stored; ``starts_B`` is the first cell of each bin.
+    A cell spans 1/256 of a bin, or 1/32 if there are many rows, so that the differences between its rows add no visible
+    variance to a sum: within 1/32 of a bin of width 1/15 trust has a standard deviation of .0006. Only cells and bins
+    with rows are stored; ``starts_B`` is the first cell of each bin.
     """
 
     counts_C: Int64s
@@ -238,10 +238,10 @@ class _Cells(NamedTuple):
     right_C: Floats
     starts_B: Int64s
     by_cluster: Any = None
-    """The counts of each cluster of rows, a sparse matrix [K, C]; None: rows are independent."""
+    """Counts of each cluster of rows, a sparse matrix [K, C], or None if rows are independent."""
 
     def resample(self, statistic: Callable[[Int64s], Floats], seed: int) -> Floats:
-        """Return the statistic of bootstrap draws of the rows or, where they have them, of their clusters."""
+        """Return the statistic of bootstrap draws of the clusters, or of the rows if they have no clusters."""
         return resample(self.counts_C, statistic, seed, by_cluster=self.by_cluster)
 
     def by_bin(self, values: npt.NDArray[Any]) -> Floats:
@@ -253,11 +253,11 @@ class _Cells(NamedTuple):
         return self.by_bin(counts * (self.right_C - self.mean_trust_C))
 
     def brier(self, counts: Int64s) -> Floats:
-        """Return the Brier score of the counts, [...]."""
+        """Return the Brier score of counts [..., C], [...]."""
         return np.asarray(counts @ (self.mean_trust_C - self.right_C) ** 2 / counts.sum(axis=-1))
 
     def parts(self, counts: Int64s) -> Floats:
-        """Return reliability, resolution and the remainder within bins, of the counts, [..., 3]."""
+        """Return reliability, resolution and the remainder within bins for counts [..., C], [..., 3]."""
         n = counts.sum(axis=-1)
         rows, right = self.by_bin(counts), self.by_bin(counts * self.right_C)
         share = right.sum(axis=-1) / n

@@ -1,4 +1,4 @@
-"""Intervals of rows that come in clusters (``splits.group``): how much less such rows tell than independent ones."""
+"""Confidence intervals for rows in clusters (``splits.group``), which carry less information than independent rows."""
 
 import math
 
@@ -9,21 +9,21 @@ from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.estimates import CONFIDENCE, Estimate, compute_proportion
 
 NO_ROWS = 1e-9
-"""The number of independent rows that rows of one cluster count as: an interval of them excludes nothing."""
+"""Minimum effective number of independent rows; rows of one cluster have it, so their interval excludes nothing."""
 
 
 def compute_inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: float = CONFIDENCE) -> float:
-    """Return by how much the variance of an estimate exceeds that of as many independent rows; at least 1.
+    """Return the ratio of an estimate's variance to its variance with as many independent rows; at least 1.
 
     Args:
-        influence_N: how each row moves the estimate, less its mean, in any unit; their sum varies as the estimate does.
-        cluster_N: the cluster of each row. None: rows are independent, which is 1.
-        confidence: of the interval.
+        influence_N: the influence of each row on the estimate, less its mean, in any unit.
+        cluster_N: the cluster of each row, or None if rows are independent, which gives 1.
+        confidence: the confidence of the interval that the ratio will widen.
 
-    Clusters are independent, so that the variance is that of their sums (the design effect, Kish 1965; of an AUC
-    Obuchowski 1997). G clusters know it with G - 1 degrees of freedom: it is multiplied by the squared ratio of the
-    quantiles of t and normal distribution, by which an interval then has its confidence (Korn and Graubard 1998).
-    Where no row moves the estimate, as if all are right, a cluster counts as one row. One cluster tells nothing: inf.
+    Clusters are independent, so the variance is that of their sums (the design effect, Kish 1965; for an AUC,
+    Obuchowski 1997). G clusters estimate it with G - 1 degrees of freedom, so it is multiplied by the squared ratio of
+    the quantiles of the t and the normal distribution, which gives the interval its confidence (Korn and Graubard
+    1998). If no row has influence, e.g. because all are right, a cluster counts as one row. One cluster gives inf.
     """
     if cluster_N is None or not len(cluster_N):
         return 1.0
@@ -46,7 +46,7 @@ def compute_inflation(influence_N: Floats, cluster_N: Int64s | None, *, confiden
 def compute_share_right(
     correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """Return the share of right rows with its exact interval, which counts clusters; NaN for no rows."""
+    """Return the share of right rows with its exact interval, widened for clusters; NaN for no rows."""
     right, n = int(correct_N.sum()), len(correct_N)
     times = compute_inflation(correct_N - right / max(n, 1), cluster_N, confidence=confidence)
     return compute_proportion(right, n, confidence=confidence, inflation=times)

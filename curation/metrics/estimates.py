@@ -1,4 +1,4 @@
-"""A number with its n and 95 % interval: shares (exact) and means over seeds (t)."""
+"""Estimates with their n and 95 % interval: shares (exact) and means over seeds (t)."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 NORMAL_QUANTILE = 1.959963984540054
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""A number that is ``null`` in JSON where it is NaN."""
+"""A number that reads ``null`` in JSON as NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value, the bounds of its 95 % interval and its number of rows; NaN if it is undefined."""
+    """A value, the bounds of its 95 % interval and its number of rows; value and bounds are NaN if undefined."""
 
     value: Number
     low: Number
@@ -43,7 +43,7 @@ class SeedEstimate(Estimate):
 def compute_proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflation: float = 1.0) -> Estimate:
     """Return a share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows.
 
-    With the ``inflation`` of rows in clusters (``curation.metrics.clusters``) it is that of ``n / inflation`` rows.
+    With the ``inflation`` of rows in clusters (``curation.metrics.clusters``) it is that of n / ``inflation`` rows.
     """
     if not 0 <= num_right <= n:
         raise ValueError(f"num_right {num_right} is not between 0 and n = {n}")
@@ -59,8 +59,8 @@ def compute_proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE
 def average_over_seeds(values: Sequence[float]) -> SeedEstimate:
     """Return the mean of a number over runs that differ only in their seed, with its t interval and standard deviation.
 
-    The interval covers other seeds on the same test rows. It does not cover other test rows; each run's own interval
-    does. One run has a mean and no spread (NaN); no runs have neither. The caller leaves out, and counts, runs in which
+    The interval covers other seeds on the same test rows, but not other test rows, which each run's own interval does.
+    One run has a mean and no spread (NaN). Without runs all are NaN. The caller leaves out, and counts, runs in which
     the number is undefined.
     """
     runs = np.asarray(values, dtype=np.float64)

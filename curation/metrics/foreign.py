@@ -1,15 +1,15 @@
 """The share of pool rows that are unlike the labelled rows, where a two-sample AUC sees too little of a minority.
 
-If a share s of the pool is foreign and the rest is drawn as the source was, a classifier's AUC is at most .5 + s / 2:
-10 % of foreign rows give .55 at best. But few source rows have the highest held-out scores, and most foreign ones have.
-So the rows beyond a high quantile of the source's are counted. The same is done with the distance to the 5th nearest
-of other source rows, in the whitened principal components of the states: it finds rows that are far from all, in
-whatever direction.
+If a share s of the pool is foreign and the rest has the distribution of the source, a classifier's AUC is at most
+.5 + s / 2: 10 % of foreign rows give .55 at best. But the highest held-out scores belong to few source rows and to most
+foreign rows. So pool rows with a score above a high quantile of the source's scores are counted. A second count uses
+the distance to the 5th nearest source row, in the whitened principal components of the states: it finds rows that are
+far from all source rows, in whatever direction.
 
-Neither the classifier nor the components have seen the source rows that serve as a yardstick. So their values and the
-pool's are exchangeable if nothing differs, and the number of pool rows beyond the yardstick's k-th largest value is
-beta-binomial, whatever the distribution. The estimate is a lower bound in nature: foreign rows that look like the
-source's are not counted (mixture proportions: Blanchard, Lee and Scott, JMLR 2010).
+The source rows that serve as a yardstick are used to fit neither the classifier nor the components. So their values and
+the pool's are exchangeable if nothing differs, and the number of pool rows beyond the yardstick's k-th largest value is
+beta-binomial, whatever the distribution. The estimate is by nature a lower bound: foreign rows that look like source
+rows are not counted (mixture proportions: Blanchard, Lee and Scott, JMLR 2010).
 """
 
 from dataclasses import dataclass, replace
@@ -24,39 +24,39 @@ from curation.json_types import Json
 from curation.metrics.estimates import Estimate, compute_proportion, make_undefined
 
 TAIL = 0.01
-"""The share of the source beyond the yardstick's quantile."""
+"""Share of the source rows beyond the yardstick's quantile."""
 SHOWN_P, ALARM_P = 0.01, 1e-3
-"""A report, which is made once, tells of foreign rows at a smaller p-value than the first. An alarm takes one smaller
-than the second, since each delivery is tested again."""
+"""Upper limits of the p-value for a report of foreign rows and for an alarm. The limit of an alarm is lower, since each
+delivery is tested again, while a report is made once."""
 SHOWN_SHARE, ALARM_SHARE = 0.01, 0.02
-"""The least share that is told of, and that is an alarm."""
+"""Minimum share of foreign rows for a report and for an alarm."""
 MIN_PASSING = 50
-"""The fewest labelled rows that serve as a yardstick; the cut is lowered on both sides until so many pass."""
+"""Minimum number of labelled rows in a yardstick; the cut is lowered on both sides until this many pass it."""
 NEIGHBOURS, COMPONENTS = 5, 16
 _CLIP = 10.0
 _FLAT = 0.01
-"""Directions with less than this share of the largest standard deviation are not stretched: that is rounding noise."""
+"""Components with less than this share of the largest standard deviation are rounding noise and not whitened."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """The share of pool rows beyond those that the source explains; its n is the number of pool rows counted."""
+    """A test for pool rows that are unlike the source's."""
 
     share: Estimate
-    """Conservative 95 % bounds: those of both shares beyond the quantile, each at 97.5 %."""
+    """Share of foreign rows among n pool rows; its conservative 95 % bounds combine two 97.5 % intervals."""
     p_value: float
-    """One-sided, exact if the rows are independent draws."""
+    """One-sided p-value, exact if the rows are independent draws."""
     by: str
-    """Measure of what lies beyond: ``distance`` to the source, or the ``classifier``'s score."""
+    """Measure of how unlike the source a row is: ``distance`` to the source, or the ``classifier``'s score."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether foreign rows are shown, for a report."""
+        """Whether the test shows foreign rows clearly enough for a report."""
         return self.p_value < SHOWN_P and self.share.value >= SHOWN_SHARE
 
     @property
     def alarm(self) -> bool:
-        """Whether foreign rows are shown, and enough of them to matter."""
+        """Whether the test shows foreign rows clearly enough for an alarm, and enough of them to matter."""
         return self.p_value < ALARM_P and self.share.value >= ALARM_SHARE
 
     def to_json(self) -> Json:
@@ -65,9 +65,9 @@ class Foreign:
 
 
 def count_beyond(source_K: npt.ArrayLike, pool_M: npt.ArrayLike, by: str) -> Foreign:
-    """Count the pool's values beyond a high quantile of the source's; the larger a value, the less like the source.
+    """Count the pool's values beyond a high quantile of the source's values; larger values are less like the source.
 
-    Without a value on one side the share is NaN and the p-value 1.
+    If either side has no values, the share is NaN and the p-value 1.
     """
     source, pool = np.sort(np.asarray(source_K)), np.asarray(pool_M)
     n, m = len(source), len(pool)
@@ -86,24 +86,24 @@ def count_beyond(source_K: npt.ArrayLike, pool_M: npt.ArrayLike, by: str) -> For
 
 
 def _compute_excess(beyond: float, usual: float) -> float:
-    """Return the share of a mixture that has so many rows beyond, of which the source alone has ``usual``."""
+    """Return the foreign share of a pool with a share ``beyond`` the quantile, if the source's share is ``usual``."""
     return max(0.0, (beyond - usual) / (1 - usual))
 
 
 class Distances(NamedTuple):
-    """How far rows are from the source's."""
+    """Distances of rows to the source rows."""
 
     held_N: Bools
-    """The source rows that serve as a yardstick."""
+    """Mask of the source rows that serve as a yardstick."""
     source_K: Float32s
-    """Their distances, ascending by place."""
+    """Distances of the yardstick's rows, in the order of the source rows."""
     pool_M: Float32s
 
 
 def compute_distances(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rng: np.random.Generator) -> Distances:
     """Return the distances of half of the source rows, and of all pool rows, to the other half of the source.
 
-    A source row that equals an earlier one is left out: a yardstick with copies would be too short. All must be finite.
+    Copies of a source row are left out: they would make the yardstick's distances too short. All rows must be finite.
     """
     from sklearn.decomposition import PCA  # slow to import
     from sklearn.neighbors import NearestNeighbors
@@ -136,15 +136,15 @@ def compute_distances(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rn
 
 
 def count_passing(found: Distances, score_N: Float32s, score_M: Float32s, least: np.float32) -> Foreign | None:
-    """Count the foreign rows among pool rows that pass a cut, by the labelled rows that pass it.
+    """Count the foreign rows among pool rows that pass a cut, compared with the labelled rows that pass it.
 
-    ``None`` where no pool row passes, or too few labelled rows of the yardstick have a score.
+    Return ``None`` if no pool row passes, or if too few labelled rows of the yardstick have a score.
 
     Args:
-        found: the distances of all these rows.
-        score_N: held-out scores of the labelled rows, NaN where there is none.
-        score_M: scores of the pool rows, NaN likewise.
-        least: the cut, a score that passes; lowered until ``MIN_PASSING`` rows of the yardstick pass.
+        found: the distances of the labelled and of the pool rows.
+        score_N: held-out scores of the labelled rows, NaN for rows without one.
+        score_M: scores of the pool rows, NaN for rows without one.
+        least: the lowest score that passes the cut; lowered until ``MIN_PASSING`` rows of the yardstick pass.
     """
     score_K = score_N[found.held_N]
     known = np.sort(score_K[~np.isnan(score_K)])
@@ -155,11 +155,11 @@ def count_passing(found: Distances, score_N: Float32s, score_M: Float32s, least:
 
 
 def find_clearest(found: list[Foreign]) -> Foreign:
-    """Return the test with the largest lower bound; its p-value is multiplied by their number (Bonferroni)."""
+    """Return the test with the largest lower bound, its p-value multiplied by the number of tests (Bonferroni)."""
     best = min(found, key=lambda test: (-test.share.low, test.p_value))
     return replace(best, p_value=min(1.0, len(found) * best.p_value))
 
 
 def compute_separable_share(auc: float) -> float:
-    """Return the share of foreign rows of this AUC, if a classifier tells all of them: 2 AUC - 1, at least 0."""
+    """Return the foreign share that gives this AUC if a classifier detects all foreign rows: 2 AUC - 1, at least 0."""
     return max(0.0, 2 * auc - 1)

@@ -19,7 +19,7 @@ def as_scores(values: npt.ArrayLike) -> Floats:
 
 
 def as_trust(values: npt.ArrayLike) -> Floats:
-    """Trust scores [N] as float64."""
+    """Return trust scores [N] as float64."""
     trust_N = as_scores(values)
     if len(trust_N) and not (trust_N.min() >= 0 and trust_N.max() <= 1):
         raise ValueError(f"trust scores range from {trust_N.min()} to {trust_N.max()}, not within [0, 1]")
@@ -36,7 +36,7 @@ def as_flags(values: npt.ArrayLike) -> Bools:
 
 
 def as_weights(values: npt.ArrayLike | None, length: int) -> Int64s:
-    """Return how many rows each entry stands for, int64 [N], at least 1; one row each if nothing is given."""
+    """Return the number of rows that each entry represents, int64 [N], at least 1; all 1 if ``values`` is None."""
     if values is None:
         return np.ones(length, dtype=np.int64)
     weights_N = np.asarray(values)

@@ -3,10 +3,10 @@
 The paper's verdict (App. "Statistical Significance Tests") calls an arm near-lossless whenever the paired test shows no
 difference. So the smaller the test set, the easier the verdict. And because the test picks the better model first, its
 one-sided 5 % is a two-sided 10 %. We give this verdict unchanged, and next to it our own, which requires evidence. An
-arm is near-lossless if it loses less than a stated margin with 97.5 % confidence (a non-inferiority test). A difference
-is one that the exact test shows at 2.5 % on its side. Anything else is inconclusive.
+arm is near-lossless if it loses less than a stated margin with 97.5 % confidence (a non-inferiority test). It is better
+or worse if the exact one-sided test shows that at 2.5 %. Anything else is inconclusive.
 
-Here every model answers a row once; ``curation.metrics.paired_runs`` handles models that answer it in several runs.
+Here every model answers a row once; ``curation.metrics.paired_runs`` handles models that answer rows in several runs.
 """
 
 import math
@@ -30,10 +30,10 @@ _BISECTIONS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two models on the same rows.
+    """A paired comparison of two models on the same rows.
 
-    ``p_value`` is one-sided, for the alternative that the numerically ``better`` one is better; ``difference`` is the
-    accuracy of the first minus that of the second.
+    ``p_value`` is one-sided, for the alternative that the model with the higher accuracy (``better``) is truly better;
+    ``difference`` is the accuracy of the first minus that of the second.
     """
 
     p_value: float
@@ -47,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest(Comparison):
-    """The exact paired test of two models that answered each row once; it counts rows that only one has right."""
+    """An exact paired test of two models that answered each row once, with the numbers of rows only one has right."""
 
     num_first_only: int
     num_second_only: int
@@ -55,9 +55,9 @@ class PairedTest(Comparison):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """An arm (first) against ground truth (second) on the same test rows.
+    """The verdict on an arm (first) against ground truth (second) on the same test rows.
 
-    ``paper`` is the paper's verdict, ``verdict`` our own. ``margin`` is the loss that near-lossless allows here.
+    ``paper`` is the paper's verdict, ``verdict`` our own. ``margin`` is the loss that a near-lossless arm may have.
     ``detectable`` is the smallest true difference that the exact test would have shown (two-sided, ``ALPHA``) with a
     probability of 80 % on as many rows; NaN if it would not have shown even the largest one.
     """
@@ -75,7 +75,7 @@ class Verdict:
 
 
 def compute_recovery(arm: float, base: float, ground_truth: float) -> float | None:
-    """Return (arm - base) / (ground truth - base) of accuracies (paper, eq. "Recovery"); None if those two are equal.
+    """Return (arm - base) / (ground truth - base) of accuracies (paper, eq. "Recovery"); None if the divisor is 0.
 
     1 is full recovery. If ground truth is below base, the ratio is returned unchanged and means little.
     """
@@ -84,7 +84,7 @@ def compute_recovery(arm: float, base: float, ground_truth: float) -> float | No
 
 
 def compute_recovery_interval(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Estimate:
-    """Return a recovery with quantiles of resampled ones: the arm's gains over the base, divided by ground truth's."""
+    """Return a recovery with quantiles of its resampled values, the arm's gains over the base by ground truth's."""
     ratio_R = gain_R / np.where(gap_R > 0, gap_R, 1)
     low_R, high_R = np.where(gap_R > 0, ratio_R, -np.inf), np.where(gap_R > 0, ratio_R, np.inf)
     # A quantile between two resamples could lie between a number and infinity.
@@ -95,9 +95,9 @@ def compute_recovery_interval(value: float, gain_R: Floats, gap_R: Floats, n: in
 def compute_paired_test(num_first: int, num_second: int, n: int) -> PairedTest:
     """Return the exact one-sided paired test on per-row correctness (paper, App. "Statistical Significance Tests").
 
-    Of ``n`` rows ``num_first`` are those that only the first has right. p = P(Bin(num_first + num_second, 1/2) >= the
-    larger of the two); 1 without discordant rows. The interval of the difference is the score interval (Tango,
-    Statistics in Medicine 17, 1998): unlike Wald's it keeps its coverage if few rows are discordant, or none.
+    Only the first model is right on ``num_first`` of the ``n`` rows, only the second on ``num_second``. p =
+    P(Bin(num_first + num_second, 1/2) >= the larger one), 1 without discordant rows. The interval is Tango's score
+    interval (Statistics in Medicine 17, 1998): unlike Wald's it keeps its coverage if few rows are discordant, or none.
     """
     most, num_discordant = max(num_first, num_second), num_first + num_second
     p_value = float(scipy.special.betainc(most, num_discordant - most + 1, 0.5)) if most > 0 else 1.0
@@ -111,7 +111,7 @@ def compute_paired_test(num_first: int, num_second: int, n: int) -> PairedTest:
 
 
 def compute_verdict(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
-    """Return the verdict on an arm tested against ground truth, which gains ``gain`` over the base (in chess: 0).
+    """Return the verdict on an arm tested against ground truth, whose accuracy exceeds the base's by ``gain``.
 
     - super-recovery: the arm is better, by the exact test at ``ALPHA`` / 2;
     - near-lossless: the lower bound of the paired difference lies above -``margin``. The margin is at most half of
@@ -138,8 +138,8 @@ def find_detectable_difference(n: float, discordant: float, *, size: float = 1.0
     The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at
     least the difference itself). With z and w the normal quantiles of the test and of the power, and s the discordant
     share, n d = z sqrt(n s) + w sqrt(n (s - d^2)) is solved by d = k sqrt(s) (normal approximation: Connor, Biometrics
-    43, 1987); half a row is added for the steps of the exact test. If rows differ by less than one, as over several
-    runs, ``discordant`` is the mean square of their differences and ``size`` the difference of a discordant row.
+    43, 1987); half a row is added for the steps of the exact test. If a row's difference can be below 1, as over
+    several runs, ``discordant`` is the mean square of the differences and ``size`` that of a discordant row.
     """
     test, power = NORMAL_QUANTILE**2, _POWER_QUANTILE**2
     if n + power < test:  # even with all rows discordant in one direction, the test would show nothing
@@ -165,7 +165,7 @@ def _find_earned(
 
 
 def score_interval(num_first: float, num_second: float, n: float, *, num_rows: int) -> Estimate:
-    """Return a paired difference with Tango's interval; counts are of ``n`` rows, the estimate is for ``num_rows``."""
+    """Return a paired difference with Tango's interval for counts out of ``n`` rows; its own n is ``num_rows``."""
     if num_rows == 0:
         return make_undefined(0)
     low, high = _score_bound(num_first, num_second, n), -_score_bound(num_second, num_first, n)

@@ -1,4 +1,4 @@
-"""Two rankings of the same rows compared: the differences of their AUC and of their purity, with paired intervals."""
+"""Comparison of two rankings of the same rows: differences in AUC and in purity, with paired intervals."""
 
 import math
 from statistics import NormalDist
@@ -21,11 +21,11 @@ def compute_auc_difference(
     confidence: float = CONFIDENCE,
     cluster_N: Int64s | None = None,
 ) -> Estimate:
-    """Return the AUC of the first score minus that of the second on the same rows; NaN when one class is missing.
+    """Return the AUC of the first score minus that of the second; NaN if a class has fewer than two rows.
 
     The interval is the normal one of DeLong, DeLong and Clarke-Pearson (Biometrics 44, 1988), in O(N log N) by midranks
-    (Sun and Xu, IEEE Signal Processing Letters 21, 2014); rows of the clusters ``cluster_N`` vary more by their
-    inflation (``curation.metrics.clusters``).
+    (Sun and Xu, IEEE Signal Processing Letters 21, 2014). For rows in clusters ``cluster_N`` the variance is multiplied
+    by their inflation (``curation.metrics.clusters``).
     """
     correct = as_flags(correct_N)
     placed = []
@@ -57,14 +57,14 @@ def compute_purity_difference(
     """Return the share of right rows among those that the first ranking selects minus that among the second's.
 
     Args:
-        first_M: the places of M selected rows.
-        second_M: those of the other ranking, as many.
-        correct_N: whether each of all rows is right.
-        confidence: of the interval.
-        cluster_N: the cluster of each of all rows. None: they are independent.
+        first_M: positions of the M rows that the first ranking selects.
+        second_M: positions of the M rows that the second ranking selects.
+        correct_N: whether each of the N ranked rows is right.
+        confidence: the confidence of the interval.
+        cluster_N: the cluster of each of the N rows, or None if rows are independent.
 
-    The interval holds for the two selections as they are. Rows that both select do not count; the exact intervals of
-    the others' shares are combined (MOVER: Zou and Donner, Statistics in Medicine 27, 2008).
+    The interval holds for the two selections as they are. Rows that both select add nothing to it; the exact intervals
+    for the other rows' shares are combined (MOVER: Zou and Donner, Statistics in Medicine 27, 2008).
     """
     correct = as_flags(correct_N)
     first, second = np.unique(np.asarray(first_M)), np.unique(np.asarray(second_M))

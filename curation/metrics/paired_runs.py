@@ -1,14 +1,14 @@
 """Paired comparison of models that answer the same test rows in several runs each.
 
-The paper averages five runs and does not say how it pairs them; this method is ours. A row's difference is that of its
-two means over the runs. Each run draws every row's answer with a separate seed, so rows are independent of each other,
-and the variation of the row means over the rows includes both the sampling of rows and that of the draws.
+The paper averages five runs and does not say how it pairs them; this method is ours. A row's difference is the first
+model's mean over its runs minus the second's. Each run draws every row's answer with a separate seed, so rows are
+independent, and the variation of the row means includes both the sampling of rows and that of the answers.
 
 - **Test**: the sign-flip test. Under the hypothesis of no difference a row's difference is as likely to be d as -d. All
-  flips are counted by convolution, or 100,000 of them are drawn if counting would take long. With one run each it is
-  the exact binomial test of the discordant rows.
+  flips are counted by convolution, or 99,999 of them are drawn if counting would take long. With one run per model it
+  is the exact binomial test of the discordant rows.
 - **Interval of the difference**: Tango's, for the number of single-run rows that would vary as much. A bootstrap of the
-  rows would be a point if all rows agree, and would call any few rows "near-lossless".
+  rows would be a point if the models agree on all rows, and so call them near-lossless on however few rows.
 - **Recovery**: a bootstrap of the rows, each with all of its runs.
 - **Shifts of whole runs** are not expected. If the means of a model's runs still vary by more than their rows explain,
   the excess widens both intervals: it is added to the variance, and resampled run by run. Resampling whole runs without
@@ -45,15 +45,15 @@ from curation.metrics.paired import (
 from curation.metrics.strata import compute_weights
 
 DRAWS = 99_999
-"""The number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
+"""Number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
 COUNTED = 1_000_000_000
 SAME = 1e-12
-"""Averaged accuracies that differ by less are equal."""
+"""Minimum gain of ground truth over the base in averaged accuracy; a smaller one is a rounding error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowDifferences:
-    """The difference of two models on each row: the first's mean over its runs minus the second's over its own.
+    """The difference of two models on each row: the first's mean over its runs minus the second's mean over its runs.
 
     Differences are whole numbers of steps of 1 / ``per_unit``, so that equal differences compare equal.
     """
@@ -61,16 +61,16 @@ class RowDifferences:
     steps_N: Int64s
     per_unit: int
     shift_variance: float
-    """The variance of the mean difference from shifts of whole runs, beyond what their rows explain."""
+    """Variance of the mean difference from shifts of whole runs, beyond what their rows explain."""
     cluster_N: Int64s | None = None
-    """The cluster of each row; None: rows are independent."""
+    """Cluster of each row, or None if rows are independent."""
 
     def __len__(self) -> int:
         return len(self.steps_N)
 
     @property
     def inflation(self) -> float:
-        """The variance of the mean difference over that of as many independent rows."""
+        """Ratio of the mean difference's variance to that with as many independent rows."""
         return compute_inflation(self.steps_N - self.steps_N.sum() / max(len(self), 1), self.cluster_N)
 
 
@@ -88,9 +88,9 @@ def compute_row_differences(
 
 
 def pool_strata(strata: Sequence[RowDifferences]) -> RowDifferences:
-    """Return the rows of several strata as one table. Every row has the same weight; the test flips signs within rows.
+    """Return the rows of several strata as one table, in which every row has the same weight.
 
-    Clusters are those of all strata, so that one that stands in several is one; rows have them where all strata do.
+    A cluster that occurs in several strata is one cluster. The table has clusters only if all strata do.
     """
     per_unit, n = math.lcm(*(rows.per_unit for rows in strata)), sum(map(len, strata))
     clusters = [rows.cluster_N for rows in strata if rows.cluster_N is not None]
@@ -103,7 +103,7 @@ def pool_strata(strata: Sequence[RowDifferences]) -> RowDifferences:
 
 
 def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
-    """Return the paired test of the first against the second; exact if rows are independent and have one run."""
+    """Return the paired test of the first model against the second; exact if rows are independent and have one run."""
     if rows.per_unit == 1 and rows.cluster_N is None:
         return compute_paired_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
     total, steps_C = int(rows.steps_N.sum()), rows.steps_N
@@ -117,11 +117,10 @@ def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
 
 
 def compute_rows_verdict(rows: RowDifferences, *, gain: float, margin: float = MARGIN, seed: int = 0) -> Verdict:
-    """Return the verdict on an arm (first) against ground truth (second), which gains ``gain`` over the base.
+    """Return the verdict on an arm (first) against ground truth (second), which exceeds the base by ``gain``.
 
-    The rules are those of ``curation.metrics.paired.compute_verdict``, the detectable difference that of the sign-flip
-    test (its variance is the mean square of the rows' differences, where the exact test has the share of discordant
-    rows).
+    The rules are those of ``curation.metrics.paired.compute_verdict``. The detectable difference is that of the
+    sign-flip test, whose variance is the mean square of the rows' differences instead of the share of discordant rows.
     """
     n, size_N = len(rows), np.abs(rows.steps_N) / rows.per_unit
     square = float(np.square(size_N).sum())
@@ -140,9 +139,9 @@ def compute_runs_recovery(
 ) -> Estimate | None:
     """Return recovery of the three means over rows and runs; ``None`` if ground truth does not beat the base.
 
-    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. A resample without a
-    gain of ground truth counts on the worse side of each bound, so the bounds are infinite if it beats the base in
-    fewer than 97.5 % of the resamples.
+    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. Resamples in which
+    ground truth does not beat the base count on the worse side of each bound, so the bounds are infinite if there are
+    more than 2.5 % of them.
     """
     models = [_as_runs(runs) for runs in (arm_correct_NJ, base_correct_NJ, truth_correct_NJ)]
     check_same_length(*models)
@@ -164,18 +163,18 @@ def compute_averaged_recovery(
 ) -> Estimate | None:
     """Return the recovery of averaged accuracies (paper, eq. "Recovery", in its averaged tables).
 
-    An accuracy is averaged over strata (benchmarks), and within a stratum over its runs, before the ratio is taken. A
+    Accuracies are averaged over the runs of a stratum (benchmark), and then over strata, before the ratio is taken. A
     mean of the runs' own recoveries is another quantity: a run in which ground truth gains little would dominate it.
 
     Args:
-        runs: of each run, the correctness [N, J] of arm, base and ground truth on the same N test rows.
+        runs: for each run, the correctness [N, J] of arm, base and ground truth on the same N test rows.
         strata: the stratum of each run.
-        clusters: the clusters of each run's rows. None: they are independent.
-        seed: of the bootstrap.
+        clusters: the clusters of each run's rows, or None if rows are independent.
+        seed: the seed of the bootstrap.
 
     Returns:
-        ``None`` if ground truth does not beat the base on average. The interval is a bootstrap of the test rows within
-        each run, as in :func:`compute_runs_recovery`; it treats the rows of different runs as independent.
+        The recovery, or ``None`` if ground truth does not beat the base on average. Its interval is a bootstrap of the
+        test rows within each run, as in :func:`compute_runs_recovery`; rows of different runs count as independent.
     """
     models = [[_as_runs(model) for model in run] for run in runs]
     for run in models:
@@ -211,9 +210,9 @@ def _resample_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.r
 
 
 def run_shifts(correct_NJ: Bools) -> Floats:
-    """Return the difference of each run to the mean of all J, reduced to the part that its rows do not explain; [J].
+    """Return how far each of J runs is from their mean, reduced to the part that its rows do not explain, [J].
 
-    The variance of whole runs is that of two-way analysis of variance without replication, never below zero.
+    The variance of whole runs is estimated by two-way analysis of variance without replication, and is at least 0.
     """
     n, runs = correct_NJ.shape
     if n < 2 or runs < 2:
@@ -231,9 +230,10 @@ def run_shifts(correct_NJ: Bools) -> Floats:
 
 
 def compute_sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
-    """Return the probability that random signs make the sum of [N] whole numbers at least its observed absolute value.
+    """Return the probability that the sum of [N] integers with random signs reaches its observed absolute value.
 
-    One-sided. Exact up to ``COUNTED`` steps of the convolution; else (1 + hits) / (1 + ``DRAWS``) from drawn signs.
+    The test is one-sided. It is exact up to ``COUNTED`` steps of the convolution; beyond, signs are drawn, and it is
+    (1 + hits) / (1 + ``DRAWS``).
     """
     sizes, counts = np.unique(np.abs(steps_N[steps_N != 0]), return_counts=True)
     if not len(sizes):
@@ -292,7 +292,7 @@ def _resample_shifts(shift_J: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _as_runs(values: npt.ArrayLike) -> Bools:
-    """Return correctness [N, J] as booleans, at least one run."""
+    """Return correctness [N, J] as booleans; J is at least 1."""
     given_NJ = np.asarray(values)
     flags_NJ = given_NJ.astype(np.bool_)
     if given_NJ.ndim != 2 or not given_NJ.shape[1] or not np.array_equal(flags_NJ, given_NJ):

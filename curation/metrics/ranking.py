@@ -1,4 +1,4 @@
-"""How well a score ranks right labels first: AUC, purity of the first n."""
+"""Measures of how well a score ranks right labels first: AUC, purity of the first n rows."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from curation.metrics.inputs import as_flags, as_scores, as_weights, check_same_
 
 COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _PRIOR_ROWS = 2.5
-"""Chosen by simulation: ``benchmarks.verdict_intervals`` finds that .94 to .96 of the intervals hold the truth."""
+"""Number of prior rows, from a simulation: in ``benchmarks.verdict_intervals`` .94 to .96 of intervals are correct."""
 
 
 def compute_auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
@@ -33,13 +33,13 @@ def auc(
 ) -> Estimate:
     """Return the area under the ROC curve with its 95 % interval; NaN when one class is missing. Exact, O(N log N).
 
-    An entry stands for as many rows as its weight says. The interval is that of a share (Clopper and Pearson 1934) of
-    as many rows as would vary as much. The variance is that of DeLong et al. 1988, which a few rows of a class
-    underestimate if nearly all pairs are in order; so it is drawn to that of Hanley and McNeil 1982 as by
-    ``_PRIOR_ROWS`` further rows of the rarer class. If the classes are separated perfectly, the m rows of the rarer
-    class and m others form m pairs without a common row, and all are in order with probability AUC^m.
+    The weight of an entry is the number of rows that it represents. The interval is that of a share (Clopper and
+    Pearson 1934) over the number of rows that would vary as much. The variance is that of DeLong et al. 1988, which is
+    too small if a class has few rows and nearly all pairs are in order; so it is shrunk towards that of Hanley and
+    McNeil 1982 as by ``_PRIOR_ROWS`` further rows of the rarer class. If the classes are separated perfectly, the m
+    rows of the rarer class and m others form m disjoint pairs, all of which are in order with probability AUC^m.
 
-    Rows of the clusters ``cluster_N`` (without weights) vary more by their inflation (``curation.metrics.clusters``).
+    For rows in clusters ``cluster_N`` (without weights) the variance is multiplied by their inflation.
     """
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     check_same_length(scores, correct)
@@ -58,14 +58,14 @@ def auc(
 
 
 def compute_auc_influence(scores_N: Floats, correct_N: Bools) -> Floats:
-    """Return how each row moves the AUC, float64 [N], which sum up to 0; both classes have rows."""
+    """Return the influence of each row on the AUC, float64 [N], with a sum of 0; both classes must have rows."""
     return compute_influence(*compute_placements(scores_N, correct_N), correct_N)
 
 
 def compute_influence(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Floats:
-    """Return how each row moves the mean of placements, or of the differences of two scores' placements, float64 [N].
+    """Return each row's influence on the mean of placements, or of differences of two scores' placements, float64 [N].
 
-    A right row's is its placement less the mean, by the number of right rows; a wrong row's likewise.
+    The influence is the row's placement minus the mean of its class, divided by the number of rows of its class.
     """
     influence_N = np.empty(len(correct_N))
     influence_N[correct_N] = (below_P - below_P.mean()) / len(below_P)
@@ -76,7 +76,7 @@ def compute_influence(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Flo
 def compute_placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floats]:
     """Return the share of wrong rows below each right row, and of right rows above each wrong row.
 
-    Ties count half. The mean of either is the AUC.
+    Ties count half. The mean of either array is the AUC.
     """
     right_P, wrong_Q = scores_N[correct_N], scores_N[~correct_N]
     rank_N = scipy.stats.rankdata(np.concatenate([right_P, wrong_Q]))
@@ -95,9 +95,9 @@ def compute_cell_purity(
 ) -> list[Estimate]:
     """Return the share of right labels among the first n rows, for each n of ``points``.
 
-    Wrong and right rows are counted in cells, int64 [2, G], the best cell first. Within a cell right rows are taken to
-    be spread evenly, so a count of right rows is off by at most a cell's. ``cluster_G``: the cluster of each cell,
-    where each is a row.
+    ``counts_2G`` has the numbers of wrong and right rows of each cell, int64 [2, G], the best cell first. Right rows
+    are assumed to be spread evenly within a cell, so the error is at most a cell's right rows. ``cluster_G`` is the
+    cluster of each cell, if each cell is one row.
     """
     rows_G, right_G = (np.append(0, np.cumsum(counts)) for counts in (counts_2G.sum(axis=0), counts_2G[1]))
     for n in points:
@@ -113,12 +113,12 @@ def compute_cell_purity(
 
 
 def list_coverage_points(num_rows: int, coverages: Sequence[float] = COVERAGES) -> list[int]:
-    """Numbers of rows that make up these shares, ascending, each once; at least one row, rounded to whole ones."""
+    """Return the numbers of rows that make up the shares, rounded, at least 1, distinct and ascending."""
     return sorted({max(1, round(coverage * num_rows)) for coverage in coverages}) if num_rows else []
 
 
 def _count_by_score(scores_N: Floats, correct_N: Bools, weights_N: Int64s | None = None) -> Int64s:
-    """Wrong and right rows at each distinct score, in ascending order of the score, int64 [2, G]."""
+    """Return the numbers of wrong and right rows at each distinct score, ascending by score, int64 [2, G]."""
     distinct_G, group_N = np.unique(scores_N, return_inverse=True)
     num_groups = len(distinct_G)
     counts = np.bincount(group_N + num_groups * correct_N, weights_N, minlength=2 * num_groups)
@@ -126,7 +126,7 @@ def _count_by_score(scores_N: Floats, correct_N: Bools, weights_N: Int64s | None
 
 
 def _compute_auc_variance(counts_2G: Int64s, value: float) -> float:
-    """Compute the variance of the AUC ``value`` in (0, 1): DeLong's, drawn to that of Hanley and McNeil."""
+    """Compute the variance of the AUC ``value`` in (0, 1): DeLong's, shrunk towards that of Hanley and McNeil."""
     wrong_G, right_G = counts_2G
     num_wrong, num_right = float(wrong_G.sum()), float(right_G.sum())
     below_G = (np.cumsum(wrong_G) - wrong_G + wrong_G / 2) / num_wrong  # the share of wrong rows below a score
@@ -143,7 +143,7 @@ def _compute_auc_variance(counts_2G: Int64s, value: float) -> float:
 
 
 def _compute_auc(counts_2G: Int64s) -> Floats:
-    """Return AUC of each set of counts [..., 2, G]; NaN if a class is missing, [...]."""
+    """Return the AUC of each set of counts [..., 2, G], NaN if a class is missing, [...]."""
     wrong, right = counts_2G[..., 0, :], counts_2G[..., 1, :]
     below = np.cumsum(wrong, axis=-1) - wrong
     pairs = 2.0 * wrong.sum(axis=-1) * right.sum(axis=-1)

@@ -1,4 +1,4 @@
-"""Shares of a finite population, estimated from a simple random sample of it without replacement."""
+"""Shares in a finite population, estimated from a simple random sample of it without replacement."""
 
 import bisect
 
@@ -8,12 +8,12 @@ from curation.metrics.estimates import CONFIDENCE, Estimate, make_undefined
 
 
 def compute_finite_share(num_right: int, n: int, size: int, *, confidence: float = CONFIDENCE) -> Estimate:
-    """Return the share of right rows among ``size``, with ``n`` of them drawn, and its exact interval; NaN for no rows.
+    """Return the share of right rows among ``size`` rows, ``n`` of them drawn, with its exact interval; NaN if n is 0.
 
     The interval holds the shares that neither one-sided hypergeometric test rejects at half the level (Konijn,
     "Statistical Theory of Sample Survey Design and Analysis", 1973; Buonaccorsi, The American Statistician 41, 1987).
-    Its coverage is at least ``confidence`` for every number of right rows. Of a large population it is the interval of
-    Clopper and Pearson (:func:`curation.metrics.compute_proportion`); of rows that were all drawn it is a point.
+    Its coverage is at least ``confidence`` for every number of right rows. For a large population it approaches that of
+    Clopper and Pearson (:func:`curation.metrics.compute_proportion`); if all rows are drawn it is a point.
     """
     if not 0 <= num_right <= n <= size:
         raise ValueError(f"num_right {num_right}, n {n} and size {size} do not ascend from 0")

@@ -7,11 +7,11 @@ scores are exchangeable, whatever was fitted. So the rank test (Mann-Whitney, on
 dimension and number of rows. Its statistic, the AUC, measures how far apart the two sets are. Ranks are more
 informative than the accuracy of the original test, which ignores how sure the classifier is.
 
-The classifier is ridge regression on standardised states. Its penalty grows with their length, so that many dimensions
-and few rows do no harm. A part of the fitted half decides whether the squared states are features too, for a shift of
-spread. The test detects shifts of mean and of spread, but not of correlations alone.
+The classifier is ridge regression on standardised states. Its penalty grows with the number of dimensions, so that many
+dimensions and few rows do no harm. A part of the fitted half decides whether squared states are features too, for a
+shift in spread. The test detects shifts of mean and of spread, but not of correlations alone.
 
-An AUC sees little of a minority of foreign rows, so these are counted too (:mod:`curation.metrics.foreign`).
+A minority of foreign rows hardly moves the AUC, so such rows are counted too (:mod:`curation.metrics.foreign`).
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _CONVERGED = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """How well a classifier tells pool from source, on held-out rows.
+    """The result of a test of how well a classifier distinguishes pool rows from source rows, on held-out rows.
 
     ``auc`` is 0.5 if it cannot tell and 1 if it always can; its n is the number of held-out rows. ``p_value`` is
     one-sided, for an AUC above 0.5. ``num_source`` and ``num_pool`` count all rows used, held-out and fitted ones.
@@ -52,34 +52,34 @@ class Shift:
     num_source: int
     num_pool: int
     inputs: str = "hidden states"
-    """The values that were compared, in words."""
+    """Name of the values that were compared, in words."""
     foreign: Foreign | None = None
-    """The pool's rows that are unlike the source's; None if untested."""
+    """Test for pool rows that are unlike the source's, or None if untested."""
 
     @property
     def has_minority(self) -> bool:
-        """Whether foreign rows are shown."""
+        """Whether the test shows a minority of foreign rows."""
         return self.foreign is not None and self.foreign.is_shown
 
     @property
     def differs(self) -> bool:
-        """Whether the test shows a difference, at 5 %, or foreign rows."""
+        """Whether the test shows a difference at the 5 % level, or foreign rows."""
         return self.p_value < ALPHA or self.has_minority
 
     @property
     def alarm(self) -> bool:
         """Whether the pool differs clearly: the AUC's whole interval is above 0.6, or foreign rows are an alarm.
 
-        Tests that are repeated for each delivery of rows would otherwise raise one alarm in twenty by chance.
+        A test at the 5 % level, repeated for each delivery of rows, would raise an alarm in one of twenty by chance.
         """
         by_auc = self.p_value < ALPHA and self.auc.low > CLEAR_AUC
         return by_auc or (self.foreign is not None and self.foreign.alarm)
 
     @property
     def strength(self) -> Strength:
-        """The difference in a word; if the test shows one, by AUC: below 0.6, below 0.8, or above.
+        """The strength of a difference; if one is shown, ``slight`` (AUC below .6), ``clear`` (below .8), ``severe``.
 
-        ``minority``: an AUC below 0.6, and foreign rows are shown.
+        ``minority`` is an AUC below .6 with foreign rows.
         """
         if min(self.num_source, self.num_pool) < MIN_ROWS:
             return "untested"
@@ -91,7 +91,7 @@ class Shift:
 
     @property
     def separable(self) -> Estimate:
-        """The share of foreign rows that gives this AUC, if the classifier tells all of them."""
+        """The share of foreign rows that gives this AUC if the classifier detects all of them."""
         low, value, high = map(compute_separable_share, (self.auc.low, self.auc.value, self.auc.high))
         return Estimate(value=value, low=low, high=high, n=self.auc.n)
 
@@ -141,9 +141,9 @@ class Shift:
 
 
 def mark_sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
-    """Return the rows of a split to compare, bool [N]: about ``MAX_ROWS`` of its ``num_rows``, by a hash of the row id.
+    """Return a mask [N] of the rows to compare: about ``MAX_ROWS`` of a split's ``num_rows``, by a hash of the row id.
 
-    The choice depends on each row alone, so that the labelling actor knows which rows' states to keep.
+    The choice depends on each row alone, so that a labelling actor knows which rows' states to keep.
     """
     marked_N: Bools = hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS
     return marked_N
@@ -152,7 +152,7 @@ def mark_sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
 def compare_samples(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
     """Compare the hidden states of source and pool rows; at most ``max_rows`` of each, drawn by ``seed``.
 
-    Rows with a NaN or an infinity are skipped. With fewer than 20 rows left on a side there is no test (AUC NaN, p 1).
+    Rows with a NaN or an infinity are skipped. If fewer than 20 rows remain on a side there is no test (AUC NaN, p 1).
     The rows of each side must be independent draws: repeated rows in both halves look like a difference.
     """
     rng = np.random.default_rng(seed)
@@ -187,7 +187,7 @@ def format_share_interval(share: Estimate) -> str:
 
 
 def describe_passing(foreign: Foreign) -> str:
-    """Return the share of foreign rows among those that pass a cut, in words."""
+    """Return the share of foreign rows among the rows that pass a cut, in words."""
     share = foreign.share
     return (
         f"{format_share_interval(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows "
@@ -202,7 +202,7 @@ def _draw_finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random
 
 
 def draw_stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:
-    """Return a mask of a random share of the rows of each side."""
+    """Return a mask of a random share of the rows of each side, source and pool, at least one row each."""
     marked_N = np.zeros(len(is_pool_N), dtype=np.bool_)
     for side in (False, True):
         rows = rng.permutation(np.flatnonzero(is_pool_N == side))
@@ -211,7 +211,7 @@ def draw_stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) ->
 
 
 def _score_rows(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
-    """Return how much each held-out row looks like the pool's, float32 [H]."""
+    """Return scores of how much each held-out row looks like a pool row, float32 [H]."""
     inner_F = draw_stratified(is_pool_F, _INNER_SHARE, rng)
     reached = []
     for squares in (False, True):
@@ -222,7 +222,7 @@ def _score_rows(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.r
 
 
 def _make_features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float32s, Float32s]:
-    """Return both parts, standardised by the fitted part and clipped; ``squares`` appends their centred squares."""
+    """Return both parts, standardised by the fitted part and clipped; append centred squares if ``squares``."""
     mean_D, sd_D = fit_FD.mean(axis=0), fit_FD.std(axis=0)
     scale_D = np.where(sd_D > 0, sd_D, 1)
     fit, held = (np.clip((part - mean_D) / scale_D, -_CLIP, _CLIP) for part in (fit_FD, held_HD))
@@ -253,6 +253,6 @@ def _fit_ridge(features_FD: Float32s, is_pool_F: Bools) -> Float32s:
 
 
 def rank_test(scores_H: Float32s, is_pool_H: Bools) -> float:
-    """Return the one-sided p-value of Mann and Whitney's test that scores of the pool are higher."""
+    """Return the one-sided p-value of the Mann-Whitney test that scores of pool rows are higher."""
     scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
     return float(scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater").pvalue)

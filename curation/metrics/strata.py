@@ -1,8 +1,8 @@
-"""One number over several runs: the mean over benchmarks of the mean over their runs, with its two intervals.
+"""Means over the runs of several benchmarks, each benchmark with the same weight, with intervals.
 
 Benchmarks are fixed, not a sample of a larger set, so their spread is no uncertainty. There are two sources of
 uncertainty: the test rows, which each run's own interval covers, and the seeds, splits and trainings that differ
-    between the runs of a benchmark.
+between the runs of a benchmark.
 """
 
 import math
@@ -17,10 +17,10 @@ from curation.metrics.estimates import TAIL, Estimate, average_over_seeds, make_
 
 
 def average_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
-    """Return the unweighted mean over strata of the means of their estimates; ``n`` is the sum of their rows.
+    """Return the unweighted mean over strata of the means of their estimates; ``n`` is the sum of the estimates' n.
 
     The interval combines the estimates' own, asymmetric intervals (MOVER: Zou and Donner, Statistics in Medicine 27,
-    2008) and treats the rows of different estimates as independent; NaN if one of them has no bounds.
+    2008), treats the rows of different estimates as independent, and is NaN if an estimate has no bounds.
     """
     if not estimates:
         return make_undefined(0)
@@ -28,7 +28,7 @@ def average_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) ->
 
 
 def compute_weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
-    """Return the mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their rows.
+    """Return the mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their n.
 
     The interval is MOVER's (see :func:`average_over_strata`). It lies within the weighted means of the bounds, so a
     mean of shares stays between 0 and 1, and one estimate keeps its own interval.
@@ -44,10 +44,10 @@ def compute_weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike)
 
 
 def average_over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None:
-    """Return the unweighted mean over strata of their runs' means, with a t interval of the runs within their strata.
+    """Return the unweighted mean over strata of their runs' means, with a t interval from the spread within strata.
 
-    ``n`` is the number of runs; with one stratum it is ``over_seeds``. Over several strata the degrees of freedom are
-    Satterthwaite's (Biometrics Bulletin 2, 1946). ``None`` if a stratum has only one run, which shows no spread.
+    ``n`` is the number of runs. One stratum is averaged by :func:`average_over_seeds`; over several, the degrees of
+    freedom are Satterthwaite's (Biometrics Bulletin 2, 1946). ``None`` if a stratum has a single run, or without runs.
     """
     runs = {name: np.array([v for v, of in zip(values, strata, strict=True) if of == name]) for name in strata}
     if not runs or min(map(len, runs.values())) < 2:
@@ -66,6 +66,6 @@ def average_over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimat
 
 
 def compute_weights(strata: Sequence[str]) -> Float64s:
-    """Return the weight of each run in a mean over strata of the means of their runs, [S]."""
+    """Return the weight of each of S runs in a mean over strata of the means of their runs, [S]."""
     names = list(strata)
     return np.array([1 / names.count(name) for name in names]) / len(set(names))

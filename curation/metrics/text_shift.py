@@ -1,9 +1,9 @@
 """Tests whether the pool's texts look like those of the labelled rows: the test of ``curation.metrics.shift`` on words.
 
-A logistic regression of hashed words, fitted on one half of the texts, tells the two sets apart on the other half.
-Foreign texts are counted as in ``curation.metrics.foreign``, by the classifier's score and by the distance (cosine of
-TF-IDF) to the 5th nearest of the source's fitted half. One set may be hashed already: a trust package holds the hashes
-of its labelled texts, not the texts.
+A logistic regression of hashed words is fitted on one half of the texts to tell the two sets apart, and measured on the
+other half. Foreign texts are counted as in ``curation.metrics.foreign``, by the classifier's score and by the cosine
+distance (of TF-IDF) to the 5th nearest text of the source's fitted half. The source may be hashed already: a trust
+package holds the hashes of its labelled texts, not the texts.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from curation.metrics.shift import MAX_ROWS, MIN_ROWS, Shift, draw_stratified, r
 INPUTS = "questions (their words)"
 NUM_HASHES = 1 << 16
 MAX_HASHES = 100_000
-"""The maximum number of pairs of a text and a hash in a stored sample; a pair takes 4 bytes."""
+"""Maximum number of pairs of a text and a hash in a stored sample; a pair takes 4 bytes."""
 Words = Any
-"""How often each hash occurs in each text, with a sign by the word: a sparse matrix of int16, [N, NUM_HASHES]."""
+"""Counts of each hash in each text, with a sign by the word: a sparse matrix of int16, [N, NUM_HASHES]."""
 
 
 def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> Shift:
-    """Compare the words of two sets of texts, of which each text counts once; at most ``MAX_ROWS`` of each.
+    """Compare the words of two sets of texts, each distinct text counted once; at most ``MAX_ROWS`` of each set.
 
-    With fewer than 20 different texts on a side there is no test (AUC NaN, p 1).
+    With fewer than 20 distinct texts on a side there is no test (AUC NaN, p 1).
     """
     rng = np.random.default_rng(seed)
     source_NW, pool_MW = (_hash_words(_draw_texts(texts, rng)) for texts in (source, pool))
@@ -34,15 +34,15 @@ def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> S
 
 
 def compare_with_words(source_NW: Words, pool: Sequence[str], *, seed: int) -> Shift:
-    """Compare texts, each counted once, with the sampled words of other texts (:func:`sample_words`)."""
+    """Compare the words of texts, each distinct text counted once, with the sample from :func:`sample_words`."""
     rng = np.random.default_rng(seed)
     return _compare(source_NW, _hash_words(_draw_texts(pool, rng)), rng)
 
 
 def sample_words(texts: Sequence[str], *, seed: int) -> Words:
-    """Hash the words of as many of the different texts, in random order, as ``MAX_HASHES`` allows.
+    """Hash the words of a random sample of the distinct texts, as large as ``MAX_HASHES`` allows.
 
-    Fewer than 20 texts serve no comparison, so that none is returned then.
+    A sample of fewer than 20 texts is returned empty, since it is too small for a comparison.
     """
     words_NW = _hash_words(_draw_texts(texts, np.random.default_rng(seed)))
     num_kept = int(np.searchsorted(words_NW.indptr, MAX_HASHES, side="right")) - 1
@@ -100,6 +100,6 @@ def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shif
 
 
 def _draw_texts(texts: Sequence[str], rng: np.random.Generator) -> list[str]:
-    """Return at most ``MAX_ROWS`` of the different texts, in random order."""
+    """Return at most ``MAX_ROWS`` of the distinct texts, in random order."""
     different = [*dict.fromkeys(texts)]
     return [different[place] for place in rng.permutation(len(different))[:MAX_ROWS]]

@@ -15,10 +15,10 @@ def compute_population_mean(sample_N: npt.ArrayLike, population: int, *, is_part
 
     The interval is the t interval with Hall's correction for skewness ("On the Removal of Skewness by Transformation",
     JRSS B 1992): lengths of texts are skewed, and the plain t interval would miss too often on the high side. Its
-    variance is that of a finite population. With ``is_part`` the sample is drawn from the population itself, so that a
-    sample of all rows has no error left; else from other rows of the same distribution, whose mean differs a little.
+    variance is that of a finite population. With ``is_part`` the sample is drawn from the population itself, so a
+    sample of all rows has no error. Otherwise it is drawn from other rows of the same distribution.
 
-    NaN for no rows; one row has a mean and no interval.
+    The mean is NaN for no rows; one row has a mean and no interval.
     """
     values_N = np.asarray(sample_N, dtype=np.float64)
     n = len(values_N)
@@ -50,11 +50,11 @@ def _invert_transform(y: float, skewness: float, n: int) -> float:
 
 
 def compute_ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
-    """Return the sum of ``parts`` over that of ``wholes`` of M batches, e.g. seconds a row; n is the number of batches.
+    """Return the sum of ``parts_M`` over that of ``wholes_M``, e.g. seconds per row; n is the number of batches, M.
 
-    The t interval of the ratio estimator (Cochran, "Sampling Techniques", 1977, section 6.4), its variance from the
-    batches' deviations: batch means, which are independent where batches are long. NaN without a batch; one batch has
-    a ratio and no interval.
+    The interval is the t interval of the ratio estimator (Cochran, "Sampling Techniques", 1977, section 6.4), with the
+    variance of the batches' deviations, which are independent if batches are long. The ratio is NaN without a batch;
+    one batch has a ratio and no interval.
     """
     over_M, under_M = np.asarray(parts_M, dtype=np.float64), np.asarray(wholes_M, dtype=np.float64)
     m = len(over_M)
@@ -70,13 +70,13 @@ def compute_ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
 
 
 def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
-    """Return the estimate of a multiple; ``factor`` is known and not negative."""
+    """Return the estimate multiplied by ``factor``, which is known and not negative."""
     value, low, high = (factor * x for x in (estimate.value, estimate.low, estimate.high))
     return Estimate(value=value, low=low, high=high, n=estimate.n)
 
 
 def sum_together(estimates: Iterable[Estimate]) -> Estimate:
-    """Return the sum of estimates from one sample of n rows: the bounds add up, since one error moves all of them."""
+    """Return the sum of estimates from one sample of n rows; their bounds add up, since they share one error."""
     given = list(estimates)
     value, low, high = (math.fsum(getattr(item, name) for item in given) for name in ("value", "low", "high"))
     return Estimate(value=value, low=low, high=high, n=max((item.n for item in given), default=0))
@@ -95,9 +95,9 @@ def sum_independent(estimates: Iterable[Estimate]) -> Estimate:
 
 
 def widen_estimate(estimate: Estimate, share: float) -> Estimate:
-    """Add an independent error of at most ``share`` of its value to an estimate, e.g. that of another hour's speed.
+    """Add an independent error of at most ``share`` of the value to an estimate, e.g. because speed varies by the hour.
 
-    Without an interval of its own it has this one alone.
+    An estimate without an interval gets that of this error alone.
     """
     own = estimate if math.isfinite(estimate.low) else make_exact(estimate.value, estimate.n)
     other = Estimate(value=0.0, low=-share * own.value, high=share * own.value, n=0)
@@ -105,5 +105,5 @@ def widen_estimate(estimate: Estimate, share: float) -> Estimate:
 
 
 def make_exact(value: float, n: int = 0) -> Estimate:
-    """Return a number that is known."""
+    """Return a known number as an estimate without error."""
     return Estimate(value=value, low=value, high=value, n=n)

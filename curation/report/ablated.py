@@ -1,8 +1,8 @@
 """The page of an ablation: what each variant of a run is worth, on the same rows, over several seeds.
 
 A line has the mean over seeds. Its difference to the reference variant is paired, row by row within each seed, and has
-two intervals: ``rows`` covers other rows of these deals, ``seeds`` other deals, teachers and fits (a t interval of the
-seeds' differences, wide with few of them).
+two intervals: ``rows`` covers other rows of these splits, ``seeds`` other splits, teachers and fits (a t interval of
+the seeds' differences, wide with few seeds).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ COMPARED = ("auc", "purity")
 
 
 class TextTable(NamedTuple):
-    """A table of texts."""
+    """A table whose cells are texts."""
 
     head: list[str]
     lines: list[list[str]]
@@ -44,12 +44,12 @@ class AblationRecord:
     name: str
     command: str | None
     config: JsonView
-    """The ablation's file."""
+    """Content of the ablation's file."""
     versions: Mapping[str, str]
     shares: Mapping[str, float]
-    """The share of all rows whose purity is measured, by variant."""
+    """Share of all rows, the best-ranked, whose purity is measured, by variant."""
     seeds: Mapping[int, JsonView]
-    """Outputs of a seed's stages: the fields of ``pipeline.ablating.Described``."""
+    """Outputs of each seed's stages: the fields of ``pipeline.ablating.Described``."""
 
 
 def read_scored(ref: TableRef) -> Judged:
@@ -66,7 +66,7 @@ def read_scored(ref: TableRef) -> Judged:
 
 
 def collect_ablation(record: AblationRecord) -> Json:
-    """Return the content of the page, as JSON; ``lines`` of trust, ``students`` of the arms' students."""
+    """Return the page's content as JSON; ``lines`` are about trust, ``students`` about the arms' students."""
     config = record.config
     lines = [line for where in config["sets"] for line in _iter_lines(record, where)]
     result: Json = make_finite(
@@ -87,7 +87,7 @@ def collect_ablation(record: AblationRecord) -> Json:
 
 
 def _iter_lines(record: AblationRecord, where: str) -> Iterator[Json]:
-    """Yield the variants on one set of rows."""
+    """Yield the lines of all variants on one set of rows."""
     reference = record.config["reference"]
     references = {} if reference is None else _read(record, reference, where)
     for variant in record.config["variants"]:
@@ -103,7 +103,7 @@ def _read(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]
 def _make_line(
     record: AblationRecord, variant: str, where: str, rows_of: Mapping[int, Judged], references: Mapping[int, Judged]
 ) -> Json:
-    """Return one variant on one set of rows, by seed; ``references`` are another variant's, to compare it with."""
+    """Return the line of a variant on one set of rows, compared with ``references``, the reference variant's rows."""
     share = record.shares[variant]
     measured = [_measure_rows(rows, share, seed) for seed, rows in rows_of.items()]
     pairs = [_compare_rows(rows_of[seed], others, share, seed) for seed, others in references.items()]
@@ -132,9 +132,9 @@ def _make_line(
 
 
 def _measure_rows(rows: Judged, share: float, seed: int) -> dict[str, float]:
-    """Return the metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all.
+    """Return the metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all rows.
 
-    ``constant_brier`` is that of the best constant, the parsed rows' own share of right labels.
+    ``constant_brier`` is the Brier score of the best constant, the parsed rows' own share of right labels.
     """
     parsed = rows.readable
     correct_P, score = parsed.correct_N, parsed.scores[REFERENCE_ARM]
@@ -151,7 +151,7 @@ def _measure_rows(rows: Judged, share: float, seed: int) -> dict[str, float]:
 
 
 def _compare_rows(rows: Judged, others: Judged, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
-    """Return the differences of one seed; ``None`` where the variants do not have the same labels."""
+    """Return the differences of two variants for one seed, or ``None`` if their labels differ."""
     labels = ("row_ids_N", "correct_N", "parsed_N")
     if not all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
         return None
@@ -184,7 +184,7 @@ def _average_differences(found: Sequence[metrics.Estimate]) -> Json:
 
 
 def _collect_students(record: AblationRecord) -> list[Json]:
-    """Return the students' accuracy on the test split, and paired difference to ground truth of the same variant."""
+    """Return the students' accuracy on the test split, and its paired difference to ground truth's, by variant."""
     found = []
     for variant in record.config["variants"]:
         tests = [
@@ -211,7 +211,7 @@ def _collect_students(record: AblationRecord) -> list[Json]:
 
 
 def make_ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
-    """Return the tables of the page with their captions: one of trust, and one of students where there are any."""
+    """Return the tables of the page with their captions: one of trust, and one of students if there are any."""
     tables = [("Trust functions", _trust_table(content))]
     if content["students"]:
         tables.append(
@@ -226,7 +226,7 @@ def format_ablation(content: Mapping[str, object]) -> str:
 
 
 def _trust_table(content: JsonView) -> TextTable:
-    """Return head and lines; columns that no line fills are left out."""
+    """Return the table of trust functions, without empty columns."""
     several = len(content["config"]["sets"]) > 1
     columns: dict[str, Callable[[Json], str]] = {
         "set": lambda line: line["set"] if several else "",
@@ -248,7 +248,7 @@ def _trust_table(content: JsonView) -> TextTable:
 
 
 def _make_student_table(content: JsonView) -> TextTable:
-    """Return a line a variant, a column a model."""
+    """Return the table of students, with a line for each variant and a column for each model."""
     models = list(dict.fromkeys(line["model"] for line in content["students"]))
     by_variant: dict[str, dict[str, str]] = {}
     for line in content["students"]:

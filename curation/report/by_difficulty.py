@@ -1,4 +1,4 @@
-"""Right and wrong by difficulty: labels of the pool and of each arm's rows, and the students on the test split.
+"""Shares of right answers by difficulty: of labels of the pool and of each arm's rows, of students on the test split.
 
 Paper, App. "Difficulty Distribution in Quantitative Reasoning" (table by difficulty bin). Bins have round edges and one
 width. Pool and test split have separate bins, because their scales may differ (Omni-MATH against AIME).
@@ -18,21 +18,21 @@ from curation.report.tested import Tests, compute_accuracy
 
 MOST_BINS = 10
 ROWS_A_BIN = 25
-"""Rows of a bin, on average, of the model or the arm with the fewest: with fewer the intervals cover each other."""
+"""Minimum mean number of rows per bin, for the model or arm with the fewest rows; with fewer, intervals overlap."""
 STEPS = (1, 2, 2.5, 5)
-"""Possible widths of bins, times a power of ten."""
+"""Possible widths of bins, to be multiplied by a power of ten."""
 
 Difficulties = tuple[Int64s, Float64s]
-"""Row ids, and the difficulty of each row, NaN if unknown."""
+"""Row ids and difficulties of rows; a difficulty is NaN if unknown."""
 
 
 def compute_purity_bins(
     rows: GradedSet | None, selected: Mapping[str, Int64s], difficulties: Difficulties
 ) -> Json | None:
-    """Return share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
+    """Return the share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
 
-    Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. Of a large pool it is a
-    sample. ``None`` without grades of the pool, or without difficulties.
+    Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. A large pool is sampled.
+    The result is ``None`` if the pool has no grades or no difficulties.
     """
     if rows is None:
         return None
@@ -61,7 +61,7 @@ def compute_purity_bins(
 def compute_accuracy_bins(tests: Tests, difficulties: Difficulties) -> Json | None:
     """Return accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows).
 
-    ``None`` if nothing was tested, or no test row has a difficulty.
+    The result is ``None`` if nothing was tested, or if no test row has a difficulty.
     """
     fewest = min((len(run.row_ids_N) for runs in tests.values() for run in runs), default=0)
     if not tests or (edges := compute_bin_edges(difficulties[1], fewest)) is None:
@@ -79,10 +79,10 @@ def compute_accuracy_bins(tests: Tests, difficulties: Difficulties) -> Json | No
 
 
 def compute_bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
-    """Round edges of bins of one width, [low, high), over all values; ``None`` without any.
+    """Return round edges of bins [low, high) of one width that cover all values, or ``None`` without finite values.
 
-    There are at most ``MOST_BINS``, and fewer for fewer than ``ROWS_A_BIN`` times as many rows. Up to ``MOST_BINS``
-    levels have a bin each, as far as a bin is at least as wide as the smallest gap between two of them.
+    There are at most ``MOST_BINS`` bins, and fewer if their mean number of rows would be below ``ROWS_A_BIN``. If there
+    are at most ``MOST_BINS`` distinct values, bins are at least as wide as the smallest gap between two of them.
     """
     levels = np.unique(values_N[np.isfinite(values_N)])
     if not len(levels):

@@ -1,4 +1,4 @@
-"""The compounding curve: test accuracy of the students by generation, a line for each chain and what is beside it."""
+"""The compounding curve: test accuracy of students by generation, with a line for each chain and each comparison."""
 
 from collections.abc import Mapping
 
@@ -12,13 +12,13 @@ _STYLES: Mapping[str, JsonView] = {
     "first_teacher": {"marker": "o", "linewidth": 1.0, "linestyle": (0, (4, 2)), "markerfacecolor": "white"},
     PREDECESSOR: {"marker": "D", "linewidth": 0, "markerfacecolor": "white"},
 }
-"""Styles by kind of a line; the others have the style of their arm."""
+"""Styles by kind of line; lines of other kinds have the style of their arm."""
 SPREAD = 0.06
-"""Between two lines at one generation, so that their intervals do not cover each other."""
+"""Horizontal distance of two lines at one generation, which keeps their intervals apart."""
 
 
 def draw_chain_chart(chain: JsonView, name: str) -> str:
-    """Return accuracy with 95 % intervals by generation, named by its base; the first teacher's accuracy as a level."""
+    """Return the chart of accuracy by generation with 95 % intervals, and the first teacher's accuracy as a level."""
     with use_chart_style():
         figure = make_figure(7.6, 4.2)
         axes = figure.subplots()

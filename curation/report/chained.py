@@ -1,4 +1,4 @@
-"""The chains of a run in one place: accuracy by generation and arm, paired differences, teachers, costs, decisions."""
+"""The report on a run's chains: accuracy by generation and arm, paired differences, teachers, costs, decisions."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,12 +21,12 @@ from curation.report.record import (
 from curation.report.tested import compute_accuracy, compute_test_differences, convert_comparison, read_tests
 
 Collected = Callable[[GenerationRecord], Json]
-"""A generation's part of the report."""
+"""A function that returns a generation's part of the report."""
 Tests = dict[str, list[Graded]]
 
 
 def collect_chains(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json | None:
-    """Return a run's chains, ``None`` where no generation follows another; ``main``: the main chain's generations."""
+    """Return the report on a run's chains, or None if it has none; ``main`` are the main chain's generations."""
     chain = run.chain
     if chain is None or not main:
         return None
@@ -64,7 +64,7 @@ def collect_chains(run: RunRecord, main: Sequence[Json], collected: Collected) -
 
 
 def name_of_line(kind: str, arm: str) -> str:
-    """Return a line of the curve in words."""
+    """Return the name of a line of the curve, in words."""
     words = describe_name(arm)
     return {
         "chain": f"chain, {words}",
@@ -74,7 +74,7 @@ def name_of_line(kind: str, arm: str) -> str:
 
 
 def _collect_tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
-    """Graded test rows by generation: of each student by ``kind arm``, of ``base`` and of the main ``teacher``."""
+    """Return graded test rows by generation: of students by ``kind arm``, of ``base`` and of the main ``teacher``."""
     leading, *others = chain.arms
     found: list[Tests] = []
     for index, record in enumerate(run.generations):
@@ -99,7 +99,7 @@ def _collect_tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
 
 
 def _collect_lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
-    """Return the accuracy of each line's student by generation, ``None`` where there is none."""
+    """Return the accuracy of each line's student by generation, ``None`` for a generation without a student."""
     names = [f"chain {arm}" for arm in chain.arms]
     names += [f"first_teacher {arm}" for arm in chain.arms]
     names += [f"{PREDECESSOR} {chain.arms[0]}", f"gold {GROUND_TRUTH}", BASE]
@@ -117,7 +117,7 @@ def _collect_lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
 
 
 def _compute_differences(tests: Sequence[Tests], chain: ChainRecord, seed: int) -> list[Json]:
-    """Return each chain's students less those beside and less their teachers, paired by test row, by generation."""
+    """Return, by generation, paired differences of the chains' students to other lines' students and to teachers."""
     leading, *others = chain.arms
     found = []
     for index, graded in enumerate(tests):
@@ -142,7 +142,7 @@ def _describe_line(name: str) -> str:
 
 
 def _collect_teacher(part: Json, line: str, arm: str) -> Json:
-    """Return quality of a generation's teacher and of the trust in it."""
+    """Return the quality of a generation's teacher and of the trust in it."""
     own = next((found for found in part["arms"] if found["name"] == arm), None)
     function = ARMS[arm].trust if ARMS[arm].ranked and not ARMS[arm].gold else REFERENCE_ARM
 
@@ -170,7 +170,7 @@ def _collect_teacher(part: Json, line: str, arm: str) -> Json:
 
 
 def _collect_costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
-    """Return cost of each generation of each line; the stages before the first one are not among them."""
+    """Return the cost of each generation of each line, without the stages before the first generation."""
     groups: dict[tuple[int, str], list[str]] = {}
     for name, (generation, line) in chain.stages.items():
         groups.setdefault((generation, line), []).append(name)
@@ -197,7 +197,7 @@ def _collect_costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
 
 
 def _describe_cost_line(line: str, chain: ChainRecord) -> str:
-    """Return whose stages a line of the costs counts."""
+    """Return, in words, whose stages a line of the costs counts."""
     if line == MAIN:
         return f"{name_of_line('chain', chain.arms[0])}, and what all lines share"
     if line == SHALLOW:

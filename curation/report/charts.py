@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
-"""The largest numbers of overlaid items that a reader can tell apart; ``report.json`` has all of them."""
+"""Maximum numbers of overlaid items that a reader can tell apart; ``report.json`` has all items."""
 LEAST_ROWS = 20
-"""Rows of a bin of trust in the figure, whose interval is then below 45 points."""
+"""Minimum number of rows in a bin of trust; with this many its interval is narrower than 45 points."""
 
 _RIGHT, _WRONG = "#0072b2", "#d55e00"
 
 
 def draw_purity_chart(curves: JsonView, name: str, *, chance: float | None = None) -> str:
-    """Purity against the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's).
+    """Draw purity by the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's).
 
-    ``chance``: the share of right labels of a uniform guess, as a line.
+    ``chance`` is the share of right labels of a uniform guess, drawn as a line.
     """
     with use_chart_style():
         figure, axes = make_report_figure()
@@ -55,9 +55,9 @@ def draw_purity_chart(curves: JsonView, name: str, *, chance: float | None = Non
 
 
 def draw_reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = None) -> str:
-    """Return share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones).
+    """Draw the share of right labels by mean trust per bin, with 95 % intervals, for the first trust functions.
 
-    ``chance``: as in :func:`draw_purity_chart`.
+    ``chance`` is as in :func:`draw_purity_chart`.
     """
     with use_chart_style():
         figure, axes = make_report_figure()
@@ -100,7 +100,7 @@ def draw_reliability_chart(bins_of: JsonView, name: str, *, chance: float | None
 
 
 def join_bins(bins: Sequence[JsonView]) -> list[JsonView]:
-    """Join neighbouring bins of trust until each has ``LEAST_ROWS`` rows, so that few rows do not give many bars."""
+    """Join neighbouring bins of trust until each has ``LEAST_ROWS`` rows, so that few rows do not give many points."""
     found: list[tuple[int, float, float]] = []
     for item in bins:
         num_rows = item["share_right"]["n"]
@@ -118,7 +118,7 @@ def join_bins(bins: Sequence[JsonView]) -> list[JsonView]:
 
 
 def draw_histogram_chart(histogram: JsonView, name: str) -> str:
-    """Return rows by trust, right and wrong labels stacked."""
+    """Draw the number of rows by trust, with right and wrong labels stacked."""
     from matplotlib.ticker import MaxNLocator
 
     with use_chart_style():
@@ -144,7 +144,7 @@ def draw_histogram_chart(histogram: JsonView, name: str) -> str:
 
 
 def draw_difficulty_chart(difficulty: JsonView, name: str) -> str:
-    """Return shares of the rows by difficulty: the pool as an area, each arm as a stepped line."""
+    """Draw the share of rows by difficulty: the pool as an area, each arm as a stepped line."""
     with use_chart_style():
         figure, axes = make_report_figure()
         edges = difficulty["edges"]
@@ -174,7 +174,7 @@ def draw_difficulty_chart(difficulty: JsonView, name: str) -> str:
 
 
 def draw_risk_chart(curves: JsonView, name: str) -> str:
-    """Noise on calibration, the rule's bound and noise at deployment against the share of the pool that a cut keeps."""
+    """Draw noise on calibration, its upper bound, and noise at deployment by the share of the pool that a cut keeps."""
     with use_chart_style():
         figure, axes = make_report_figure()
         points = curves["points"]
@@ -233,7 +233,7 @@ def draw_risk_chart(curves: JsonView, name: str) -> str:
 
 
 def _find_top(curves: JsonView, bounds: Sequence[float]) -> float:
-    """Return the top of the axis: just above noise, alpha and the lowest bound; bounds from few rows may be outside."""
+    """Return the top of the axis: just above noise, alpha and the lowest bound; other bounds may lie outside."""
     noises: list[float] = [
         point[field]["value"]
         for point in curves["points"]
@@ -251,9 +251,9 @@ def draw_bins_chart(
     y: str,
     behind: Mapping[str, Sequence[JsonView | None]] | None = None,
 ) -> str:
-    """Return a share by bin: one line with markers per item, with 95 % intervals (of many items, only the method's).
+    """Draw shares by bin, one line with markers per item, with 95 % intervals (of many items, only the method's).
 
-    The first item of ``behind`` is an area, the others are stepped lines without intervals.
+    The first item of ``behind`` is drawn as an area, the others as stepped lines without intervals.
     """
     with use_chart_style():
         figure, axes = make_report_figure()
@@ -304,13 +304,13 @@ def draw_bins_chart(
 
 
 def _draw_chance(axes: "Axes", chance: float | None) -> None:
-    """Draw the line that a uniform guess reaches."""
+    """Draw a line at the share of right labels of a uniform guess, if it is known."""
     if chance is not None:
         axes.axhline(chance, color="#444444", linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
 
 
 def _set_log_ticks(axes: "Axes") -> None:
-    """Ticks at 1, 2, 5 times powers of ten (over more than three decades only at powers of ten), in full digits."""
+    """Set ticks at 1, 2 and 5 times powers of ten, or only at powers of ten over three decades or more."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     low, high = axes.get_xlim()

@@ -1,9 +1,8 @@
-"""An arm's rows by class, where labels are a closed set: their shares in the pool and in the selection, and errors.
+"""An arm's rows by class, if labels are a closed set: the classes' shares in pool and selection, and errors.
 
-Where labels are sets of classes, :mod:`curation.report.set_table` has the table.
+If labels are sets of classes, :mod:`curation.report.set_table` has the table.
 
-The classes' shares in the pool are those by which the places were divided (``selection.quota``) or, where they were
-not, the same estimate.
+The classes' shares in the pool are those by which ``selection.quota`` divided the budget, or else the same estimate.
 """
 
 from dataclasses import dataclass
@@ -25,46 +24,46 @@ from curation.selection.quotas import allocate
 from curation.tables import io
 
 COLLAPSE = 0.3
-"""The part of a selection, beyond what whole rows make necessary, that may be of other classes than the pool's."""
+"""Maximum distance of a selection's class shares from the pool's, beyond what whole rows make necessary."""
 MOST_NAMED = 3
-"""Classes that a finding names."""
+"""Maximum number of classes that a finding names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassesChosen:
-    """The classes of a selection beside those of the pool."""
+    """The class shares of a selection, compared with those of the pool."""
 
     distance: float
-    """The total variation distance of their shares."""
+    """Total variation distance between the two."""
     least: float
-    """The same of the nearest selection of as many rows: places are whole."""
+    """Smallest distance that a selection of as many rows can have, since numbers of rows are whole."""
     over: tuple[tuple[str, float, float], ...]
-    """The classes with the greatest surplus, the greatest first: name, share of the rows, share of the pool."""
+    """Classes with the greatest surplus, the greatest first: name, share of the rows, share of the pool."""
     under: tuple[tuple[str, float, float], ...]
-    """The same of those that lack most."""
+    """Classes with the greatest deficit, the greatest first, in the same form."""
     is_divided: bool
-    """Places were divided by class."""
+    """Whether the budget was divided by class."""
     basis: Basis
-    """Where the pool's shares come from; ``given``: they are the configuration's."""
+    """Source of the pool's shares; ``given`` means the configuration."""
     is_cut: bool
-    """The budget takes all rows above a cut."""
+    """Whether the budget takes all rows above a cut."""
     is_of_sets: bool = False
-    """Labels are sets of classes: ``distance`` is the greatest gap of one class."""
+    """Whether labels are sets of classes; ``distance`` is then the greatest gap of one class."""
 
     @property
     def excess(self) -> float:
-        """The part of the rows that would have to be of other classes."""
+        """The share of the rows that would have to be of other classes to reach ``least``."""
         return self.distance - self.least
 
 
 def collect_class_table(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json | None:
-    """Return the classes of an arm's weak labels; ``None`` without an arm, or where there are no classes.
+    """Return the table of an arm's weak labels by class; ``None`` without an arm, or if labels are no closed set.
 
-    A row for each class: ``given`` pool rows with the label, ``estimated`` share in the pool, ``chosen`` rows and their
-    ``share``, their ``purity`` if the pool is graded, the labelled rows that the teacher gave the label (``labelled``)
-    and how many of them are of it (``right``), and ``confused``: the class that most of the others are of.
-    ``certified``: the class's cut of a budget of risk by label, as JSON. Sets of classes have other rows
-    (:func:`curation.report.set_table.collect_set_table`).
+    Each class has a row: the number of pool rows with the label (``given``), the ``estimated`` share in the pool, the
+    selected rows (``chosen``) and their ``share``, their ``purity`` if the pool is graded, the labelled rows to which
+    the teacher gave the label (``labelled``), how many of these are right, and the most frequent true class of the
+    others (``confused``). ``certified`` is the class's cut if the budget bounds risk by label, as JSON. Sets of classes
+    have other rows (:func:`curation.report.set_table.collect_set_table`).
     """
     if arm is None or not record.n:
         return None
@@ -136,7 +135,7 @@ def _parse_quota(found: Any) -> ClassShares:
 
 
 def _count_errors(confusion_CT: Int64s, place: int, names: tuple[str, ...]) -> Json:
-    """Count the rows that the teacher gave the class, and the right ones; name the class that most others are of."""
+    """Count the rows to which the teacher gave the class, and the right ones; name the true class of most others."""
     of_C = confusion_CT[:, place].copy()
     num_rows, right = int(of_C.sum()), int(of_C[place])
     of_C[place] = 0

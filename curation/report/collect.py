@@ -1,4 +1,4 @@
-"""Joins the numbers of a run's generations with stage times, costs and answers: the content of its report."""
+"""Collection of a run's report: numbers of its generations, stage times, costs and answers."""
 
 from datetime import UTC, datetime
 
@@ -48,9 +48,9 @@ DETAILS = (
 
 
 def collect(run: RunRecord) -> Json:
-    """Join the report of a run, of whose generations all numbers are known.
+    """Return the report of a run whose generations have all been measured.
 
-    It repeats the last generation's details at the top level.
+    The report repeats the last generation's details at the top level.
     """
 
     def joined(record: GenerationRecord) -> Json:
@@ -110,7 +110,7 @@ def collect(run: RunRecord) -> Json:
 
 
 def _get_selection(generation: Json) -> tuple[int | None, float | None]:
-    """Return how many rows the judged arm selected, and their purity if it is known."""
+    """Return the number of rows that the judged arm selected, and their purity if it is known."""
     found = generation["evidence"]
     arm = next((arm for arm in generation["arms"] if found is not None and arm["name"] == found["arm"]), None)
     if arm is None:

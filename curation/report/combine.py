@@ -5,7 +5,7 @@ own intervals. ``runs`` is about seeds, splits and trainings: a t interval of th
 for the given benchmarks, and neither says how much others would differ.
 
 Recovery is that of the averaged accuracies (paper, eq. "Recovery" in Table 2), not the mean of the runs' recoveries.
-Its bounds are from a bootstrap of each run's test rows; over runs, by the delta method.
+Its bounds over rows come from a bootstrap of each run's test rows, those over runs from the delta method.
 
 A pooled test treats every pair of a run and a test row as independent of every other. That holds between benchmarks,
 and if runs test on different rows. Runs of one benchmark may share test rows (``test_rows`` counts them). Then pooled
@@ -54,7 +54,7 @@ VERDICTS = get_args(get_type_hints(metrics.Verdict)["verdict"])
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One of the runs, and its directory."""
+    """A run to combine, and its directory."""
 
     directory: str
     run: RunRecord
@@ -62,7 +62,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class _RunGeneration:
-    """One generation of one run: its part of the run's own report, and its grades."""
+    """A generation of a run: its part of the run's own report, and its grades."""
 
     benchmark: str
     report: Json
@@ -74,7 +74,7 @@ class _RunGeneration:
 def combine(members: Sequence[Member]) -> Json:
     """Return the report of several runs of the same domain, arms and number of generations, as JSON.
 
-    It repeats arms, teacher and base of the last generation at the top level.
+    The report repeats arms, teacher and base of the last generation at the top level.
     """
     reports = [collect(member.run) for member in members]
     benchmarks = list_benchmarks([member.run for member in members])
@@ -121,10 +121,10 @@ def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def average(parts: Sequence[_RunGeneration], take: Callable[[_RunGeneration], Any]) -> Json | None:
-    """Return the mean over benchmarks of the mean over their runs; ``num_runs`` of those in which ``take`` is defined.
+    """Return the mean over benchmarks of the mean over their runs, or ``None`` if ``take`` is ``None`` for every run.
 
-    ``low`` and ``high`` are over rows, ``n`` their number, ``runs`` the interval over runs; ``None`` if no run has the
-    number.
+    ``low`` and ``high`` are about rows, ``n`` is their number, ``runs`` is the interval over runs, and ``num_runs`` the
+    number of runs that have a value.
     """
     taken = [(part.benchmark, _estimate(take(part))) for part in parts]
     kept = [(benchmark, estimate) for benchmark, estimate in taken if estimate is not None]
@@ -183,8 +183,8 @@ def _combine_arm(name: str, parts: Sequence[_RunGeneration], *, shared: bool) ->
 def _combine_recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> Json:
     """Return the recovery of the averaged accuracies, over the runs that tested arm, base and ground truth.
 
-    A run's rows are those that all three answered in all their test runs. ``recovery_withheld`` says why there is none
-    although all were tested: the interval of ground truth less base, averaged, reaches zero.
+    A run's rows are those that all three answered in all their test runs. If all three were tested but the interval of
+    ground truth's averaged gain over the base reaches zero, ``recovery_withheld`` says so and there is no recovery.
     """
     names = (name, BASE, GROUND_TRUTH)
     tested = [part for part in parts if all(model in part.tests for model in names)]
@@ -211,7 +211,7 @@ def _combine_recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: b
 
 
 def _combine_comparison(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
-    """Return the pooled paired test and its verdict; no verdict if runs share test rows, or if one run has none."""
+    """Return the pooled paired test and its verdict; no verdict if runs share test rows, or if a run has no verdict."""
     rows = _pool_rows(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
         return dict.fromkeys(AGAINST_GROUND_TRUTH)
@@ -237,7 +237,7 @@ def _combine_comparison(name: str, parts: Sequence[_RunGeneration], *, shared: b
 
 
 def _sum_by_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Int64s:
-    """Return the pooled differences from ground truth, summed over the runs that share a row of a benchmark.
+    """Return the pooled differences from ground truth, summed by test row over the runs of a benchmark.
 
     ``rows`` come from :func:`_pool_rows`, in the order of the runs.
     """
@@ -259,7 +259,7 @@ def _pool_rows(first: str, second: str, parts: Sequence[_RunGeneration]) -> metr
 
 
 def _compute_gain(name: str, parts: Sequence[_RunGeneration]) -> float:
-    """Return ground truth's gain over the base on the pooled rows; each run has the weight of its number of rows."""
+    """Return ground truth's gain over the base, averaged over runs weighted by their numbers of test rows."""
     gains = [
         (
             against["n"],
@@ -272,9 +272,9 @@ def _compute_gain(name: str, parts: Sequence[_RunGeneration]) -> float:
 
 
 def _trust(parts: Sequence[_RunGeneration]) -> Json:
-    """AUC, ECE and Brier score of trust functions that all runs have, on validation rows and the pool, parsed and all.
+    """Return averaged AUC, ECE and Brier score of the trust functions that all runs have, by set and view of its rows.
 
-    Also the Brier score and ECE of each run's constant.
+    The averaged ECE and Brier score of the runs' constants are included.
     """
     result: Json = {}
     for where in ("validation", "pool"):
@@ -299,7 +299,7 @@ def _combine_table(parts: Sequence[_RunGeneration], where: str, view: str) -> Js
 
 
 def _test_rows(parts: Sequence[_RunGeneration]) -> Json | None:
-    """Return the number of test rows of all runs, and of ``distinct`` ones: runs of one benchmark may share some."""
+    """Return the ``total`` number of test rows of all runs, and that of ``distinct`` ones: runs may share test rows."""
     ids: dict[str, list[Any]] = {}
     for part in parts:
         if part.tests:

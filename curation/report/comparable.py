@@ -1,8 +1,8 @@
-"""Comparable results: students that trained on as many rows, for as many epochs, in one format; models asked alike.
+"""Checks that results are comparable: students trained on as many rows, epochs and in one format; models asked alike.
 
 Arms should differ only in their selection. If training itself differed, a difference in accuracy says nothing about the
 selection, so the report gives no verdict, p-value or recovery. A model that answers among listed answers is right more
-often than one that answers freely. All models of a run are tested in one way; where its labels were asked in another
+often than one that answers freely. All models of a run are tested in one way. If its labels were asked for in another
 way, a student that passes its teacher in the test may still be below the labels that it learned from, and the report
 does not call it weak-to-strong.
 """
@@ -22,13 +22,13 @@ ALIKE = {
     "epochs": "epochs",
     "format": "format",
 }
-"""Values that two students must have in common, in words; an arm without one of these values is not compared by it."""
+"""Values that two students must have in common, in words; a value that an arm lacks is not compared."""
 CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_vs_ground_truth")
-"""The numbers that compare an arm's student with ground truth's."""
+"""Results that compare an arm's student with ground truth's."""
 
 
 def explain_withheld(arms: Sequence[JsonView]) -> str | None:
-    """Return why these arms' students cannot be compared, in words; None if they can, or if there is at most one."""
+    """Return why these arms' students cannot be compared, in words, or None if they can."""
     trained = [arm for arm in arms if arm.get("rows_trained") is not None]
     found = []
     for key, words in ALIKE.items():
@@ -43,16 +43,16 @@ WAYS = {
     "scored": "by the likeliest of the listed answers",
     "stepwise": "token by token among the listed answers",
 }
-"""How answers are asked for, by ``DecodingConfig.constrained``."""
+"""Descriptions of how answers are asked for, by ``DecodingConfig.constrained``."""
 
 
 def read_domain(config: JsonView) -> DomainConfig:
-    """Return the domain of a run's configuration as it is recorded."""
+    """Return the domain's section of a run's recorded configuration."""
     return DomainConfig.model_validate(config.get("domain", "chess"))
 
 
 def describe_asking(config: JsonView, section: str) -> str:
-    """Return how a run's ``teacher`` or ``evaluation`` asks for answers, in words; options are scored anyhow."""
+    """Return how a run's ``teacher`` or ``evaluation`` asks for answers, in words; options are always scored."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
     domain = read_domain(config)
     scored = domain.name not in DOMAINS or find_traits(domain.name, domain.options).answering == "scored"
@@ -60,7 +60,7 @@ def describe_asking(config: JsonView, section: str) -> str:
 
 
 def explain_unlike(config: JsonView) -> str | None:
-    """Return why a student cannot be called better than the labels of its teacher, in words; None if it can."""
+    """Return why a student cannot be called better than its teacher's labels, in words, or None if it can."""
     labels, tests = describe_asking(config, "teacher"), describe_asking(config, "evaluation")
     return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
 
@@ -68,8 +68,8 @@ def explain_unlike(config: JsonView) -> str | None:
 def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
     """Return the arms' entries, without comparisons to a ground truth that trained differently.
 
-    ``withheld`` of each entry says why, and is None if nothing is withheld. With a reason ``unlike`` (``asked_unlike``)
-    none is called weak-to-strong or not.
+    ``withheld`` of each entry says why, and is None if nothing is withheld. If ``unlike`` has a reason (from
+    :func:`explain_unlike`), no entry says whether its arm is weak-to-strong.
     """
     truth = next((arm for arm in arms if arm["name"] == GROUND_TRUTH), None)
     entries = []

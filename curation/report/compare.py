@@ -1,7 +1,7 @@
-"""Sets finished runs side by side: what differs in their configurations, and their results with differences.
+"""Comparison of finished runs: what differs in their configurations, and their results with differences.
 
 Differences are from the first run. Two tested models that answered the same test rows are compared row by row (paired);
-all other differences treat the runs' rows as different ones, which makes intervals too wide where they are the same.
+all other differences treat the runs' rows as different ones, which makes intervals too wide if they are the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ from curation.report.record import BASE, TEACHER
 from curation.report.tested import Tests, compute_test_differences, find_common_rows, read_tests
 
 UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
-"""Parts of the configuration that change no result."""
+"""Keys of the configuration that change no result and are not compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """One of the runs: its report, its last generation's part, and the grades of its tests."""
+    """A run to compare: its report, its last generation's part, and the grades of its tests."""
 
     report: Json
     last: Json
@@ -77,7 +77,7 @@ def compare(members: Sequence[Member]) -> Json:
 
 
 def find_differing_keys(configs: Sequence[Mapping[str, object]]) -> list[Json]:
-    """Return keys at which configurations differ, with their values; a list is one value, a missing key ``None``."""
+    """Return keys at which configurations differ, with their values; a list is one value, a missing key is ``None``."""
     leaves = [_flatten_keys({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
     keys = dict.fromkeys(key for found in leaves for key in found)
     values = {key: [found.get(key) for found in leaves] for key in keys}
@@ -93,7 +93,7 @@ def _flatten_keys(value: Mapping[str, object], path: str = "") -> Json:
 
 
 def _collect_measures(runs: Sequence[_Run]) -> Sequence[Json]:
-    """Return every measure that at least one run has, with each run's value and its difference from the first run's."""
+    """Return the measures that at least one run has, with each run's value and its difference from the first run's."""
     arms = dict.fromkeys(arm["name"] for run in runs for arm in run.last["arms"])
     found = [
         _make_line(f"validation AUC of {describe_name(REFERENCE_ARM)}", "number", runs, _make_auc_getter("validation"))
@@ -126,7 +126,7 @@ def _make_line(
     model: str | None = None,
     asked: str | None = None,
 ) -> Json:
-    """Return a measure of each run; compare only runs whose section ``asked`` of the configuration asks alike."""
+    """Return a measure of each run; compare only runs that ask in one way in the configuration's section ``asked``."""
     values = [take(run) for run in runs]
     first = values[0]
     differences: list[Json | None] = [None]
@@ -144,7 +144,7 @@ def _make_line(
 
 
 def _compare_pair(first: _Run, second: _Run, model: str) -> Estimate | None:
-    """Return the second run's accuracy less the first's on the test rows, if both answered the same ones."""
+    """Return the second run's accuracy minus the first's, or None if they did not answer the same test rows."""
     if model not in first.tests or model not in second.tests or first.benchmark != second.benchmark:
         return None
     rows = [find_common_rows(run.tests, model) for run in (first, second)]

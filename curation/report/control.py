@@ -1,8 +1,8 @@
-"""A control without a teacher: words of the text in a logistic regression, fitted on the labelled rows.
+"""A baseline without a teacher: a logistic regression on the words of the text, fitted on the labelled rows.
 
-Where labels are a closed set it takes seconds. If its surest rows are right more often than those that trust puts
-first, the teacher and its trust add nothing, and the verdict says so. Out-of-fold: no row is judged by a model that has
-seen its label.
+It is measured if labels are a closed set, and takes seconds. If its surest rows are right more often than those that
+trust puts first, the teacher and its trust add nothing, and the verdict says so. Predictions are out-of-fold: no row is
+judged by a model that has seen its label.
 """
 
 import numpy as np
@@ -19,23 +19,23 @@ from curation.report.rows import Judged
 from curation.tables import io
 
 MOST_ROWS = 2_000
-"""The most labelled rows that are read, drawn by a hash of the row id."""
+"""Maximum number of labelled rows to read, drawn by a hash of the row id."""
 FEW_ROWS = 50
 
 
 def measure_control(
     examples: TableRef, domain: Domain, held: Judged, function: str, share: float, *, seed: int, confidence: float
 ) -> Control | None:
-    """Return a trust function's control; ``None`` where labels are no closed set, or fewer than ``FEW_ROWS`` are known.
+    """Return a trust function's baseline, or ``None`` with open labels or fewer than ``FEW_ROWS`` known gold labels.
 
     Args:
         examples: the labelled rows with their gold labels.
-        domain: theirs.
-        held: parsed rows with an honest score, one a question.
+        domain: the domain of the rows.
+        held: parsed rows with an out-of-sample score, one per question.
         function: the trust function.
-        share: the share of the pool that is selected; as large a part of these rows is compared.
-        seed: of the folds and the draw.
-        confidence: of the intervals.
+        share: the share of the pool that is selected; the same share of these rows is compared.
+        seed: the seed of the folds and the draw.
+        confidence: the confidence of the intervals.
     """
     classes = domain.closed_labels()
     if classes is None or function not in held.scores:
@@ -73,7 +73,7 @@ def measure_control(
 
 
 def find_plain_words(evidence: Evidence) -> Finding | None:
-    """Return a classifier that needs no teacher and is right more often on the rows that it is surest of."""
+    """Return a finding if the baseline without a teacher is right more often on its surest rows than trust's labels."""
     found = evidence.control
     if found is None or compute_difference(found.top, found.trust_top).low <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Costs: what actors, bytes and requests amount to in hours and money, and a forecast set against what was used."""
+"""Costs of a run: hours and money of actors, bytes and requests, and the comparison of a forecast with actual use."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ UNITS = {
     "money_storage_month": "for storage, a month",
     "money": "together, with a month of storage",
 }
-"""Forecast amounts, in words."""
+"""Names of forecast amounts, in words."""
 SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -43,7 +43,7 @@ def describe_amount(name: str, value: float | None) -> str:
 
 
 def compute_amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
-    """Return the hours of GPUs, CPUs and nodes that a number of actor hours takes."""
+    """Return the hours of GPUs, CPUs and nodes that a number of actor hours uses."""
     each = workforce["each"]
     found = {"gpu_hours": scale_estimate(actor_hours, each["GPU"])} if each.get("GPU") else {}
     return {
@@ -54,7 +54,7 @@ def compute_amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Est
 
 
 def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
-    """Return money that the amounts cost; none where nothing that was used has a price."""
+    """Return the cost of amounts in money, by kind and in all; empty if no amount has a price."""
     rates = {
         "machines": {"gpu_hours": prices.gpu_hour, "cpu_hours": prices.cpu_hour, "node_hours": prices.node_hour},
         "requests": {
@@ -82,10 +82,10 @@ def _divide_price(price: float | None, number: float) -> float | None:
 
 
 def collect_spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
-    """Return amounts of the whole run, and for a row that a model answered, that was selected, that is right.
+    """Return amounts that the run used, in total, and per answered, per selected and per right row.
 
-    ``elapsed`` are the seconds in which at least one stage worked, cut-off runs left out. Actors and tokens are those
-    of the passes of models, cut-off runs included. ``money`` is that of a forecast's stages.
+    ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs. Actors and tokens are
+    those of the passes of models, interrupted runs included. ``money`` is the cost of a forecast's stages.
     """
     used = list(run.used.values())
     spans = [
@@ -126,10 +126,10 @@ def collect_spent(run: RunRecord, num_selected: int | None, purity: float | None
 
 
 def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Json | None:
-    """Return a saved forecast, line by line, beside what its stages used since; ``None`` without a forecast.
+    """Return a saved forecast, line by line, and what its stages have used since; ``None`` without a forecast.
 
-    A stage that was already done, or that was not run since, has used nothing. ``inside``: whether the actual number
-    lies in the forecast's interval. Prices are those of the forecast.
+    A stage that was already done, or that has not run since, has used nothing. ``inside`` says whether the actual
+    number lies in the forecast's interval. Prices are those of the forecast.
     """
     if forecast is None:
         return None
@@ -165,7 +165,7 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
 
 
 def get_actual_money(costs: Json | None) -> float | None:
-    """Return money that the stages of a forecast have cost, with a month of storage; ``None`` without prices."""
+    """Return what the stages of a forecast have cost, with a month of storage; ``None`` without prices."""
     lines = [] if costs is None else costs["lines"]
     return next((line["actual"] for line in lines if line["name"] == "money"), None)
 
@@ -173,7 +173,7 @@ def get_actual_money(costs: Json | None) -> float | None:
 def compute_actual_amounts(
     used: Sequence[SpentRecord], workforce: Mapping[str, object], *, has_requests: bool
 ) -> dict[str, float]:
-    """Return amounts that stages have used together, by the names in ``UNITS``."""
+    """Return total amounts that stages have used, by the names in ``UNITS``."""
     actor_hours = sum(item.actor_seconds for item in used) / 3600
     found: dict[str, float] = {
         "prompt_tokens": sum(item.prompt_tokens for item in used),
@@ -189,7 +189,7 @@ def compute_actual_amounts(
 
 
 def _compute_covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Return seconds in which at least one of the spans lies."""
+    """Return the number of seconds that at least one of the spans covers."""
     covered, until = 0.0, float("-inf")
     for began, ended in sorted(spans):
         covered += max(0.0, ended - max(began, until))

@@ -1,9 +1,9 @@
 """Test accuracy by several decodings, and the best of them, which is chosen on the test set.
 
-Paper, App. "Strategy Games" under evaluation: of greedy decoding and two sampled ones, the best accuracy for each
-model. That is a choice on the test set, so it is too high on average. The report gives it beside the main decoding's
-accuracy and never compares arms by it. Decodings that ask in another way than the main one (``constrained``) are not
-among those of which the best is chosen.
+The paper (App. "Strategy Games", evaluation) reports for each model the best accuracy of greedy decoding and two
+sampled ones. That is a choice on the test set, so it is too high on average. The report gives it beside the main
+decoding's accuracy and never compares arms by it. The best is chosen among decodings that ask in the same way
+(``constrained``) as the main one.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]) -> Json | None:
     """Return each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
 
-    ``best.low`` and ``best.high`` are the bounds of an interval that holds for the accuracies of all its decodings at
-    once (Bonferroni), so for that of the chosen one too. Of equal accuracies the decoding that comes first is the best.
-    Without another decoding that asks in the main one's way there is no best.
+    ``best.low`` and ``best.high`` are the bounds of an interval that holds for all decodings at once (Bonferroni), so
+    for the chosen one too. Of equally accurate decodings the first is the best. ``best`` is None if no other decoding
+    asks in the same way as the main one.
     """
     if not record.further_tests or not record.tests:
         return None
@@ -51,7 +51,7 @@ def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]
 
 
 def describe_decoding(decoding: DecodingConfig) -> str:
-    """Return how answers are drawn, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
+    """Return a decoding in words, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
     if decoding.constrained == "scored":
         return "the likeliest of the listed answers"
     parts = [f"temperature {decoding.temperature:g}" if decoding.temperature else "greedy"]

@@ -1,8 +1,8 @@
-"""How varied the selected labels are, and how many rows are taken of the right labels that the pool has.
+"""Diversity of the selected labels, and the selected rows as a share of the pool's right labels.
 
-Labels are counted by their hashes, in streams. Up to ``MOST_LABELS`` different ones are counted exactly, 16 bytes each.
-From there on they are counted by the first ``FOLDED_BITS`` bits of their hashes: labels that fall together count as
-one, so perplexity and number are then lower bounds, and are said to be.
+Labels are counted by their hashes, in streams. Up to ``MOST_LABELS`` distinct ones are counted exactly, 16 bytes each.
+Beyond, they are counted by the first ``FOLDED_BITS`` bits of their hashes: labels that collide count as one, so
+perplexity and number are then lower bounds, marked as such.
 """
 
 from collections.abc import Sequence
@@ -23,23 +23,23 @@ from curation.trust import get_trust
 MOST_LABELS = 1 << 20
 FOLDED_BITS = 20
 MUCH = 0.5
-"""Above this share of the right labels, wrong ones are selected with them unless trust ranks almost without error."""
+"""Share of the right labels above which wrong ones are selected too, unless trust ranks almost without error."""
 
 CAP = ("max_per_label", "asked", "limited_by")
-"""Fields of the budget that say what a cap on labels left."""
+"""Fields of the budget that describe the effect of a cap on rows per label."""
 
 
 @dataclass(kw_only=True)
 class LabelFrequencies:
-    """How often each label occurs."""
+    """Counts of distinct labels."""
 
     label_G: Uint64s = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
     count_G: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     bits: int = BITS
-    """Bits of the labels' hashes that tell them apart."""
+    """Number of bits of the labels' hashes in use."""
 
     def add(self, label_N: Uint64s, count_N: Int64s | None = None, bits: int = BITS) -> None:
-        """Count labels, each once, or as often as ``count_N`` says."""
+        """Add labels, each once or ``count_N`` times."""
         if bits > self.bits:
             label_N = label_N >> np.uint64(bits - self.bits)
         elif bits < self.bits:
@@ -58,7 +58,7 @@ class LabelFrequencies:
 
     @property
     def perplexity(self) -> float | None:
-        """E to the entropy of the labels' shares: of k equally frequent labels k; ``None`` without a label."""
+        """Exponential of the entropy of the labels' shares: k for k equally frequent labels; None without labels."""
         if not len(self.count_G):
             return None
         share_G = self.count_G / self.count_G.sum()
@@ -78,19 +78,18 @@ class LabelFrequencies:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Read:
-    """Findings of a pass over some rows."""
+    """Labels and trust of some rows."""
 
     labels: LabelFrequencies
     trust: float
-    """The sum of their trust."""
+    """Sum of the rows' trust."""
 
 
 def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedSet | None) -> Json:
-    """Return the labels of each arm and of the pool's parsed rows, and n as a share of the right labels to be expected.
+    """Return label counts of each arm and of the pool's parsed rows, and n as a share of the expected right labels.
 
-    ``arm`` is the one whose rows are judged. Right labels are counted where the pool is graded, and scaled up to all
-    labelled rows. Else they are expected from the arm's trust, if it is fitted and so calibrated: its sum over the
-    parsed rows.
+    ``arm`` is the judged arm. If the pool is graded, the share of right labels is scaled up to all labelled rows.
+    Otherwise the expected number is the sum of the arm's trust over the parsed rows, if that trust is calibrated.
     """
     function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted | Configured) else ARMS[arm].trust
     pool_read = _read(
@@ -112,7 +111,7 @@ def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, 
 
 
 def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
-    """Return the labels of a table's parsed rows, and their trust under a function whose columns the table has."""
+    """Return the labels of a table's parsed rows, and their total trust under ``function``, 0 if it is None."""
     features = [] if function is None else get_trust(function, 0).features
     columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *features])}
     parsed = "label IS NOT NULL" if filter is None else f"({filter}) AND label IS NOT NULL"

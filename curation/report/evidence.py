@@ -1,7 +1,7 @@
-"""Evidence on a run's trust function, as the numbers from which the verdict is decided.
+"""Evidence on a run's trust function: the numbers that decide the verdict.
 
-Every number is of parsed rows, since trust can select no other row. Several rules read them, so the intervals that
-decide have 99 %, but that of the AUC, which the report shows too.
+All numbers are about parsed rows, since trust can select no others. Several rules read them, so their intervals have
+99 % confidence, except that of the AUC, which the report shows too.
 """
 
 import math
@@ -28,60 +28,59 @@ from curation.report.rows import Judged
 CONFIDENCE = 0.99
 """Confidence of the intervals that decide."""
 NUM_BINS = 10
-"""Bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
+"""Number of bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
 FALSE_ALARMS = 0.05
-"""False alarms of the free signals together: how often one seems to rank better than a trust function that is as good
-as all."""
+"""Probability that any free signal seems to rank better than a trust function that is as good as all of them."""
 _QUANTILE = 2.5758293035489004
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """A trust function on the parsed rows of one set whose gold labels are known."""
+    """Quality of a trust function on the parsed rows of a set whose gold labels are known."""
 
     rows: int
     rarer: int
     """The smaller of the numbers of right and wrong labels."""
     auc: Estimate | None
-    """95 % interval; ``None`` where all labels are right or all wrong."""
+    """AUC with its 95 % interval, or ``None`` if all labels are right or all are wrong."""
     share_right: Estimate
     brier_excess: Estimate
-    """The Brier score less that of a constant, the share of right labels of the source's rows, on the same rows."""
+    """Brier score less that of a constant, the source's share of right labels, on the same rows."""
     top: Estimate
-    """The share of right labels among the rows that stand for the selected ones."""
+    """Share of right labels among the top rows, which represent the selected ones."""
     top_trust: Number
-    """Their mean trust."""
+    """Mean trust of the top rows."""
     believed: Estimate
-    """The share of right labels among the rows whose trust is at least one half; NaN without such a row."""
+    """Share of right labels among the rows whose trust is at least one half; NaN without such rows."""
     believed_trust: Number
-    """Their mean trust."""
+    """Mean trust of the rows whose trust is at least one half."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """The purity of the pool's selected rows as validation rows of the same trust foresee it."""
+    """The purity of the pool's selected rows, predicted from validation rows of the same trust."""
 
     purity: Estimate
-    """95 % interval: over validation rows, taken as often as the selected rows have their trust."""
+    """Predicted purity with its 95 % interval, from validation rows weighted to the selected rows' trust."""
     drop: Estimate
-    """The purity of validation's own top less ``purity``: what the pool's trust takes away; 99 % interval."""
+    """Purity of validation's own top rows less ``purity``, with its 99 % interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """A plain classifier of words beside trust, on the same held-out labelled rows (``curation.report.control``)."""
+    """A baseline classifier of words, compared with trust on held-out labelled rows (``curation.report.control``)."""
 
     accuracy: Estimate
-    """The share of all rows on which it is right."""
+    """Share of all rows that the classifier labels right."""
     top: Estimate
-    """The share right of its surest rows, by its own labels."""
+    """Share of right labels among the classifier's surest rows."""
     trust_top: Estimate
-    """The share right of as many rows that trust puts first, by the teacher's labels."""
+    """Share of right teacher labels among as many rows that trust ranks first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """Some rows, and the questions that they ask."""
+    """Numbers of rows, and of distinct questions among them."""
 
     num_rows: int
     num_questions: int
@@ -94,23 +93,23 @@ class Repeats:
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """Pool rows that were labelled without error, and those of them whose label could not be read."""
+    """Numbers of pool rows labelled without error, and of those among them whose label could not be read."""
 
     num_rows: int
     num_unread: int
     writings: tuple[str, ...]
-    """The commonest of their answers, the first characters of each."""
+    """First characters of the most frequent answers that could not be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsSeen:
-    """How many different labels the teacher gave, and how many of them are selected."""
+    """Numbers of distinct labels that the teacher gave and that were selected."""
 
     num_labelled: int
-    """Pool rows with a label that could be read."""
+    """Number of pool rows with a label that could be read."""
     num_given: int
     num_selected: int
-    """Different labels among the selected rows."""
+    """Number of distinct labels among the selected rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,57 +121,56 @@ class GoldStudent:
     rows: int
     epochs: int
     steps: int | None
-    """Optimizer steps; ``None`` where the training recorded none."""
+    """Number of optimizer steps, or ``None`` if the training recorded none."""
     learning_rate: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that the verdict reads of one generation."""
+    """All evidence on one generation that the verdict reads."""
 
     arm: str
-    """The arm whose rows are judged."""
+    """Arm whose rows are judged."""
     num_selected: int
     validation: Quality | None
-    """``None`` without a parsed validation row."""
+    """Quality on validation rows, or ``None`` if none is parsed."""
     pool: Quality | None
-    """``None`` without an audit set; its ``top`` are the selected rows."""
+    """Quality on the pool, or ``None`` without an audit set; its ``top`` are the selected rows."""
     teacher: Estimate | None
-    """The teacher's accuracy on all parsed rows of the source."""
+    """Teacher's accuracy on all parsed rows of the source."""
     chance: float | None
-    """The accuracy of a uniform guess among the options or legal answers of the same rows; ``None`` if unknown."""
+    """Accuracy of a uniform guess among the options or legal answers of the source's rows; ``None`` if unknown."""
     foreseen: Foreseen | None
     checked: ReviewedPurity | None = None
-    """People's verdicts on the selected rows; ``None`` without a review by people."""
+    """People's verdicts on the selected rows, or ``None`` without a review by people."""
     shift: JsonView | None
-    """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
+    """Comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
     foreign: JsonView | None = None
-    """The same of the rows that pass the cut (``curation.stages.shift.describe_foreign``); ``None``: nothing tells."""
+    """Foreign rows among those that pass the cut (``curation.stages.shift.describe_foreign``); ``None`` if untested."""
     capped: bool = False
-    """A cap on labels, or places by class, have left out rows of higher trust than some that are selected, so that
-    validation's top does not stand for them."""
+    """Whether a cap on labels or quotas by class left out rows of higher trust than some selected ones, so that
+    validation's top rows do not represent the selected ones."""
     rivals: tuple[Rival, ...] = ()
-    """The trust function against each free signal that the rows have: pool rows where they are graded, else validation
-    rows."""
+    """Comparisons of the trust function with each free signal, on graded pool rows or else on validation rows."""
     repeats: Repeats | None = None
-    """``None`` where the fit does not say."""
+    """Repeated questions of the labelled rows, or ``None`` if the fit did not record them."""
     selected_repeats: Repeats | None = None
-    """Selected rows and their questions."""
+    """Repeated questions of the selected rows."""
     near: NearCopies | None = None
-    """``None`` where the questions were not compared."""
+    """Near-copies among the selected rows, or ``None`` if questions were not compared."""
     groups: tuple[PossibleGroups, ...] = ()
     unread: Unread | None = None
     unseen: UnseenLabels | None = None
-    """``None`` where the pool has no label that the labelled rows lack, or labels are open."""
+    """Labels of the pool that no labelled row has, or ``None`` if there are none or labels are open."""
     labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
-    """``None`` where the teacher does not choose among options of several lengths by their whole score."""
+    """Lengths of options, or ``None`` unless the teacher chooses among options of several lengths by whole score."""
     classes: ClassesChosen | None = None
-    """``None`` where labels are no closed set."""
+    """Class shares of the selection, or ``None`` if labels are no closed set."""
     gold_student: GoldStudent | None = None
-    """``None`` where it or its base was not tested."""
+    """Student of ground truth, or ``None`` if it or its base was not tested."""
     control: Control | None = None
-    """``None`` where labels are no closed set, or few are known."""
+    """Baseline without a teacher, or ``None`` if labels are no closed set or few gold labels are known."""
 
     def to_json(self) -> Json:
         """Return the evidence as a JSON object."""
@@ -185,12 +183,12 @@ class Material:
 
     arm: str
     function: str
-    """The trust function that ranks its rows."""
+    """Trust function that ranks the arm's rows."""
     validation: GradedSet | None
     pool: GradedSet | None
-    """The graded pool; ``None`` without an audit set."""
+    """Graded pool, or ``None`` without an audit set."""
     source: Judged
-    """Parsed rows of the source, one a question."""
+    """Parsed rows of the source, one per question."""
     selected_trust_M: Float64s
     num_pool: int
     chance: float | None
@@ -204,14 +202,14 @@ class Material:
     groups: tuple[PossibleGroups, ...] = ()
     near: NearCopies | None = None
     cluster_M: Int64s | None = None
-    """The cluster of near-copies of each selected row, or of a draw of them: the first ones of ``selected_trust_M``."""
+    """Cluster of near-copies of each selected row, or of a sample: the first rows of ``selected_trust_M``."""
     unread: Unread | None = None
     unseen: UnseenLabels | None = None
     option_lengths: OptionLengths | None = None
 
 
 def weigh(of: Material) -> Evidence:
-    """Compute the evidence."""
+    """Compute the evidence of a generation from its rows."""
     source = of.source
     constant = float(source.correct_N.mean()) if len(source) else 0.0
     num_selected = len(of.selected_trust_M)
@@ -258,7 +256,7 @@ def weigh(of: Material) -> Evidence:
 
 
 def measure_quality(rows: View, function: str, num_top: int, constant: float) -> Quality | None:
-    """Measure a trust function on the parsed rows of a set; its top are the first ``num_top`` by raw score."""
+    """Measure a trust function on the parsed rows of a set; the top rows are the first ``num_top`` by raw score."""
     if not len(rows):
         return None
     judged = rows.of(function)
@@ -287,7 +285,7 @@ def measure_quality(rows: View, function: str, num_top: int, constant: float) ->
 
 
 def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
-    """Return the mean of the rows' squared error of trust less that of a constant, with its normal interval."""
+    """Return the mean squared error of trust less that of a constant trust, with its normal interval."""
     correct_N = judged.correct_N.astype(np.float64)
     weights_N = as_weights(judged.weight_N, len(correct_N)).astype(np.float64)
     excess_N = (trust_N - correct_N) ** 2 - (constant - correct_N) ** 2
@@ -303,12 +301,12 @@ def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> 
 def foresee_purity(
     validation: Judged, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
 ) -> Foreseen | None:
-    """Return the purity that validation rows foresee for rows of the given trust; ``None`` without one of either.
+    """Return the purity of the selected rows as predicted from validation rows; ``None`` if either has no rows.
 
     The purity is the mean over ``NUM_BINS`` bins of trust of the validation rows' share right, each weighted by its
     share of the selected rows. Both estimates are linear in the validation rows' correctness, whose variance is that of
-    their bin. With ``are_all`` the intervals hold the share of these very rows, which chance makes differ from that of
-    all such rows: of few clusters of near-copies it is much.
+    their bin. With ``are_all`` the intervals are for the share in exactly these rows, which differs by chance from the
+    share in all such rows, and by much if the rows are few clusters of near-copies.
     """
     if not len(validation) or not len(selected_trust_M):
         return None
@@ -343,7 +341,7 @@ def foresee_purity(
 
 
 def compute_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Return the first share less the second, of different rows; the interval is by MOVER (Newcombe 1998)."""
+    """Return the first share minus the second, of different rows, with MOVER's interval (Newcombe 1998)."""
     value = first.value - second.value
     low = value - math.hypot(first.value - first.low, second.high - second.value)
     high = value + math.hypot(first.high - first.value, second.value - second.low)
@@ -351,7 +349,7 @@ def compute_difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def widen_interval(estimate: Estimate) -> Estimate:
-    """Return the same with the interval that decides, instead of one of 95 %."""
+    """Return the estimate with its 95 % interval widened to one of 99 %, which decides the verdict."""
     ratio = _QUANTILE / NORMAL_QUANTILE
     low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))
     return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)

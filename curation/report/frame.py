@@ -1,4 +1,4 @@
-"""A chart's frame: size, style, colours of arms, axis labels, and SVG text that is self-contained and deterministic."""
+"""Frame of a chart: size, style, colours of arms, axis labels, and self-contained, deterministic SVG text."""
 
 import io
 import re
@@ -45,19 +45,19 @@ _STYLE: Any = {
 
 
 def set_percent_ticks(axis: "Axis") -> None:
-    """Ticks in per cent with as many decimals as they have."""
+    """Show an axis's ticks in per cent, with all their decimals."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
 
 
 def use_chart_style() -> Any:
-    """Within the context, figures have the report's style."""
+    """Return a context in which figures have the report's style."""
     import matplotlib
 
     return matplotlib.rc_context(_STYLE)
 
 
 def make_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure of that size, in inches."""
+    """Return an empty figure of the given size, in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -70,7 +70,7 @@ def make_report_figure() -> "tuple[Figure, Axes]":
 
 
 def get_arm_style(arm: str, index: int) -> tuple[str, Any]:
-    """Return an arm's colour and dashes; ``index`` counts the arms of a figure."""
+    """Return an arm's colour and dashes; ``index`` is the position of the arm in its figure."""
     return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
 
 
@@ -83,7 +83,7 @@ def finish_chart(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -
 
 
 def render_svg(figure: "Figure", name: str) -> str:
-    """Return the figure as one ``<svg>`` element: ids start with ``name``; no metadata, no size except the view box."""
+    """Return the figure as one ``<svg>`` element without metadata, width or height; its ids start with ``name``."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)

@@ -9,15 +9,15 @@ class PossibleGroups:
 
     column: str
     num_rows: int
-    """Labelled rows that were looked at."""
+    """Number of labelled rows examined."""
     num_values: int
-    """Their values of it."""
+    """Number of distinct values of the column in these rows."""
     others: float
-    """The share of the pool's rows that have other values."""
+    """Share of the pool's rows that have other values."""
 
     @property
     def words(self) -> str:
-        """The column and what it shows."""
+        """Description of the column and its values."""
         return (
             f"the column {self.column} may divide rows into groups ({self.num_rows:,} labelled rows that were looked "
             f"at have {self.num_values:,} values, and {100 * self.others:.0f} % of the pool's rows have others)"

@@ -4,11 +4,11 @@ from curation.json_types import Json
 from curation.report.record import GenerationRecord, RunInputs
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move", "bad_gold")
-"""Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
+"""Kinds of error rows of a labelled split that would be valid in the pool, whose gold labels are not read."""
 
 
 def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
-    """Return the guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
+    """Return a risk-controlled budget's guarantee and assumption; ``withheld`` says why it is not claimed, if so."""
     risk = record.budget["risk"]
     if risk is None:
         return None

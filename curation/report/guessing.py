@@ -1,4 +1,4 @@
-"""The accuracy of a uniform guess among a row's options or legal answers: what a teacher has to pass."""
+"""The accuracy of a uniform guess among a row's options or legal answers, which a teacher has to exceed."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from curation.refs import TableRef
 from curation.tables import io
 
 MOST_ROWS = 2000
-"""The most rows that are read; of more, as many are drawn at random."""
+"""Maximum number of rows to read, drawn at random."""
 
 
 def compute_chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:
-    """Return the mean over rows of one divided by the number of answers; ``None`` if the domain does not know it."""
+    """Return the mean over rows of 1 / the number of possible answers, or ``None`` if no number is known."""
     names = ["row_id", *domain.columns.names]
     if not len(row_ids_N) or not set(names) <= set(io.open_table(examples).schema.names):
         return None

@@ -39,7 +39,7 @@ def format_p_value(value: float) -> str:
 
 
 def describe_results(generation: JsonView) -> list[str]:
-    """Return sentences on the selection, the student and its teacher; they also say what was not measured."""
+    """Return sentences on the selection, the student and its teacher, and on what was not measured."""
     arms = {arm["name"]: arm for arm in generation["arms"]}
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
@@ -59,7 +59,7 @@ CONTROLS = {
     "naive_parsed": "a uniform draw of parsed labels",
     "naive": "a uniform draw of all labels",
 }
-"""Arms that choose without trust, in words."""
+"""Arms that select without trust, in words."""
 
 
 def _describe_selection(generation: JsonView, main: JsonView, arms: Mapping[str, JsonView]) -> str:
@@ -124,7 +124,7 @@ def _describe_weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
 
 
 def _describe_best_decoding(generation: JsonView, main: JsonView) -> list[str]:
-    """Return a sentence on the best of several decodings, which the sentences before do not use."""
+    """Return a sentence on the best of several decodings, which the other sentences do not use, if there is one."""
     found = generation["decodings"]
     best = next((model["best"] for model in found["models"] if model["name"] == main["name"]), None) if found else None
     if best is None:
@@ -138,7 +138,7 @@ def _describe_best_decoding(generation: JsonView, main: JsonView) -> list[str]:
 
 
 def _describe_further(generation: JsonView, main: JsonView) -> list[str]:
-    """Return a sentence on each further student of the same rows."""
+    """Return a sentence on each further student trained on the same rows."""
     sentences = []
     for student in generation["students"]:
         own = next(arm for arm in student["arms"] if arm["name"] == main["name"])
@@ -169,6 +169,6 @@ def format_number(estimate: Estimate) -> str:
 
 
 def format_lead(estimate: Estimate) -> str:
-    """Return a difference below zero as what the other side is ahead by, in points."""
+    """Return a negative difference as the lead of the other side, in percentage points with its interval."""
     value, low, high = (100 * -bound for bound in (estimate.value, estimate.high, estimate.low))
     return f"{value:.1f} points [{low:.1f}, {high:.1f}]"

@@ -75,7 +75,7 @@ def write_ablation(ablation: JsonView, directory: Place) -> tuple[Place, Place]:
 
 
 def render(report: JsonView) -> str:
-    """Return the page as text; it needs no external resource, and a report always gives one text in a time zone."""
+    """Return the page as text, without external resources and deterministic for a report and a time zone."""
     figures = [_draw_figures(generation) for generation in report["generations"]]
     return (
         _make_page_environment()
@@ -92,7 +92,7 @@ def render(report: JsonView) -> str:
 
 
 def make_environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
-    """Return the templates of a package's folder; a name that is not given is an error."""
+    """Return an environment of the templates in a package's folder, which raises on undefined names."""
     return Environment(
         loader=PackageLoader(package, "."),
         undefined=StrictUndefined,
@@ -149,7 +149,7 @@ def format_local_time(moment: str) -> str:
 
 
 def _render_parts(generation: JsonView) -> list[Json]:
-    """Return ``name``, ``title`` and ``html`` of the parts that features add to the page."""
+    """Return ``name``, ``title`` and ``html`` of each part that a feature adds to the page."""
     parts: list[Json] = []
     for name, found in generation["features"].items():
         feature = features()[name]

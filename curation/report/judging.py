@@ -1,7 +1,7 @@
 """The judge's verdicts on labels that the domain's rule calls wrong.
 
-Paper, App. "Difficulty Distribution in Quantitative Reasoning": the rule's accuracy, and the share of the remaining
-labels that the judge calls right.
+The paper (App. "Difficulty Distribution in Quantitative Reasoning") gives the rule's accuracy, and the share of the
+remaining labels that the judge calls right.
 """
 
 from curation import metrics
@@ -14,9 +14,9 @@ from curation.report.rows import count_graded
 def collect_judging(record: GenerationRecord, *, alone: bool) -> Json | None:
     """Return the judge's counts and shares, by graded split and ``test-<model>``; ``None`` if the judge was not used.
 
-    ``asked`` counts the labels that the judge graded. ``by_rule`` is the share right by the rule alone, ``by_judge``
-    the share of ``asked`` that the judge calls right, ``together`` the share right by either. Of several test runs only
-    the first counts. ``alone``: the judge graded every label by itself (``check: judge``), so that no rule did.
+    ``asked`` is the number of labels that the judge graded. ``by_rule`` is the share right by the rule alone,
+    ``by_judge`` the share of ``asked`` that the judge calls right, ``together`` the share right by either. Of several
+    test runs only the first counts. If ``alone``, the judge graded every label, without a rule (``check: judge``).
     """
     graded = {**record.grades, **{f"test-{name}": refs[0] for name, refs in record.tests.items()}}
     found = {what: _compute_shares(graded[what], asked, alone=alone) for what, asked in record.asked.items()}

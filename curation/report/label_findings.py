@@ -1,4 +1,4 @@
-"""Findings of the verdict on labels: one for all rows, few among the selected, short ones preferred."""
+"""Findings of the verdict on labels, such as one label for all rows, collapsed classes, unreadable labels, copies."""
 
 from curation.escaping import quote_text
 from curation.report.class_table import COLLAPSE
@@ -7,15 +7,15 @@ from curation.report.headline import format_percent
 from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
 
 UNREAD = 0.2
-"""The share of the pool's labels that may be such that they cannot be read."""
+"""Maximum share of the pool's labels that cannot be read, without a finding."""
 UNSEEN = 0.05
-"""The share of the pool's labels that may be such that no labelled row has them."""
+"""Maximum share of the pool's labels that no labelled row has, without a finding."""
 REPEATED = 0.2
-"""The share of labelled rows that may repeat a question."""
+"""Maximum share of labelled or selected rows that repeat a question, without a finding."""
 
 
 def find_one_label(evidence: Evidence) -> Finding | None:
-    """Find whether the teacher gave one label to all rows, which tells nothing."""
+    """Return a finding if the teacher gave the same label to all rows, which makes the labels useless."""
     found = evidence.labels
     if found is None or found.num_given != 1 or found.num_labelled < FEW_OF_A_CLASS:
         return None
@@ -23,7 +23,7 @@ def find_one_label(evidence: Evidence) -> Finding | None:
 
 
 def find_one_class(evidence: Evidence) -> Finding | None:
-    """Find whether a selection has one label of several that were given: it teaches that label."""
+    """Return a finding if all selected rows have one label although the teacher gave several."""
     found = evidence.labels
     if found is None or found.num_given < 2 or found.num_selected != 1 or evidence.num_selected < FEW_OF_A_CLASS:
         return None
@@ -34,7 +34,7 @@ def find_one_class(evidence: Evidence) -> Finding | None:
 
 
 def find_collapse(evidence: Evidence) -> Finding | None:
-    """Warn of a selection with other class shares than the pool's (of one class alone: :func:`find_one_class`)."""
+    """Return a finding if class shares differ much from the pool's, unless :func:`find_one_class` reports it."""
     found = evidence.classes
     few = evidence.num_selected < FEW_OF_A_CLASS
     if found is None or few or found.excess <= COLLAPSE or find_one_class(evidence) is not None:
@@ -52,7 +52,7 @@ def find_collapse(evidence: Evidence) -> Finding | None:
 
 
 def describe_spread(evidence: Evidence) -> str:
-    """Return the line that gives a selection more classes."""
+    """Return the advice that gives a selection more classes, with a line of configuration if one helps."""
     found = evidence.classes
     if found is None:
         line = f"selection: {{max_per_label: {compute_cap(evidence)}}}"
@@ -74,7 +74,7 @@ def describe_spread(evidence: Evidence) -> str:
 
 
 def find_short_options(evidence: Evidence) -> Finding | None:
-    """Warn where the chosen options are shorter than the right ones, and the score by length is right more often."""
+    """Return a finding if chosen options are shorter than right ones and scores per character are right more often."""
     found = evidence.option_lengths
     if found is None or found.shorter.low <= 0 or found.gain.low <= 0:
         return None
@@ -87,13 +87,13 @@ def find_short_options(evidence: Evidence) -> Finding | None:
 
 
 def compute_cap(evidence: Evidence) -> float:
-    """Return the most rows of one label, as a share: twice an even part of the labels that the teacher gave."""
+    """Return a maximum share of rows per label: twice an even share of the teacher's labels, from .01 to .6."""
     given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
     return max(0.01, round(min(0.6, 2 / given), 2))
 
 
 def find_unreadable(evidence: Evidence) -> Finding | None:
-    """Find whether many labels cannot be read: they count as wrong, and arms that rank select none of them."""
+    """Return a finding if many labels cannot be read; they count as wrong, and arms that rank select none of them."""
     found = evidence.unread
     if found is None or found.num_unread <= UNREAD * found.num_rows:
         return None
@@ -103,7 +103,7 @@ def find_unreadable(evidence: Evidence) -> Finding | None:
 
 
 def find_never_seen(evidence: Evidence) -> Finding | None:
-    """Warn of labels that no labelled row has, as nothing tells how well trust ranks them."""
+    """Return a finding if many labels occur in no labelled row, so that it is unknown how well trust ranks them."""
     found = evidence.unseen
     if found is None or found.num_rows <= max(UNSEEN, found.expected) * found.num_read:
         return None
@@ -114,7 +114,7 @@ def find_never_seen(evidence: Evidence) -> Finding | None:
 
 
 def find_copied(evidence: Evidence) -> Finding | None:
-    """Find whether many selected rows are copies, which teach one question and count as rows."""
+    """Return a finding if many selected rows repeat a question; such copies teach one question but count as rows."""
     found = evidence.selected_repeats
     if found is None or found.share <= REPEATED:
         return None
@@ -125,7 +125,7 @@ def find_copied(evidence: Evidence) -> Finding | None:
 
 
 def find_nearly_copied(evidence: Evidence) -> Finding | None:
-    """Find whether many selected rows are near-copies of one row, and as right or wrong as that row."""
+    """Return a finding if many selected rows are near-copies, which are right or wrong together."""
     found = evidence.near
     if found is None or not found.is_more_than_expected:
         return None
@@ -140,7 +140,7 @@ def find_nearly_copied(evidence: Evidence) -> Finding | None:
 
 
 def find_repeats(evidence: Evidence) -> Finding | None:
-    """Find whether many rows are copies of a question, which tell nothing new."""
+    """Return a finding if many labelled rows repeat a question, which adds no information."""
     found = evidence.repeats
     if found is None or found.share <= REPEATED:
         return None

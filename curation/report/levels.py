@@ -1,4 +1,4 @@
-"""The levels of a verdict and of its findings, and what a rule of it is."""
+"""The levels of a verdict and of its findings, and the type of its rules."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ USE: Level = "use it"
 CARE: Level = "use with care"
 STOP: Level = "do not use"
 LEVELS: tuple[Level, ...] = (USE, CARE, STOP)
-"""The gravest last."""
+"""All levels, the gravest last."""
 FEW_OF_A_CLASS = 20
-"""The fewest rows of a class: of fewer, the variance of an AUC is not known; fewer rows of one label may be chance."""
+"""Minimum number of rows of a class: with fewer, an AUC's variance is unknown, and one label may be chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictRule:
-    """One thing that is looked at."""
+    """A rule of the verdict, which checks one aspect of the evidence."""
 
     name: str
     asks: str
-    """The rule's question, as the page says it."""
+    """The rule's question, in the words of the page."""
     find: Callable[[Evidence], Finding | None]
-    """The level and the finding in words; ``None`` where there is nothing to say."""
+    """A function that returns the level and the finding in words, or ``None`` if there is no finding."""
     mend: str
-    """The next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than
+    """Next step for the user; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than
     trust, ``{spread}`` the sentence that gives a selection more labels."""

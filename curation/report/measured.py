@@ -1,4 +1,4 @@
-"""A set of graded rows as the report's numbers read it: rows in memory, or counts (``curation.report.pool_grid``)."""
+"""Sets of graded rows, the input of the report's numbers: rows in memory, or counts (``curation.report.pool_grid``)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from curation.report.rows import LOWEST, Judged, rank_for_arm
 
 
 class Cells(NamedTuple):
-    """Graded rows in an order, the first cell first."""
+    """Counts of ranked graded rows by cell, the best cell first."""
 
     counts_2G: Int64s
-    """Wrong and right rows, [2, G]."""
+    """Numbers of wrong and right rows, [2, G]."""
     cluster_G: Int64s | None = None
-    """The cluster of each cell, where each is a row (``splits.group``)."""
+    """Cluster of each cell, if each cell is one row (``splits.group``)."""
 
     def purities(self, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
         """Return the share of right rows among the first n rows, for each n of ``points``."""
@@ -27,7 +27,7 @@ class Cells(NamedTuple):
 
 
 class View(Protocol):
-    """Graded rows: the parsed ones, or all with unparsed ones last."""
+    """A view of graded rows: only the parsed ones, or all with unparsed ones last."""
 
     @property
     def functions(self) -> Sequence[str]:
@@ -39,11 +39,11 @@ class View(Protocol):
         ...
 
     def of(self, function: str) -> Judged:
-        """Return the rows with this function's scores; an entry may stand for several (``Judged.weight_N``)."""
+        """Return the rows with a function's scores; an entry may represent several rows (``Judged.weight_N``)."""
         ...
 
     def ranked(self, arm: str) -> Cells:
-        """Return the rows by an arm's preference: what it selected first, by rank."""
+        """Return the rows by an arm's preference, its selected rows first, by rank."""
         ...
 
     def by_score(self, function: str) -> Cells:
@@ -52,7 +52,7 @@ class View(Protocol):
 
 
 class GradedSet(Protocol):
-    """Graded rows of a split."""
+    """The graded rows of a split."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -74,7 +74,7 @@ class GradedSet(Protocol):
         ...
 
     def ranked(self, arm: str) -> Cells:
-        """Return all rows by an arm's preference: what it selected first."""
+        """Return all rows by an arm's preference, its selected rows first."""
         ...
 
     def among_selected(self, arm: str) -> Estimate:
@@ -82,15 +82,15 @@ class GradedSet(Protocol):
         ...
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
+        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
 
-        Unparsed rows and those of ``out_M`` are left out.
+        Unparsed rows and the row ids ``out_M`` are left out.
         """
         ...
 
     @property
     def sample(self) -> Judged:
-        """All rows or, of a large pool, about ``curation.report.pool_grid.SAMPLE_ROWS``."""
+        """All rows, or a sample of about ``curation.report.pool_grid.SAMPLE_ROWS`` rows of a large pool."""
         ...
 
     def raw(self, function: str) -> Float64s:
@@ -100,7 +100,7 @@ class GradedSet(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class InMemory:
-    """Rows that are held; ``selected`` are the arms' row ids by rank, of arms that selected from these rows."""
+    """Graded rows in memory; ``selected`` has the row ids, by rank, of each arm that selected from these rows."""
 
     judged: Judged
     selected: Mapping[str, Int64s]
@@ -153,7 +153,7 @@ class InMemory:
 
 @dataclass(frozen=True)
 class InMemoryView:
-    """A view of rows that are held: each row is a cell."""
+    """A view of rows in memory, in which each row is a cell."""
 
     judged: Judged
     selected: Mapping[str, Int64s]

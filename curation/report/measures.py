@@ -22,27 +22,27 @@ HISTOGRAM_BINS = 20
 DIFFICULTY_BINS = 24
 LEAST_BINS = 4
 PROFILE_ROWS = 10
-"""Rows of a bin, on average, of the arm that has the fewest: with fewer the profile shows chance alone."""
+"""Minimum mean number of rows per bin, for the arm with the fewest rows; with fewer the profile shows only noise."""
 CURVE_POINTS = 120
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MOST_THREADS = 4
-"""Trust functions that are measured at once: the draws of a bootstrap, which take most of the time, hold no lock of
-Python, and each thread keeps its own."""
+"""Maximum number of trust functions measured in parallel: a bootstrap's draws, which take most of the time, release
+the GIL, and each thread caches its own."""
 LARGE_POOL = 1 << 19
-"""Rows above which they are measured one after the other, as a thread then holds a grid of tens of megabytes."""
+"""Number of rows above which functions are measured one by one, since a thread then holds tens of megabytes."""
 
 
 def compute_share(
     correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE
 ) -> Json | None:
-    """Return the share of right rows with its exact interval, which counts clusters; ``None`` for no rows."""
+    """Return the share of right rows with its exact interval, widened for clusters; ``None`` for no rows."""
     return (
         metrics.compute_share_right(correct_N, cluster_N, confidence=confidence).to_json() if len(correct_N) else None
     )
 
 
 def compute_share_among(correct_N: Bools, keep_N: Bools, cluster_N: Int64s | None) -> Json | None:
-    """Return the share of right rows among those for which ``keep_N`` holds, as :func:`compute_share`."""
+    """Return the share of right rows among those that ``keep_N`` marks, as :func:`compute_share` does."""
     return compute_share(correct_N[keep_N], None if cluster_N is None else cluster_N[keep_N])
 
 
@@ -54,7 +54,7 @@ def compute_count_share(num_right: int, num_rows: int) -> Json | None:
 def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     """Return AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
-    Rows rank as the arm of that trust function prefers them. ``constant`` is the trust that the control predictor gives
+    Rows are ranked as the arm of each trust function prefers them. ``constant`` is the trust that the baseline gives
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(rows))
@@ -92,7 +92,7 @@ def compute_purity(ranked: Cells, num_top: int) -> Json | None:
 
 
 def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
-    """Return ECE and Brier score of a constant trust: the baseline for every trust function."""
+    """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
     trust_N, of = np.full(len(judged.correct_N), constant), _make_bootstrap_args(judged, seed)
     return {
         "value": constant,
@@ -102,12 +102,12 @@ def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json
 
 
 def _make_bootstrap_args(judged: Judged, seed: int) -> dict[str, Any]:
-    """Return the arguments of a bootstrap of these rows."""
+    """Return the keyword arguments of a bootstrap of the rows."""
     return {"seed": seed, "weights_N": judged.weight_N, "cluster_N": judged.cluster_N}
 
 
 def measure_regime(rows: View, function: str, num_top: int, constant: float, seed: int) -> Json:
-    """Return a labelled set's share right, AUC, ECE, Brier score and first rows' purity under one trust function."""
+    """Return a labelled set's share right, and AUC, ECE, Brier score and top rows' purity by one trust function."""
     judged = rows.of(function)
     return {
         "n": len(rows),
@@ -142,7 +142,7 @@ def _compute_auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
 
 
 def collect_reliability(rows: View) -> Json:
-    """Return non-empty bins of trust, by trust function: mean trust against the share right and its exact interval."""
+    """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
     result: Json = {}
     for name in rows.functions:
         judged = rows.of(name)
@@ -172,7 +172,7 @@ def compute_histogram(rows: View) -> Json:
 
 
 def compute_purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
-    """Return purity against the number of rows taken, by arm."""
+    """Return purity by the number of rows taken, for each arm."""
     num_rows = len(rows)
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
     points = sorted({*spread.astype(int).tolist(), min(n, num_rows)} - {0})
@@ -181,14 +181,14 @@ def compute_purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
 
 
 def choose_num_bins(num_rows: int, rows_a_bin: int, *, most: int) -> int:
-    """Return the number of bins for so many rows: ``rows_a_bin`` on average, ``LEAST_BINS`` to ``most`` bins."""
+    """Return the number of bins for about ``rows_a_bin`` rows each, from ``LEAST_BINS`` to ``most``."""
     return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
 
 
 def summarise_difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Bools]) -> Json | None:
-    """Return quantiles and shares per bin of the pool and of each arm's rows; ``None`` if the domain has no difficulty.
+    """Return quantiles and shares per bin of the pool's and each arm's difficulty; ``None`` if no difficulty is known.
 
-    ``selected`` marks an arm's rows among ``row_ids_N``. All arms share the bins.
+    ``selected`` marks each arm's rows among ``row_ids_N``. All arms share the bins.
     """
     known_N = np.isfinite(values_N)
     if not known_N.any():
@@ -218,7 +218,7 @@ def summarise_difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mappin
 
 
 def make_finite(value: object) -> Any:
-    """Return a JSON value with NaN and infinity replaced by ``None``, and numpy numbers by Python's."""
+    """Return a JSON value with NaN and infinity replaced by ``None``, and NumPy numbers by Python numbers."""
     if isinstance(value, Mapping):
         return {str(key): make_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

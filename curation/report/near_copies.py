@@ -1,10 +1,10 @@
 """Near-copies among selected rows: rows of one label whose questions differ by a few characters.
 
-Exact repeats are found before (``curation.stages.repeats``). Texts are compared by their sets of five characters in a
-row, whose Jaccard similarity is estimated by MinHash (Broder 1997); rows whose signatures share a band are compared
-(Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", 3.4). What many labelled rows have in common, such as a
-prompt's frame, does not count. Tasks whose questions follow a few patterns have near-copies among labelled rows, too:
-so the share among as many labelled rows is the measure of what is to be expected.
+Exact repeats are found earlier (``curation.stages.repeats``). Texts are compared by their sets of character 5-grams,
+whose Jaccard similarity is estimated by MinHash (Broder 1997); rows whose signatures share a band are compared
+(Leskovec, Rajaraman and Ullman, "Mining of Massive Datasets", 3.4). 5-grams that many labelled rows share, such as
+those of a prompt's frame, do not count. Tasks whose questions follow a few patterns have near-copies among labelled
+rows, too, so the share among as many labelled rows is the expected one.
 """
 
 from collections import Counter
@@ -22,12 +22,11 @@ from curation.refs import TableRef
 from curation.tables import io
 
 MOST_ROWS = 10_000
-"""Rows that are compared; of more, a draw."""
+"""Maximum number of rows to compare; more are sampled."""
 SIMILAR = 0.55
-"""The similarity of near-copies: one word of twelve may differ."""
+"""Minimum similarity of near-copies: one word of twelve may differ."""
 COMMON, COMMON_ROWS = 0.2, 500
-"""The share of labelled rows, and the number of them, by which five characters in a row are the task's and not the
-question's."""
+"""Share of labelled rows above which a 5-gram belongs to the task, not the question; maximum number of rows read."""
 _GRAM, _CHARACTERS = 5, 1_000
 _BANDS, _BAND_ROWS = 20, 4
 _HALF = np.uint64(32)
@@ -35,17 +34,17 @@ _HALF = np.uint64(32)
 
 @dataclass(frozen=True, kw_only=True)
 class NearCopies:
-    """Selected rows, the questions that they ask but for near-copies, and the same of as many labelled rows."""
+    """Numbers of selected rows and of distinct questions, and shares of near-copies compared with labelled rows."""
 
     num_rows: int
-    """The number of rows compared; of a large selection, those of a sample."""
+    """Number of selected rows examined; a large selection is sampled."""
     num_questions: int
     num_compared: int
-    """Labelled rows, and as many selected ones."""
+    """Number of labelled rows, and of selected rows, for which the two shares are compared."""
     share: float
-    """The share of near-copies among so many selected rows."""
+    """Share of near-copies among ``num_compared`` selected rows."""
     expected: float
-    """The share of near-copies among so many labelled rows."""
+    """Share of near-copies among ``num_compared`` labelled rows."""
 
     @property
     def is_more_than_expected(self) -> bool:
@@ -66,14 +65,14 @@ class Texts:
 
 
 def read_texts(examples: TableRef, row_ids_N: Int64s, labels: Sequence[str | None], domain: Domain) -> Texts:
-    """Return the questions of rows as the domain tells them apart; one that it cannot identify is empty."""
+    """Return the questions of rows, as the domain's ``identity`` has them; empty if it fails on a row."""
     rows = io.take(examples, row_ids_N, domain.columns.names).to_pylist()
     found = (attempt(domain.identity, row)[0] for row in rows)
     return Texts(texts=["" if one is None else "\n".join((one[0], *one[1])) for one in found], labels=labels)
 
 
 def find_near_copies(selected: Texts, labelled: Texts, *, seed: int) -> tuple[NearCopies, Int64s]:
-    """Compare selected rows, and as many labelled ones; also return the selected rows' clusters, int64 [M]."""
+    """Find near-copies among selected rows and as many labelled rows; also return the former's clusters, int64 [M]."""
     common = _find_common(labelled.texts[:COMMON_ROWS])
     cluster_M = cluster_rows(selected, common)
     num, rng = min(len(cluster_M), len(labelled.texts)), np.random.default_rng(seed)
@@ -90,7 +89,7 @@ def find_near_copies(selected: Texts, labelled: Texts, *, seed: int) -> tuple[Ne
 
 
 def cluster_rows(rows: Texts, common: Uint64s) -> Int64s:
-    """Return the cluster of each row, int64 [N]: near-copies of one label, and what they are connected with."""
+    """Return the cluster of each row, int64 [N]: rows of one label that near-copies connect."""
     signatures_NP = np.array([_compute_signature(text, common) for text in rows.texts], dtype=np.uint64).reshape(
         len(rows.texts), _BANDS * _BAND_ROWS
     )
@@ -118,7 +117,7 @@ def _compute_share(cluster_N: Int64s) -> float:
 
 
 def _find_common(texts: Sequence[str]) -> Uint64s:
-    """Return the hashed characters that many of the texts have, ascending."""
+    """Return the hashes of 5-grams that many of the texts have, ascending."""
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(_hash_grams(text).tolist())
@@ -127,7 +126,7 @@ def _find_common(texts: Sequence[str]) -> Uint64s:
 
 
 def _hash_grams(text: str) -> Uint64s:
-    """Return the hashes of each five characters in a row of the beginning of a text; of a shorter text one."""
+    """Return the distinct hashes of the 5-grams at the beginning of a text; a shorter text is padded to one 5-gram."""
     codes = np.frombuffer(text[:_CHARACTERS].ljust(_GRAM).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     windows = np.lib.stride_tricks.sliding_window_view(codes, _GRAM)
     with np.errstate(over="ignore"):
@@ -136,7 +135,7 @@ def _hash_grams(text: str) -> Uint64s:
 
 
 def _compute_signature(text: str, common: Uint64s) -> npt.NDArray[np.uint64]:
-    """Return the MinHash signature of a text without what is common, uint64 [P]; of nothing that of its whole text."""
+    """Return the MinHash signature of a text without common 5-grams, or of all if no others remain, uint64 [P]."""
     grams_G = _hash_grams(text)
     own_G = grams_G[~np.isin(grams_G, common, assume_unique=True)]
     grams_G = own_G if len(own_G) else grams_G

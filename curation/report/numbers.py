@@ -1,4 +1,4 @@
-"""Computes the numbers of a generation from its tables: a JSON object, each number with its n and interval."""
+"""Computation of a generation's numbers from its tables, as JSON, each number with its n and interval."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -51,16 +51,16 @@ from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids, include
 
 ROWS_IN_MEMORY = 1 << 19
-"""The scores of a graded pool of more labelled rows are counted on a grid."""
+"""Maximum number of labelled rows of a graded pool in memory; the scores of more rows are counted on a grid."""
 SAMPLE = "report sample"
-"""The purpose of the seed that draws the rows of a large pool whose difficulty is asked for."""
+"""Purpose of the seed that samples the rows of a large pool."""
 
 
 def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
-    """Compute all numbers of a generation that tables and counts tell, without the verdict.
+    """Compute all numbers of a generation from its tables and counts, without the verdict.
 
-    ``judged`` is the selection that the verdict is on, with its mean trust (``None`` without an arm that ranks by
-    trust); ``funnel`` counts rows from labelling to selection. NaN is ``None``.
+    ``judged`` is the selection that the verdict is about, with its mean trust (``None`` without an arm that ranks by
+    trust); ``funnel`` counts rows from labelling to selection. NaN becomes ``None``.
     """
     tables = {arm: read_selected_rows(ref) for arm, ref in record.selections.items()}
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
@@ -150,7 +150,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
 
 
 def collect_feature_numbers(made: Mapping[str, JsonView]) -> Json:
-    """Return the numbers of features from the outputs of their stages, by feature; those without any left out."""
+    """Return the numbers of each feature from the outputs of its stages; features without numbers are left out."""
     found = {}
     for name, outputs in made.items():
         if (by := features()[name].numbers) is not None and outputs:
@@ -185,13 +185,13 @@ def _collect_funnel(record: GenerationRecord, tables: JsonView) -> Json:
 
 
 def _list_free_signals(run: RunInputs) -> list[str]:
-    """Return the free signals that the report always measures; none where no model gave log-probabilities."""
+    """Return the free signals that the report always measures; none if no model gave log-probabilities."""
     teacher = run.config.get("teacher", {})
     return [] if teacher.get("backend") == GIVEN and not teacher.get("reader") else ["internal_confidence"]
 
 
 def _collect_selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
-    """Return an arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
+    """Return an arm's label source, numbers of selected and unparsed rows, and purity (1 for gold, by definition)."""
     purity = None
     if ARMS[arm].gold and table.num_rows:
         purity = {"value": 1.0, "low": 1.0, "high": 1.0, "n": table.num_rows}
@@ -210,7 +210,7 @@ def _collect_selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
 def _load_graded_pool(
     run: RunInputs, record: GenerationRecord, functions: Collection[str], tables: JsonView, num_pool: int
 ) -> GradedSet | None:
-    """Return the graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
+    """Return the graded rows of the pool, in memory or on a grid if there are many; ``None`` without grades."""
     if "pool" not in record.grades:
         return None
     labels, grades = record.labels["pool"], record.grades["pool"]
@@ -225,14 +225,14 @@ def _load_graded_pool(
 
 
 def _describe_grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
-    """Return the grid that the numbers of a large pool rest on; ``None`` where they are those of its rows."""
+    """Return a description of the grid of a large pool, or ``None`` if its rows are in memory."""
     if not isinstance(pool, OnGrid):
         return None
     return {"rows": len(pool), "cells": NUM_CELLS, "auc": pool.resolution, "sampled_rows": len(difficulty[0])}
 
 
 def _count_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> int:
-    """Return how many of the pool's labelled rows may be selected together: of repeated questions one row each."""
+    """Return how many of the pool's labelled rows may be selected: one per question, unless repeats are allowed."""
     counts = record.repeats
     num_again = counts["num_rows"] - counts["num_questions"]
     if not num_again or run.config["selection"].get("repeats") == "all":
@@ -241,7 +241,7 @@ def _count_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -
 
 
 def _read_difficulties(run: RunInputs, record: GenerationRecord, num_pool: int) -> Difficulties:
-    """Return difficulties of the rows that the generation labelled: its share of the pool, of a large one a sample."""
+    """Return difficulties of the pool rows that the generation labelled; a large pool is sampled."""
 
     def drawn(row_ids_N: Int64s) -> Bools:
         found: Bools = hash_unit(row_ids_N, derive(run.seed, SAMPLE)) < SAMPLE_ROWS / num_pool
@@ -258,7 +258,7 @@ def _read_difficulties(run: RunInputs, record: GenerationRecord, num_pool: int) 
 
 
 def _test_difficulties(run: RunInputs) -> Difficulties:
-    """Return difficulties of the test rows; unknown if their domain does not have the pool's columns."""
+    """Return difficulties of the test rows; empty without test rows, or if they lack the domain's columns."""
     if "test" not in run.prepared or not set(run.domain.columns.names) <= set(
         io.open_table(run.prepared["test"]).schema.names
     ):

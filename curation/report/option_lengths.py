@@ -1,4 +1,4 @@
-"""Whether a teacher that scores options prefers short ones: on labelled rows with options of several lengths."""
+"""Check whether a teacher that scores options prefers short ones, on labelled rows with options of several lengths."""
 
 import math
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from curation.refs import TableRef
 from curation.tables import io
 
 MOST_ROWS = 2_000
-"""The most source rows that are read, drawn by a hash of the row id."""
+"""Maximum number of source rows to read, drawn by a hash of the row id."""
 FEW_ROWS = 30
 _QUANTILE = 2.5758293035489004
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionLengths:
-    """Chosen and right options of the same rows; lengths in characters, intervals of 99 %."""
+    """A comparison of chosen and right options; lengths are in characters, intervals have 99 % confidence."""
 
     shorter: Estimate
-    """The length of the right option less that of the chosen one."""
+    """Mean length of the right option less that of the chosen one."""
     gain: Estimate
-    """The share of right choices by the score per character, less that by the whole score."""
+    """Share of right choices by the score per character less that by the whole score."""
     scores: tuple[tuple[int, float], ...]
-    """The mean score (nats) of the shorter half of the options and of the longer one, each after its mean length."""
+    """Mean length and mean score (nats) of the shorter half of the options and of the longer half."""
 
 
 def measure_option_lengths(
     examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Int64s, seed: int
 ) -> OptionLengths | None:
-    """Return statistics of rows that have options of several lengths; ``None`` where fewer than ``FEW_ROWS`` do.
+    """Return statistics of rows that have options of several lengths; ``None`` if fewer than ``FEW_ROWS`` do.
 
-    ``examples`` are the labelled rows with their gold labels, ``labels`` the teacher's with ``option_logprobs``.
+    ``examples`` are labelled rows with gold labels, ``labels`` the teacher's labels with ``option_logprobs``.
     """
     names, needed = io.open_table(examples).schema.names, ["row_id", "gold", *domain.columns.names]
     if not len(row_ids_N) or not {*needed} <= {*names} or "option_logprobs" not in io.open_table(labels).schema.names:

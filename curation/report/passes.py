@@ -8,7 +8,7 @@ from curation.report.record import PassRecord
 
 
 def collect_pass(item: PassRecord) -> Json:
-    """Return speeds of a pass, start-up included, and the medians of what its model told at each start."""
+    """Return the speeds of a pass, start-up included, and the medians of the facts its model gave at each start."""
     asked = item.recalled is None and item.total_rows and item.seconds
     per_second = item.rows / item.total_rows / item.seconds if asked else None
     names = dict.fromkeys(name for facts in item.teachers for name in facts)
@@ -32,7 +32,7 @@ def collect_pass(item: PassRecord) -> Json:
 
 
 def count_starts(passes: Sequence[PassRecord]) -> list[Json]:
-    """Return how often each model was started, in how many processes, and for how many passes."""
+    """Return how often each model was started, for how many passes, and the seconds that its starts took."""
     by_model: dict[str, list[PassRecord]] = {}
     for item in passes:
         by_model.setdefault(item.model, []).append(item)

@@ -1,4 +1,4 @@
-"""People's verdicts on the rows that an arm selected: the purity of a selection, where no gold labels are known."""
+"""People's verdicts on the rows that an arm selected, which give its purity if no gold labels are known."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class ReviewRecord:
     generation: int
     arm: str
     selection: TableRef
-    """The selection from which its rows were drawn."""
+    """Selection from which the reviewed rows were drawn."""
     strata: Sequence[JsonView]
     """Counts of each stratum: ``num_rows``, whether its rows are ``selected``, and how many have each of the
     ``answers``."""
     people: Mapping[str, int]
-    """The number of verdicts of each person."""
+    """Number of verdicts of each person."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,24 +29,24 @@ class ReviewedPurity:
     """The purity of a selection among the rows that people could decide."""
 
     review: str
-    """The name of the review."""
+    """Name of the review."""
     rows: int
-    """Selected rows that people found right or wrong."""
+    """Number of selected rows that people found right or wrong."""
     open: int
-    """Selected rows on which they were unsure or disagreed; no number counts them."""
+    """Number of selected rows on which people were unsure or disagreed; no other number counts them."""
     people: int
     purity: Estimate
-    """The share of right labels with its 95 % interval, for a finite population sampled by strata."""
+    """Share of right labels with its 95 % interval, for a finite population sampled by strata."""
     decisive: Estimate
-    """The same with the interval by which the verdict is decided."""
+    """Share of right labels with the wider interval that decides the verdict."""
     trust: float
-    """The mean trust of the selected rows."""
+    """Mean trust of the selected rows."""
 
 
 def find_reviewed_purity(
     reviews: Sequence[ReviewRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
 ) -> ReviewedPurity | None:
-    """People's verdicts on this selection, by the review that decided the most rows; ``None`` if no review knows it.
+    """Return a selection's purity by the review that decided the most of its rows; ``None`` if no review is about it.
 
     A review of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
     """
@@ -56,7 +56,7 @@ def find_reviewed_purity(
 
 
 def _compute_purity(review: ReviewRecord, trust: float, confidence: float) -> ReviewedPurity | None:
-    """Return ``None`` if a stratum of the selection has no row that people decided."""
+    """Return the purity by a review, or ``None`` if people decided no row of a stratum of the selection."""
     strata = [stratum for stratum in review.strata if stratum["selected"]]
     decided = [stratum["answers"]["right"] + stratum["answers"]["wrong"] for stratum in strata]
     if not strata or not all(decided):

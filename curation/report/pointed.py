@@ -1,6 +1,6 @@
-"""Values under a pointer: what a browser shows where it rests on a point or a bar of a figure.
+"""Tooltips: texts that a browser shows when the pointer rests on a point or a bar of a figure.
 
-The text is SVG's own ``<title>``, so a page needs no script and no network for it, and print shows the figure alone.
+A text is an SVG ``<title>``, so a page needs no script and no network for it, and print shows the figure alone.
 """
 
 import math
@@ -24,7 +24,7 @@ _PLACE = re.compile(r'<use [^>]*?\bx="([^"]+)" y="([^"]+)"')
 
 
 def annotate_points(axes: "Axes", points: Iterable[tuple[float, float, str]]) -> None:
-    """Give points of a plot, x and y in its units, a text each; points that are not finite are left out."""
+    """Give each point of a plot, as x and y in its units, a text; points that are not finite are left out."""
     shown = [(x, y, text) for x, y, text in points if math.isfinite(x) and math.isfinite(y)]
     if not shown:
         return
@@ -34,7 +34,7 @@ def annotate_points(axes: "Axes", points: Iterable[tuple[float, float, str]]) ->
 
 
 def annotate_shares(axes: "Axes", points_of: Iterable[tuple[float, JsonView, str]]) -> None:
-    """Give points of a plot a text: x, a share with its interval, and the words for it."""
+    """Give points of a plot a text, from x, a share with its interval, and words that describe it."""
     annotate_points(
         axes,
         ((x, share["value"], f"{words}: {with_interval(share)}") for x, share, words in points_of),
@@ -48,7 +48,7 @@ def annotate_bars(drawn: "BarContainer", texts: Sequence[str]) -> None:
 
 
 def add_titles(svg: str) -> str:
-    """Return a figure as matplotlib writes it, with the texts of its points and bars as titles."""
+    """Return a figure's SVG, as matplotlib writes it, with the texts of its points and bars as titles."""
     return _POINTS.sub(_as_circles, _BAR.sub(r'<g class="pointed"><title>\1</title>', svg))
 
 

@@ -1,9 +1,9 @@
-"""The graded rows of a large pool, counted on a grid of scores in one streamed pass; no row of it is held.
+"""The graded rows of a large pool, counted on a grid of scores in one streamed pass, without holding rows in memory.
 
 The grid has a cell for each value of the first 18 bits of a float32 score (sign, exponent, 9 bits of the fraction), so
-scores of one cell differ by less than 0.2 %. Counts of rows, of right rows and of what arms selected are exact. The
-rows of a cell share their mean trust and one rank; within it, right rows are taken to be spread evenly, as are the rows
-that a uniform arm leaves. ``OnGrid.resolution`` bounds what that changes in an AUC. A large table is read in Ray tasks.
+scores of one cell differ by less than 0.2 %. Counts of rows, of right rows and of selected rows are exact. The rows of
+a cell share their mean trust and one rank; right rows are assumed to be spread evenly within a cell, and within the
+rows that a uniform arm leaves. ``OnGrid.resolution`` bounds the effect on an AUC. A large table is read in Ray tasks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,21 +28,21 @@ from curation.trust import Scores, TrustFunction, get_trust
 CELL_BITS = 18
 NUM_CELLS = 1 << CELL_BITS
 SAMPLE_ROWS = 1 << 20
-"""About so many rows, by a hash of their ids, stand for the pool where the domain has to be asked about each."""
+"""Approximate size of the sample, drawn by a hash of the row id, for numbers that need single rows of the pool."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GridCounts:
-    """Counts of a pass over some rows; axes of length 2 are no and yes."""
+    """Counts of a pass over some rows; an axis of length 2 is indexed by no and yes."""
 
     rows_22: Int64s
-    """Rows by whether they are parsed, and right."""
+    """Number of rows, by whether they are parsed and whether they are right."""
     cells: Mapping[str, Int64s]
-    """Parsed rows by trust function: by whether its own arm selected them, whether they are right, and cell."""
+    """Number of parsed rows for each trust function, [selected by its own arm, right, cell]."""
     trust: Mapping[str, Float64s]
-    """The sum of the trust of these rows, by whether they are right, and cell."""
+    """Sum of the parsed rows' trust for each trust function, [right, cell]."""
     sample: pa.Table
-    """``row_id``, ``parsed`` and ``correct`` of the sampled rows, and their raw scores by trust function."""
+    """Sampled rows: ``row_id``, ``parsed``, ``correct``, and a raw score for each trust function."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,24 +55,24 @@ class Flags:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GridTables:
-    """Tables that a pass reads; pickled to every task."""
+    """The input of a pass, which is pickled to every task."""
 
     labels: TableRef
     graded: BitMap64
     right: BitMap64
     functions: Sequence[str]
-    """The trust functions whose columns the labels have."""
+    """Trust functions whose columns the labels have."""
     selected: Mapping[str, BitMap64]
-    """The rows of those functions' own arms."""
+    """Rows that the own arm of a trust function selected, by function."""
     arms: Sequence[str]
-    """The trust functions that are measured in any case."""
+    """Trust functions that are measured even if they are constant."""
     sample_share: float
     seed: int
 
     def batches(
         self, functions: Sequence[str], fragments: Sequence[int] | None
     ) -> Iterator[tuple[Int64s, Bools, Bools, pa.RecordBatch]]:
-        """Yield ids of graded rows, whether they are parsed, whether right, and the columns of some functions."""
+        """Yield batches of graded rows: ids, whether parsed, whether right, and the columns that functions read."""
         features = {feature for name in functions for feature in get_trust(name, 0).features}
         columns = {name: f"`{name}`" for name in sorted({"row_id", *features})} | {"is parsed": "label IS NOT NULL"}
         for batch in scans.iter_table_batches(self.labels, columns, io.make_answered_filter(self.labels), fragments):
@@ -82,7 +82,7 @@ class GridTables:
             yield ids_B, parsed_B, ~find_missing_ids(ids_B, self.right), kept
 
     def count(self, fragments: Sequence[int] | None) -> GridCounts:
-        """Return one pass over the rows of some fragments, or of all."""
+        """Return the counts of a pass over the rows of some fragments, or of all."""
         rows_22 = np.zeros((2, 2), dtype=np.int64)
         cells = {name: np.zeros((2, 2, NUM_CELLS), dtype=np.int64) for name in self.functions}
         trust = {name: np.zeros((2, NUM_CELLS)) for name in self.functions}
@@ -107,7 +107,7 @@ class GridTables:
         return GridCounts(rows_22=rows_22, cells=cells, trust=trust, sample=pa.concat_tables(sample))
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s, fragments: Sequence[int] | None) -> Int64s:
-        """Wrong and right rows of some fragments at or above each of ascending thresholds, int64 [2, G]."""
+        """Count wrong and right rows of some fragments at or above each of ascending thresholds, int64 [2, G]."""
         found = np.zeros((2, len(threshold_G) + 1), dtype=np.int64)
         trust: TrustFunction = get_trust(function, 0)
         for ids_B, parsed_B, right_B, batch in self.batches([function], fragments):
@@ -127,7 +127,7 @@ def _sample(functions: Sequence[str]) -> pa.Schema:
 
 
 class OnGrid:
-    """A graded pool as counts (``curation.report.measured.GradedSet``)."""
+    """A graded pool as counts, with the interface of ``curation.report.measured.GradedSet``."""
 
     def __init__(self, source: GridTables, counts: GridCounts, flags: Mapping[str, Flags]) -> None:
         self._source, self._flags = source, flags
@@ -138,7 +138,7 @@ class OnGrid:
 
     @property
     def share_right(self) -> Estimate:
-        """See ``GradedSet``: the grid has no clusters, so that its interval counts rows."""
+        """The share of right labels; rows count as independent, since the grid has no clusters."""
         return compute_proportion(int(self.counts.rows_22[:, 1].sum()), len(self))
 
     @property
@@ -153,7 +153,7 @@ class OnGrid:
 
     @property
     def functions(self) -> list[str]:
-        """The trust functions with scores, but for free signals that are equal, or null, on all parsed rows."""
+        """The trust functions with scores, except free signals that are equal, or null, on all parsed rows."""
         null = int(find_cells(np.array([np.nan], dtype=np.float32))[0])
         found = []
         for name, cells in self.counts.cells.items():
@@ -164,7 +164,7 @@ class OnGrid:
 
     @property
     def resolution(self) -> dict[str, float]:
-        """The most by which a cell's common rank changes the AUC among parsed rows, by trust function."""
+        """The maximum change of the AUC among parsed rows because a cell's rows share one rank, by trust function."""
         found = {}
         for name in self.functions:
             wrong_G, right_G = self.counts.cells[name].sum(axis=0)
@@ -185,11 +185,11 @@ class OnGrid:
         return fill_scores(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
 
     def ranked(self, arm: str) -> Cells:
-        """Return all rows by an arm's preference: what it selected first."""
+        """Return all rows by an arm's preference, its selected rows first."""
         return self.in_order(arm, with_unparsed=True)
 
     def in_order(self, arm: str, *, with_unparsed: bool) -> Cells:
-        """Return the order of :meth:`ranked`, of all rows or the parsed ones."""
+        """Return the rows by an arm's preference, as :meth:`ranked` does, with or without unparsed ones."""
         flags = self._flags.get(arm, Flags(parsed_M=np.zeros(0, np.bool_), correct_M=np.zeros(0, np.bool_)))
         among_M = flags.parsed_M | with_unparsed
         right_M = flags.correct_M[among_M]
@@ -209,9 +209,9 @@ class OnGrid:
         return compute_share_right(self._flags[arm].correct_M)
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G]: exact counts.
+        """Count, exactly, wrong and right rows at or above each of ascending thresholds of the raw score, [2, G].
 
-        Unparsed rows and those of ``out_M`` are left out. This is a further pass.
+        Unparsed rows and the row ids ``out_M`` are left out. The count takes a further pass over the rows.
         """
         parts = scans.map_fragments(
             self._source.labels, lambda fragments: self._source.above(function, threshold_G, out_M, fragments)
@@ -236,7 +236,7 @@ class GridView:
         return int(self.rows.counts.rows_22[0 if self.with_unparsed else 1 :].sum())
 
     def of(self, function: str) -> Judged:
-        """Return one entry for the right and one for the wrong rows of each cell."""
+        """Return the rows as entries, one for the right and one for the wrong rows of each cell."""
         counts_2G, sums_2G = self.rows.counts.cells[function].sum(axis=0), self.rows.counts.trust[function]
         correct, cell = np.nonzero(counts_2G)
         weight, trust = counts_2G[correct, cell], sums_2G[correct, cell] / counts_2G[correct, cell]
@@ -279,9 +279,9 @@ def place_on_grid(
     num_pool: int,
     seed: int,
 ) -> OnGrid:
-    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.read_selected_rows``).
+    """Count the graded rows of a pool; ``selected`` has the arms' rows by rank (``rows.read_selected_rows``).
 
-    A free signal that is not among ``arms`` is left out where it is the same on all rows.
+    A free signal that is not among ``arms`` is left out if it is equal on all rows.
     """
     graded, right = BitMap64(), BitMap64()
     for batch in scans.iter_table_batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
@@ -316,6 +316,6 @@ def place_on_grid(
 
 
 def find_cells(raw_N: Scores) -> Int64s:
-    """Return the cell of each raw score, int64 [N]; NaN is below all."""
+    """Return the cell of each raw score, int64 [N]; NaN is below all numbers."""
     filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return (to_score_keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The input of a report: references and counts of a run, no data."""
+"""The input of a report: references to a run's tables and counts, without data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +10,11 @@ from curation.report.groups import PossibleGroups
 from curation.report.people import ReviewRecord
 
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
-"""The facts that a report shows about the completions that an arm trains on."""
+"""Fields that a report shows about the completions that an arm trains on."""
 BASE, TEACHER, GROUND_TRUTH = "base", "teacher", "ground_truth"
 MAIN, SHALLOW, PREDECESSOR = "main", "shallow", "predecessor"
-"""Lines of a chained run: its main chain, students that learned from the first teacher without a chain, and the last
-base taught by the base before it. Other chains are named by their arms."""
+"""Names of lines of a chained run: its main chain, students that learned from the first teacher without a chain, and
+the last base taught by the base before it. Other chains are named by their arms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,40 +27,40 @@ class StageSummary:
     rows_per_second: float | None
     started: str
     step: int = 0
-    """The length of the longest chain of stages that leads to it."""
+    """Length of the longest chain of stages that leads to the stage."""
     after: Sequence[str] = ()
-    """The stages that it waited for."""
+    """Names of the stages that the stage waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassRecord:
-    """The last run of a labelling pass; if the pass was resumed, earlier runs did the other rows."""
+    """The last run of a labelling pass; if the pass was resumed, earlier runs labelled the other rows."""
 
     name: str
     model: str
-    """The model that was asked; "scripted" for a teacher without weights."""
+    """Name of the model; "scripted" for a teacher without weights."""
     backend: str
     rows: int
     seconds: float
     total_rows: int
     prompt_tokens: int | None
-    """Prompt tokens of all rows; ``None`` where tokens are not counted, as of signals."""
+    """Number of prompt tokens of all rows, or ``None`` if tokens are not counted, as in passes for signals."""
     output_tokens: int | None
     deaths: int
-    """The number of actors' processes that died in the middle of a chunk."""
+    """Number of actor processes that died in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
-    """One for each start of the model: ``start_seconds`` and ``Teacher.facts``; none where it ran already."""
+    """``start_seconds`` and ``Teacher.facts`` of each start of the model; empty if it was running already."""
     clipped_values: int = 0
-    """Numbers of hidden states beyond float16 that were stored as its largest one."""
+    """Number of hidden-state values beyond the range of float16, which were clipped to it."""
     dtype: str | None = None
-    """The type that the model ran in; ``None`` without weights, and where nobody noted it."""
+    """Data type that the model ran in, or ``None`` without weights or if it was not recorded."""
     recalled: str | None = None
-    """The run directory in which the model gave these answers, if it was not asked again."""
+    """Run directory in which the model gave these answers, if they were reused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpentRecord:
-    """Amounts that a pass of a model has used, in all its runs or in those since a forecast was made."""
+    """Amounts that a pass of a model has used, in all its runs or only in those since a forecast."""
 
     actor_seconds: float
     prompt_tokens: int
@@ -68,29 +68,29 @@ class SpentRecord:
     chunks: int
     commits: int
     bytes: int
-    """Bytes of its table, as it is now."""
+    """Current size of the pass's table, in bytes."""
     spans: Sequence[tuple[float, float]]
-    """When each run of it began and ended, seconds since 1970."""
+    """Start and end of each run of the pass, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRecord:
-    """One generation: its teacher, its selections, and the results of its students."""
+    """A generation: its teacher, its selections, and the results of its students."""
 
     index: int
     branch: str = ""
-    """The chain that it belongs to; empty: the main one."""
+    """Name of the generation's chain; empty for the main chain."""
     teacher: ModelRef | None
-    """``None`` for a teacher without weights (the scripted one)."""
+    """Teacher of the generation, or ``None`` for one without weights, such as the scripted one."""
     student_base: ModelRef | None
-    """The students' un-adapted base; ``None`` if the run only curates."""
+    """Students' base without adapters, or ``None`` if the run only curates."""
     labels: Mapping[str, TableRef]
     """Labels by split, with the scores of the fitted trust functions and the signals as columns."""
     grades: Mapping[str, TableRef]
     """Grades by split with known gold labels (schema ``schemas.GRADES``); of the pool only with an audit set."""
     trust: TrustRef
     trust_fit: JsonView
-    """A summary of the fit (``curation.stages.fit.describe_fit``)."""
+    """Summary of the fit (``curation.stages.fit.describe_fit``)."""
     selections: Mapping[str, TableRef]
     """Selections by arm (schema ``schemas.SELECTION``)."""
     formats: Mapping[str, JsonView]
@@ -106,12 +106,12 @@ class GenerationRecord:
     """Counts by split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by
     kind."""
     projection: JsonView | None
-    """``size`` of the states' projection, ``variance_kept`` and the ``num_rows`` it was fitted on; ``None`` without."""
+    """``size`` and ``variance_kept`` of the states' projection and ``num_rows`` of its fit, or ``None`` without one."""
     asked: Mapping[str, int]
-    """The number of labels that the judge graded, by graded split and ``test-<model>`` (of several runs the first);
+    """Number of labels that the judge graded, by graded split and ``test-<model>`` (the first of several runs);
     splits without the judge are absent."""
     unread: Mapping[str, int]
-    """The number of pool rows whose signal could not be read, by signal."""
+    """Number of pool rows whose signal could not be read, by signal."""
     too_long: Mapping[str, JsonView]
     """``curation.stages.length.TooLong`` as JSON by split; empty if nothing was trained."""
     repeats: JsonView
@@ -121,83 +121,83 @@ class GenerationRecord:
     students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
     foreign: Mapping[str, JsonView] = field(default_factory=dict)
-    """The share of foreign rows among those that pass the cut, by arm, as JSON of
+    """Share of foreign rows among those that pass the cut, by arm, as JSON of
     ``curation.stages.shift.describe_foreign``; arms without a measurement are left out."""
     unseen: JsonView | None = None
-    """``curation.domains.unseen_labels.UnseenLabels`` as JSON; ``None`` where all of the pool's labels are seen, or
-    labels are open."""
+    """``curation.domains.unseen_labels.UnseenLabels`` as JSON, or ``None`` if all of the pool's labels occur in
+    labelled rows, or labels are open."""
     dropped: Mapping[str, str] = field(default_factory=dict)
-    """The arms that dropped out, since they could not be measured, and why, in words."""
+    """Arms that dropped out because they could not be measured, with the reason in words."""
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Files of the selected rows with columns of the user's (``curation.stages.keep``), by arm."""
+    """Files of the selected rows with the user's columns (``curation.stages.keep``), by arm."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)
-    """``curation.stages.selected.RowFiles`` as JSON, by arm; empty where the pool's rows are no pairs."""
+    """``curation.stages.selected.RowFiles`` as JSON, by arm; empty if the pool's rows are no pairs."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     features: Mapping[str, JsonView] = field(default_factory=dict)
-    """Outputs of stages of features (``curation.features``) by name, by feature."""
+    """Outputs of features' stages (``curation.features``) by name, by feature."""
     analysis: Mapping[str, JsonView] = field(default_factory=dict)
-    """The same of their stages over a finished run (``curate analyze``)."""
+    """Outputs of features' stages over a finished run (``curate analyze``) by name, by feature."""
 
     @property
     def name(self) -> str:
-        """Name among all generations of the run: ``gen-1``, ``gen-1-naive``."""
+        """Unique name of the generation in the run, e.g. ``gen-1``, ``gen-1-naive``."""
         return f"gen-{self.index}-{self.branch}" if self.branch else f"gen-{self.index}"
 
     @property
     def n(self) -> int:
-        """The budget of every arm."""
+        """The budget of every arm, a number of rows."""
         return int(self.budget["n"])
 
     def of_student(self, name: str) -> "GenerationRecord":
-        """Return the same generation with a further student in the place of the one that teaches."""
+        """Return the generation with a further student in place of the student that teaches."""
         return replace(self, students={}, **self.students[name])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainRecord:
-    """The chains of a run with several generations, beside those of its main chain."""
+    """The chains of a run with several generations, without the generations of its main chain."""
 
     arms: Sequence[str]
-    """The arms whose students teach, the main chain's first."""
+    """Arms whose students teach, the main chain's first."""
     branches: Mapping[str, Sequence[GenerationRecord]]
-    """The generations from the second on of the other chains by arm; ``predecessor``: the last base, taught by the one
-    before it."""
+    """Generations of the other chains, from the second on, by arm; ``predecessor`` has the last base, taught by the
+    base before it."""
     shallow: Mapping[str, Mapping[str, JsonView]]
     """Students of the shallow line by generation (as text) and arm: ``tests`` (grades of the test split, one table per
     run) and ``training`` of its base's student that learned from the first teacher."""
     stages: Mapping[str, tuple[int, str]]
-    """The generation and the line for which a stage was done first, by its name."""
+    """Generation and line for which a stage was first done, by stage name."""
     decisions: Sequence[JsonView]
-    """Decisions by generation: ``signs`` and ``reasons`` (none: the chain went on), as
-    ``curation.stages.handover`` decides; empty without a rule."""
+    """Decisions of ``curation.stages.handover`` by generation: ``signs`` and ``reasons`` (empty if the chain went on);
+    empty without a rule."""
     ended: str | None
-    """Why the main chain has fewer generations than are configured, in words; ``None``: it has all."""
+    """Why the main chain has fewer generations than configured, in words, or ``None`` if it has all."""
     branches_ended: Mapping[str, str] = field(default_factory=dict)
-    """The same of the branches that did not reach their last generation."""
+    """Why branches did not reach their last generation, in words, by branch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """Inputs of the numbers of a generation, beside its own record."""
+    """The inputs of a generation's numbers that all generations of a run share."""
 
     config: JsonView
-    """The run's configuration as JSON."""
+    """Configuration of the run as JSON."""
     seed: int
     domain: Domain
     prepared: Mapping[str, TableRef]
-    """The splits' tables by name; ``audit`` and ``test`` may be missing."""
+    """Tables of the splits by name; ``audit`` and ``test`` may be missing."""
     prepare_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` read (error rows too) and ``errors`` by kind."""
     overlap: JsonView
     """Questions that splits share, and how they were handled: ``stages.dropping.Overlap`` as JSON."""
     groups: Sequence[PossibleGroups] = ()
-    """Columns of the files that may divide rows into groups; none where the files cannot be read any more."""
+    """Columns of the files that may divide rows into groups; empty if the files can no longer be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(RunInputs):
-    """A whole run."""
+    """The record of a whole run, the input of its report."""
 
     name: str
     config_path: str | None
@@ -207,20 +207,20 @@ class RunRecord(RunInputs):
     passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]
     numbers: Mapping[str, JsonView] = field(default_factory=dict)
-    """The numbers of every generation (``report.numbers.compute_numbers``) by its name."""
+    """Numbers of every generation (``report.numbers.compute_numbers``) by its name."""
     forecast: JsonView | None = None
-    """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
+    """Forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
     spent: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """Amounts by stage of the forecast that has run since."""
+    """Amounts used since the forecast, by stage of the forecast."""
     answers: Sequence[JsonView] = ()
-    """Oddities of a server's answers (``Spending.findings``), where one is the teacher."""
+    """Oddities in a server's answers (``Spending.findings``), if a server is the teacher."""
     used: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """Amounts by pass of a model, in all its runs."""
+    """Amounts that each pass of a model used, in all its runs."""
     directory: str = "RUN_DIR"
-    """The run directory, for the commands that the report names."""
+    """Run directory, for the commands that the report names."""
     chain: ChainRecord | None = None
-    """``None`` where no generation follows another."""
+    """Chains of the run, or ``None`` if no generation follows another."""
     reviews: Sequence[ReviewRecord] = ()
-    """People's verdicts on its selections."""
+    """People's verdicts on the run's selections."""
     own_code: Mapping[str, str] = field(default_factory=dict)
-    """The models whose own Python code was allowed to run, with the revision of the code, by role."""
+    """Models whose own Python code was allowed to run, with the code's revision, by role."""

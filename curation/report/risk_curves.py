@@ -27,9 +27,10 @@ from curation.trust import get_trust
 def compute_risk_curves(
     run: RunInputs, record: GenerationRecord, judged: Mapping[str, Judged], pool: GradedSet | None
 ) -> Json | None:
-    """Return the rule's curves at cuts through the pool, and the chosen cut; ``None`` without one risk-controlled cut.
+    """Return the rule's curves at cuts through the pool, and the chosen cut.
 
-    The cuts are quantiles of the pool's scores, which are read in passes (:mod:`curation.selection.order`).
+    The cuts are quantiles of the pool's scores, which are read in passes (:mod:`curation.selection.order`). The result
+    is ``None`` if the budget has no risk rule, or a cut for each class.
 
     ``chosen`` is ``None`` if no cut is certified. A bound is ``None`` if no calibration row is kept.
     """
@@ -81,7 +82,7 @@ def compute_risk_curves(
 
 
 def _read_too_long(record: GenerationRecord, split: str) -> Int64s:
-    """Return the ids of a split's rows that no arm can train on; the budget skips them, int64 [M]."""
+    """Return the ids of a split's rows that are too long to train on, which the budget skips, int64 [M]."""
     if split not in record.too_long:
         return np.zeros(0, dtype=np.int64)
     table = io.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
@@ -90,7 +91,7 @@ def _read_too_long(record: GenerationRecord, split: str) -> Int64s:
 
 
 def _rank_scores(rows: Judged, trust: str, out_M: Int64s) -> tuple[Float64s, Bools]:
-    """Return raw scores (-inf for a row that may not be selected), and which labels are right."""
+    """Return raw scores, -inf for rows that may not be selected, and whether labels are right, both [N]."""
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
     return np.where(may_N, raw_N, -np.inf), rows.correct_N
@@ -98,28 +99,28 @@ def _rank_scores(rows: Judged, trust: str, out_M: Int64s) -> tuple[Float64s, Boo
 
 @dataclass(frozen=True, eq=False)
 class _Passes:
-    """The labelled rows of the pool under one trust function; pickled to every task."""
+    """The labelled rows of the pool and a trust function, pickled to every task."""
 
     labels: TableRef
     trust: str
     out_M: Int64s
-    """Rows that may not be selected, as those may not whose label could not be read."""
+    """Ids of rows that may not be selected, besides those whose label could not be read."""
 
     def mapped(self, function: Callable[[Iterable[Batch]], Any]) -> Iterator[Any]:
-        """Return ``function`` of ids and raw scores (NaN: a row that may not be selected) for each part of the rows."""
+        """Return, for each part of the rows, ``function`` of ids and raw scores (NaN if a row may not be selected)."""
         return scans.map_fragments(
             self.labels, lambda fragments: function(pair[:2] for pair in self._iter_batches(fragments))
         )
 
     def least_trust(self, thresholds: Sequence[float]) -> dict[float, float]:
-        """Return the trust of the lowest row at or above each threshold; trust never falls as the raw score grows."""
+        """Return the least trust at or above each threshold of the raw score, with which trust never falls."""
         threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
         parts = [*scans.map_fragments(self.labels, lambda fragments: self._find_least(threshold_G, fragments))]
         least_G = np.minimum.accumulate(np.min(parts, axis=0)[::-1])[::-1][1:]
         return dict(zip(threshold_G.tolist(), least_G.tolist(), strict=True))
 
     def _find_least(self, threshold_G: Float64s, fragments: Sequence[int] | None) -> Float64s:
-        """Return the least trust between each threshold and the next, at the start below the first, float64 [G + 1]."""
+        """Return the least trust below the first threshold, and from each one to the next, float64 [G + 1]."""
         least = np.full(len(threshold_G) + 1, np.inf)
         for _, raw_B, trust_B in self._iter_batches(fragments):
             may_M = np.flatnonzero(~np.isnan(raw_B))
@@ -140,7 +141,7 @@ class _Passes:
 def _make_noise_lookup(
     pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Int64s
 ) -> Callable[[float], Json | None]:
-    """Return a function from one of the thresholds to the noise among the graded pool rows at or above it."""
+    """Return a function that maps a threshold to the noise among the graded pool rows at or above it."""
     if pool is None:
         return lambda threshold: None
     threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))

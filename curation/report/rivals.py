@@ -1,9 +1,9 @@
-"""Trust against the free signals, on the same parsed rows: paired differences of AUC and of purity, and who won.
+"""Comparison of trust with the free signals on the same parsed rows: paired differences of AUC and of purity.
 
 A free signal (``curation.arms.FREE``) is one column that every labelling pass fills. It needs neither gold labels nor a
 fit, so a trust function that does not rank better than the best of them is not worth its fit. Rows rank by raw score
-alone: by what a function says, without a cap or quotas of the arm that selects by it. Of a pool on the grid
-(``curation.report.pool_grid``) the differences are those of its sample.
+alone, without a cap or quotas of the arm that selects by it. For a pool on the grid (``curation.report.pool_grid``) the
+differences are those of its sample.
 """
 
 import math
@@ -24,17 +24,17 @@ from curation.report.measured import GradedSet
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """A trust function less a free signal."""
+    """A comparison of a trust function with a free signal; differences are the function's value minus the signal's."""
 
     signal: str
     where: str
-    """The set of the rows: ``pool`` or ``validation``."""
+    """Set of the rows: ``pool`` or ``validation``."""
     num_top: int
-    """How many rows of either ranking the purity counts."""
+    """Number of top rows of each ranking that purity counts."""
     auc: Estimate | None
-    """The difference of the AUCs; ``None`` where a class has fewer than two rows."""
+    """Difference of the AUCs, or ``None`` if a class has fewer than two rows."""
     purity: Estimate
-    """The difference of the shares of right labels among the first ``num_top`` rows."""
+    """Difference of the shares of right labels among the first ``num_top`` rows."""
     confidence: float
     """Confidence of both intervals."""
 
@@ -47,7 +47,7 @@ class Rival:
 def compare_with_signal(
     rows: GradedSet, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
 ) -> Rival:
-    """Set a trust function against a signal on a set's parsed rows; ``num_top`` of them stand for the selected ones."""
+    """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
     sample = rows.sample.readable
     first_N, second_N = rows.raw(function), rows.raw(signal)
     num_rows = len(sample)
@@ -69,11 +69,11 @@ def compare_with_signal(
 def find_rivals(
     rows: GradedSet, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
 ) -> tuple[Rival, ...]:
-    """Return a trust function against every free signal that the rows have, with intervals that hold together.
+    """Return comparisons of a trust function with every free signal of the rows, with simultaneous intervals.
 
-    Two differences of each of k signals are looked at, and one that lies below zero speaks against trust. With a
-    confidence of 1 - ``false_alarms`` / k that happens to a function that is as good as all signals with a probability
-    of at most ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
+    Each of k signals gives two differences, and an interval below zero speaks against trust. With a confidence of
+    1 - ``false_alarms`` / k, the probability that a function as good as all signals has such an interval is at most
+    ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
     """
     signals = [name for name in _free(rows) if name != function]
     if not len(rows.parsed) or function not in rows.parsed.functions:
@@ -85,11 +85,11 @@ def find_rivals(
 
 
 def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
-    """Return the free signal with the highest AUC on parsed rows, and the set that says so; ``None`` without a signal.
+    """Return the free signal with the highest AUC on parsed rows, and the set of these rows; ``None`` without a signal.
 
-    The held-out labelled rows say so, and not the pool: the best of several on the rows on which it is then set against
-    trust would be flattered by the choice. Only without such rows the pool says it. Where the labelled rows themselves
-    are compared, as without gold labels of the pool, the signal has that advantage over trust.
+    The set is the held-out labelled rows, and the pool only without these: a signal that is chosen on the rows on which
+    it is then compared with trust has an advantage. It has this advantage if validation rows are compared, as without
+    gold labels of the pool.
     """
     for where in ("validation", "pool"):
         rows = measured.get(where)
@@ -104,7 +104,7 @@ def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | Non
 
 
 def make_rival_entry(rival: Rival) -> Json:
-    """Return a comparison as the trust table has it: ``signal``, ``num_top``, ``auc`` and ``purity``."""
+    """Return a comparison as an entry of the trust table: ``signal``, ``num_top``, ``auc`` and ``purity``."""
     return {
         "signal": rival.signal,
         "num_top": rival.num_top,
@@ -114,7 +114,7 @@ def make_rival_entry(rival: Rival) -> Json:
 
 
 def describe_trust(kind: str | None, choice: Mapping[str, object] | None) -> str:
-    """Return which function the reference arm ranks by, in a sentence, from the summary of its fit."""
+    """Return a sentence that names the function by which the reference arm ranks, from the summary of its fit."""
     if choice is None:
         return f"Trust here is the function {describe_name(kind)}." if kind else "Trust here is a fitted function."
     taken = str(choice["taken"])
@@ -125,7 +125,10 @@ def describe_trust(kind: str | None, choice: Mapping[str, object] | None) -> str
 
 
 def describe_winner(name: str, where: str, num_rows: int, found: Json) -> str:
-    """Return a sentence that says whether a trust function or the best free signal ranks better, by the trust table."""
+    """Return a sentence that says whether a trust function or the best free signal ranks better.
+
+    ``found`` is the comparison of the two in the trust table (:func:`make_rival_entry`).
+    """
     signal, auc, purity = describe_name(found["signal"]), found["auc"], found["purity"]
     rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
     by = f"purity of the first {found['num_top']:,} {_format_points(purity)}"

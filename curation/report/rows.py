@@ -23,16 +23,16 @@ from curation.trust import Scores, get_trust
 from curation.trust.parts import find_first_of_each, find_independent
 
 DOMAIN_ROWS = 8192
-"""The number of rows that are Python objects at a time."""
+"""Number of rows that are Python objects at a time."""
 LOWEST = -1e30
-"""The raw score of a row without one: below every real score, and finite, because metrics need finite scores."""
+"""Raw score of rows that have none: below every real score, and finite, because metrics need finite scores."""
 UNPARSED = "unparsed rows beside the held-out ones"
-"""The purpose of the seed that draws them."""
+"""Purpose of the seed that draws unparsed rows in :meth:`Judged.held_out`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionScores:
-    """One trust function's scores: ``raw_N`` ranks, ``trust_N`` lies in [0, 1]."""
+    """Scores of a trust function: ``raw_N`` ranks rows, ``trust_N`` lies in [0, 1]."""
 
     raw_N: Float64s
     trust_N: Float64s
@@ -40,18 +40,18 @@ class FunctionScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """Rows labelled without error whose gold label is known, ascending by row id; their scores by trust function."""
+    """Rows labelled without error whose gold label is known, ascending by row id, with scores by trust function."""
 
     row_ids_N: Int64s
     correct_N: Bools
     parsed_N: Bools
     scores: dict[str, FunctionScores]
     weight_N: Int64s | None = None
-    """How many rows an entry stands for; then ``row_ids_N`` only number the entries. None: one each."""
+    """Number of rows that each entry represents, whose ``row_ids_N`` is then only its number; None if always 1."""
     question_N: Int64s | None = None
-    """The question that each row asks (``curation.domains.grading.Graded``). None: one of its own."""
+    """Question that each row asks (``curation.domains.grading.Graded``), or None if all differ."""
     cluster_N: Int64s | None = None
-    """The cluster of each row (``curation.domains.grading.Graded``). None: rows are independent."""
+    """Cluster of each row (``curation.domains.grading.Graded``), or None if rows are independent."""
 
     def __len__(self) -> int:
         return len(self.row_ids_N) if self.weight_N is None else int(self.weight_N.sum())
@@ -62,7 +62,7 @@ class Judged:
         return int(self.correct_N.sum() if self.weight_N is None else self.weight_N[self.correct_N].sum())
 
     def subset(self, keep_N: Bools) -> "Judged":
-        """Return the rows for which ``keep_N`` holds."""
+        """Return the rows that ``keep_N`` marks."""
         return Judged(
             row_ids_N=self.row_ids_N[keep_N],
             correct_N=self.correct_N[keep_N],
@@ -91,19 +91,19 @@ class Judged:
 
     @property
     def one_a_cluster(self) -> "Judged":
-        """One row of each cluster, which count as independent draws; all rows if there are no clusters."""
+        """One row of each cluster, so that rows count as independent draws; all rows if there are no clusters."""
         if self.cluster_N is None:
             return self
         assert self.question_N is not None, "grades have both"
         return self.subset(find_independent(self.question_N, self.row_ids_N, self.cluster_N))
 
     def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
-        """Return one row of each question, of labelled rows that no fit of ``functions`` has seen.
+        """Return one row per question, among labelled rows that no fit of ``functions`` has seen.
 
-        Scored labels of the source have a score of a fitted function only where it is honest: cross-fitted, or of a row
-        that the fit did not read. A parsed row without one has been seen by a fit, or repeats a question; functions
-        that are not fitted hide no row. Of the unparsed rows, which a fit on parsed labels never reads, a seeded draw
-        takes the share of the parsed questions that are held out, so that both kinds keep their proportion.
+        Scored labels of the source have a fitted function's score only if it is out-of-sample: cross-fitted, or for a
+        row that the fit did not read. A parsed row without such a score was seen by a fit, or repeats a question;
+        functions that are not fitted exclude no row. A fit never reads unparsed rows. To keep their proportion, a
+        seeded draw takes the same share of them as the share of parsed questions that is held out.
         """
         may_N = np.ones(len(self.row_ids_N), dtype=np.bool_)
         for name in functions:
@@ -123,7 +123,7 @@ class Judged:
 
     @property
     def unparsed_last(self) -> "Judged":
-        """All rows; unparsed ones get the lowest score and trust 0, as in selection."""
+        """All rows, with the lowest score and trust 0 for unparsed ones, as in selection."""
         scores = {
             name: FunctionScores(
                 raw_N=np.where(self.parsed_N, s.raw_N, LOWEST), trust_N=np.where(self.parsed_N, s.trust_N, 0.0)
@@ -134,7 +134,7 @@ class Judged:
 
 
 def free_signals(labels: TableRef) -> tuple[str, ...]:
-    """Return the free signals that a labels table may have, by name."""
+    """Return the names of the free signals whose columns a labels table has."""
     return free_of(io.open_table(labels).schema.names)
 
 
@@ -163,7 +163,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 
 def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
-    """Drop free signals that say nothing: equal, or null, on all parsed rows; functions of arms stay."""
+    """Drop free signals that are equal, or null, on all parsed rows, unless they are among ``arms``."""
     raws = {name: score.raw_N[judged.parsed_N] for name, score in judged.scores.items()}
     scores = {
         name: judged.scores[name]
@@ -174,7 +174,7 @@ def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
 
 
 def count_graded(grades: Sequence[TableRef]) -> Json:
-    """Counts of graded rows, right rows, rows right by the judge alone, and rows that the rule could not decide."""
+    """Count graded rows, right rows, rows right by the judge alone, and rows the rule could not decide, by kind."""
     filters = {"rows": None, "right": "correct = true", "judged": "judged = true"}
     counts = {name: sum(io.count(ref, filter=filter) for ref in grades) for name, filter in filters.items()}
     kinds: Counter[str] = Counter()
@@ -185,7 +185,7 @@ def count_graded(grades: Sequence[TableRef]) -> Json:
 
 
 def locate_rows(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
-    """Return the position of each of ``wanted_M`` in ``ids_N``, int64 [M]; missing ids are left out."""
+    """Return the positions of the ids ``wanted_M`` in ``ids_N``, int64 [at most M]; missing ids are left out."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.int64)
     order_N = np.argsort(ids_N, kind="stable")
@@ -198,7 +198,7 @@ def locate_rows(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
 def rank_for_arm(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int64s:
     """Return all judged rows in an arm's order of preference, as positions, int64 [N].
 
-    First come the rows that it selected, by rank; then the others by its raw score, with unparsed ones last, because
+    First come the rows that the arm selected, by rank, then the others by its raw score, with unparsed ones last, since
     the select stage skips them. A seeded hash of the row id orders ties, and rows of arms without a ranking or score.
     """
     first = locate_rows(judged.row_ids_N, selected_M)
@@ -220,7 +220,7 @@ def _rank_rows(judged: Judged, arm: str, seed: int) -> Int64s:
 
 
 def read_selected_rows(selection: TableRef) -> pa.Table:
-    """Return an arm's rows by rank: ``row_id``, ``trust``, ``is_parsed``."""
+    """Return an arm's rows by rank, with columns ``row_id``, ``rank``, ``trust`` and ``is_parsed``."""
     columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
     return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
@@ -228,7 +228,7 @@ def read_selected_rows(selection: TableRef) -> pa.Table:
 def read_difficulties(
     examples: TableRef, domain: Domain, keep: Callable[[Int64s], Bools] | None = None
 ) -> tuple[Int64s, Float64s]:
-    """Return row ids and the domain's difficulty of each healthy row that ``keep`` marks by its id, NaN if unknown."""
+    """Return ids and difficulties, NaN if unknown, of the rows without error, or of those whose ids ``keep`` marks."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
@@ -242,6 +242,6 @@ def read_difficulties(
 
 
 def fill_scores(raw_N: Scores) -> Float64s:
-    """Return raw scores in float64; rows without one get ``LOWEST``."""
+    """Return raw scores as float64, with ``LOWEST`` for rows without a score."""
     filled_N: Float64s = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return filled_N

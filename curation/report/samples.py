@@ -1,7 +1,7 @@
-"""Rows to look at: some selected, rejected, confidently wrong and unparsed ones, with prompt, answer, trust and gold.
+"""Samples of selected, rejected, confidently wrong and unparsed rows, with prompt, answer, trust and gold label.
 
 Selected, rejected and unparsed rows are drawn at random, so that a reader sees what is common. The confidently wrong
-are the most trusted of the wrong labels: of the pool where an audit knows them, else of the source's validation rows.
+rows are the most trusted ones with wrong labels, in the pool if it is graded, or else among validation rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from curation.tables import io, schemas
 from curation.trust import get_trust
 
 DRAWN = 1024
-"""Rows of the pool that are drawn to find rejected and unparsed ones."""
+"""Number of pool rows to draw in search of rejected and unparsed ones."""
 MOST_CHARACTERS = 1200
-"""The most characters of a prompt or a completion that are shown."""
+"""Maximum number of characters of a prompt or a completion to show."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """Where rows are drawn from: the labels and examples of a split, and gold labels and grades if they are known."""
+    """The tables from which rows are drawn: labels and examples of a split, and gold labels and grades if known."""
 
     labels: TableRef
     examples: TableRef
@@ -44,11 +44,11 @@ def collect_samples(
     selected_M: Int64s,
     measured: Mapping[str, GradedSet],
 ) -> Json | None:
-    """Return rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if none are wanted.
+    """Return rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if ``report_rows`` is 0.
 
-    Each has ``row_id``, ``prompt``, ``completion``, ``label``, ``trust``, ``gold`` and whether it is ``right``.
+    Each row has ``row_id``, ``prompt``, ``completion``, ``label``, ``trust``, ``gold`` and whether it is ``right``.
     ``selected_M`` are the row ids of ``arm``, whose trust function is ``function``. ``wrong_in`` names the set of the
-    confidently wrong ones.
+    confidently wrong rows.
     """
     num = int(run.config.get("report_rows", 0))
     if not num:
@@ -94,7 +94,7 @@ def _draw_ids(ids: Sequence[int], num: int, rng: np.random.Generator) -> list[in
 
 
 def _find_wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
-    """Return the set, and the ids of its most trusted wrong rows; a large pool, counted and not held, has none."""
+    """Return a set's name and the ids of its most trusted wrong rows; skip a pool on a grid, which holds no rows."""
     for where in ("pool", "validation"):
         rows = measured.get(where)
         if isinstance(rows, InMemory) and function in rows.judged.scores:
@@ -106,7 +106,7 @@ def _find_wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> t
 
 
 def _read_rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
-    """Return the rows with these ids, by id; each table is scanned once."""
+    """Return the rows with the given ids, by id; each table is scanned once."""
     trust = get_trust(function, 0)
     names = set(io.open_table(drawing.labels).schema.names)
     has_trust = set(trust.features) <= names
@@ -148,5 +148,5 @@ def _cut(text: str | None) -> str | None:
 
 
 def _make_id_filter(ids: Sequence[int]) -> str:
-    """Return a filter for rows by id; of no id, one that holds for none."""
+    """Return a filter for rows by id; without ids the filter matches no row."""
     return f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"

@@ -1,4 +1,4 @@
-"""The figures of a search's page, in the style of the report's."""
+"""The figures of a search's page, in the style of the report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from curation.report import pointed
 from curation.report.frame import finish_chart, make_figure, make_report_figure, render_svg, use_chart_style
 
 MOST_CURVES = 8
-"""Learning curves in one figure."""
+"""Maximum number of learning curves in a figure."""
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-"""Keeps a text on lines readable."""
+"""Background of a text, which keeps it readable on lines."""
 _BLUE, _GREY, _ORANGE = "#0072b2", "#b8b8b8", "#d55e00"
 
 
@@ -31,7 +31,7 @@ def draw_search_figures(search: JsonView) -> dict[str, str]:
 
 
 def draw_course_chart(trials: Sequence[JsonView], metric: str) -> str:
-    """Return the metric of every trial by its number, and the best until then."""
+    """Draw the metric of every trial by the trial's number, and the best value so far."""
     with use_chart_style():
         figure, axes = make_report_figure()
         by_number = sorted(trials, key=lambda trial: trial["number"])
@@ -51,7 +51,7 @@ def draw_course_chart(trials: Sequence[JsonView], metric: str) -> str:
 
 
 def draw_curves_chart(trials: Sequence[JsonView]) -> str:
-    """Return validation AUC against steps of the best networks."""
+    """Draw the validation AUC of the best networks by optimizer step."""
     with use_chart_style():
         figure, axes = make_report_figure()
         for index, trial in enumerate(trials):
@@ -68,7 +68,7 @@ def draw_curves_chart(trials: Sequence[JsonView]) -> str:
 
 
 def draw_importance_chart(of: Mapping[str, float]) -> str:
-    """Return a chart of the fall of R2 when a setting is permuted."""
+    """Draw the fall of R2 when a setting is permuted, by setting."""
     with use_chart_style():
         figure, axes = make_report_figure()
         names = list(of)[::-1]
@@ -78,7 +78,7 @@ def draw_importance_chart(of: Mapping[str, float]) -> str:
 
 
 def draw_finals_chart(search: JsonView) -> str:
-    """Return each finalist minus the default, with the interval that covers all finalists at once."""
+    """Draw each finalist's difference to the default, with intervals that hold for all finalists at once."""
     with use_chart_style():
         figure, axes = make_report_figure()
         differences, winner = search["choice"]["differences"], search["choice"]["winner"]
@@ -100,7 +100,7 @@ def draw_finals_chart(search: JsonView) -> str:
 
 
 def draw_coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str], metric: str) -> str:
-    """Return parallel coordinates: a line a trial through its settings to its metric; the best tenth stands out."""
+    """Draw parallel coordinates: a line per trial through its settings to its metric, the best tenth highlighted."""
     with use_chart_style():
         figure = make_figure(1.6 + 1.15 * len(dimensions), 3.9)
         axes = figure.subplots()
@@ -136,7 +136,7 @@ def draw_coordinates_chart(trials: Sequence[JsonView], dimensions: Sequence[str]
 
 
 class _Scale:
-    """Where a setting's values stand on its axis: numbers over a wide range by their logarithm, others in order."""
+    """The scale of a setting's axis: logarithmic for positive numbers of a wide range, sorted for other values."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         given = [value for value in values if value is not None]
@@ -152,7 +152,7 @@ class _Scale:
             self.ticks = [(self.height(text), text if len(text) < 22 else f"{text[:20]}…") for text in self._order]
 
     def height(self, value: Any) -> float:
-        """Between 0 and 1; -0.1 of a setting that the trial's kind does not read."""
+        """Return the height of a value, from 0 to 1, or -0.1 for a setting that the trial's kind does not read."""
         if value is None:
             return -0.1
         if self._order is not None:

@@ -1,4 +1,4 @@
-"""The page of a search for a trust function: what was tried, what mattered, and what was chosen."""
+"""The page of a search for a trust function: its trials, the importance of its settings, and its choice."""
 
 import json
 import math
@@ -14,11 +14,11 @@ from curation.json_types import Json, JsonView
 from curation.storage.paths import Place, to_place
 
 NUM_TOLD = 10
-"""Trials of the leaderboard that are printed."""
+"""Number of trials of the leaderboard that are printed."""
 LEAST_TRIALS = 10
-"""With fewer, the importance of a setting is not estimated."""
+"""Minimum number of trials for an estimate of settings' importance."""
 REPEATS = 20
-"""Permutations of a setting."""
+"""Number of permutations of a setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +30,16 @@ class SearchRecord:
     config_path: str | None
     command: str | None
     tune: JsonView
-    """The section of the configuration."""
+    """Section ``tune`` of the configuration."""
     versions: Mapping[str, str]
     seconds: Mapping[str, float]
-    """Seconds of each stage."""
+    """Duration of each stage, in seconds."""
     found: JsonView
-    """The outputs of the stage."""
+    """Outputs of the search stage."""
 
 
 def collect_search(record: SearchRecord) -> Json:
-    """Return the content of the page, as JSON."""
+    """Return the page's content as JSON."""
     found = record.found
     directory, metric = to_place(found["directory"]), found["metric"]
     trials = _read(directory / "trials")
@@ -91,7 +91,7 @@ def format_board(trials: Sequence[Json], metric: str) -> list[str]:
 
 
 def describe_point(kind: str, drawn: Mapping[str, object]) -> str:
-    """Return the point of a trial on one line."""
+    """Return the settings of a trial on one line."""
     values = {"kind": kind, **drawn}
     return ", ".join(f"{key} {format_drawn_value(value)}" for key, value in values.items())
 
@@ -119,12 +119,11 @@ def describe_choice(choice: JsonView, metric: str) -> str:
 
 
 def compute_importance(trials: Sequence[JsonView]) -> Json | None:
-    """Return how much of the metric each setting explains; ``None`` with too few trials or one setting.
+    """Return how much of the metric each setting explains; ``None`` with too few trials or fewer than two settings.
 
-    A random forest learns the metric from the settings. A setting's importance is by how much the forest's R2 falls
-    when the values of the setting are permuted over the trials (Breiman, "Random Forests", 2001), in mean over
-    ``REPEATS`` permutations. ``r2`` is the forest's own R2 on trials that a tree did not see: near or below 0, the
-    importances mean nothing.
+    A random forest learns the metric from the settings. A setting's importance is the fall of the forest's R2 when the
+    values of the setting are permuted over the trials (Breiman, "Random Forests", 2001), averaged over ``REPEATS``
+    permutations. ``r2`` is the forest's out-of-bag R2; near or below 0, the importances mean nothing.
     """
     keys = _list_dimensions(trials)
     if len(trials) < LEAST_TRIALS or len(keys) < 2:
@@ -142,7 +141,7 @@ def compute_importance(trials: Sequence[JsonView]) -> Json | None:
 
 
 def _encode_values(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Numbers as they are (logarithms make no difference to a tree), other values by their order, missing ones -1."""
+    """Return numbers unchanged (a tree needs no logarithms), other values by their order, and -1 for missing ones."""
     if all(value is None or isinstance(value, int | float) for value in values):
         return np.array([-1.0 if value is None else float(value) for value in values])
     order = sorted({json.dumps(value) for value in values if value is not None})
@@ -150,7 +149,7 @@ def _encode_values(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float6
 
 
 def _list_dimensions(trials: Sequence[JsonView]) -> list[str]:
-    """Return the settings that differ between trials, in the order of the space."""
+    """Return the settings that differ between trials, in the order of the search space."""
     keys = dict.fromkeys(key for trial in trials for key in trial["drawn"])
     return [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in trials}) > 1]
 

@@ -1,7 +1,7 @@
-"""An arm's rows by class, where labels are sets of classes: each class by itself, and the empty set as one more.
+"""An arm's rows by class, if labels are sets of classes: each class by itself, with the empty set as a further class.
 
-The shares of a class are of the rows whose set holds it, so they add up to more or less than 1. A class's share in the
-pool is estimated as that of a label of two, in the set or not (:mod:`curation.selection.class_shares`).
+A class's share is that of the rows whose set holds the class, so shares need not add up to 1. The share in the pool is
+estimated as that of a binary label, in the set or not (:mod:`curation.selection.class_shares`).
 """
 
 import numpy as np
@@ -19,13 +19,13 @@ from curation.tables import io
 
 
 def collect_set_table(run: RunInputs, record: GenerationRecord, arm: str, sets: LabelSets) -> Json:
-    """Return the classes of an arm's weak sets, the empty set last.
+    """Return the table of an arm's weak sets by class, the empty set last.
 
-    A row for each class: ``given`` pool rows whose set holds it, ``estimated`` share in the pool, ``chosen`` rows and
-    their ``share``, the ``purity`` of these rows (right is the whole set) if the pool is graded, ``support``: the
-    labelled rows whose gold set holds the class, and ``precision`` and ``recall`` of the teacher's yes there.
-    ``distance`` is the greatest gap between a class's share of the selected rows and of the pool: so large a part of
-    the rows, or a larger one, would have to have other sets. ``least`` is the same of the nearest selection.
+    Each class has a row: the pool rows whose set holds the class (``given``), the ``estimated`` share in the pool, the
+    selected rows (``chosen``) and their ``share``, the ``purity`` of these rows (right if the whole set is) if the pool
+    is graded, the labelled rows whose gold set holds the class (``support``), and the teacher's ``precision`` and
+    ``recall`` there. ``distance`` is the greatest gap between a class's shares of the selected rows and of the pool: at
+    least this share of the rows would need other sets. ``least`` is the distance of the nearest possible selection.
     """
     names = (*sets.classes, sets.empty)
     given_C, (num_known, num_unparsed) = count_given_sets(record.labels["pool"], sets)

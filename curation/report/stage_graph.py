@@ -1,4 +1,4 @@
-"""The graph of a run's stages as SVG: one column per step, a line from each stage to those that wait for it."""
+"""The graph of a run's stages as SVG: one column per step, and a line from each stage to those that wait for it."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 
 
 def draw_stage_graph(stages: Sequence[JsonView], name: str) -> str:
-    """Draw ``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
+    """Draw stages from their ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens the box."""
     columns: dict[int, list[JsonView]] = {}
     for stage in stages:
         columns.setdefault(stage["step"], []).append(stage)

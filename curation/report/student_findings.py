@@ -1,4 +1,4 @@
-"""The finding of the verdict on students: whether that of ground truth, with all labels right, learned anything."""
+"""The verdict's finding on students: whether the student of ground truth, with all labels right, learned anything."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,9 +14,9 @@ from curation.report.record import GROUND_TRUTH
 def with_students(
     evidence: Evidence | None, students: JsonView, training: Mapping[str, JsonView], config: JsonView
 ) -> Evidence | None:
-    """Return the evidence with the student of ground truth, if it was trained and tested beside its base.
+    """Return the evidence with the student of ground truth, if both it and its base were tested.
 
-    ``students``: the JSON of ``report.students.learned``; ``training``: the record of each arm's training.
+    ``students`` is the JSON of ``report.students.collect_students``, ``training`` the record of each arm's training.
     """
     arm = next((arm for arm in students["arms"] if arm["name"] == GROUND_TRUTH), None)
     record = training.get(GROUND_TRUTH)
@@ -35,7 +35,7 @@ def with_students(
 
 
 def find_no_learning(evidence: Evidence) -> Finding | None:
-    """Warn where ground truth is not above its base by more than its interval: no arm's student says anything."""
+    """Return a finding if ground truth's student is not shown to beat its base, so that no student shows anything."""
     student = evidence.gold_student
     if student is None or student.gain.low > 0:
         return None

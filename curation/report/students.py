@@ -1,4 +1,4 @@
-"""The students of a generation, as JSON: those that teach, and further ones that learned from the same selections."""
+"""The students of a generation, as JSON: those that teach, and further ones trained on the same selections."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,9 +26,9 @@ from curation.report.trained import collect_trainings
 def collect_students(
     run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> Json:
-    """Return the students of one base: each arm's training and results, their base, and what they may be compared by.
+    """Return the students of a base: each arm's training and results, the base, and why comparisons are withheld.
 
-    ``chosen``: the facts of each arm's selection, by arm; ``selected``: its row ids.
+    ``chosen`` has the facts of each arm's selection, ``selected`` its row ids.
     """
     tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
     nothing = explain_no_recovery(tests, run.seed)
@@ -57,9 +57,9 @@ def collect_students(
 def collect_further_students(
     run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
 ) -> list[Json]:
-    """Return the further students by ``name``, each with the keys of :func:`collect_students`.
+    """Return the further students, each with ``name`` and the keys of :func:`collect_students`.
 
-    ``against_first`` is its student's accuracy minus that of the one that teaches, by arm, paired by test row.
+    ``against_first`` is the student's accuracy minus that of the student that teaches, by arm, paired by test row.
     """
     first = read_tests(record.tests)
     found = []
@@ -78,13 +78,13 @@ def collect_further_students(
 
 
 WORDS = {GIVEN: "labels made elsewhere"}
-"""Backends without a model in words."""
+"""Names of backends without a model, in words."""
 
 
 def describe_model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
-    """Return a model as JSON, with a short ``name``: its path's or hub id's last two parts, or what answers instead.
+    """Return a model as JSON, with a short ``name``: the last two parts of its path or hub id, or server or backend.
 
-    ``teacher``: that section of the configuration, for a teacher without weights, and labels that a model only reads.
+    ``teacher`` is that section of the configuration, for teachers without weights or whose model only reads labels.
     """
     if ref is None:
         backend = (teacher or {}).get("backend", "scripted")
@@ -95,6 +95,6 @@ def describe_model(ref: ModelRef | None, teacher: JsonView | None = None) -> Jso
 
 
 def _collect_training(training: Mapping[str, object] | None) -> Json:
-    """Return the training of an arm's student: its rows, those dropped in training, its epochs; None without one."""
+    """Return a student's numbers of training rows, of rows dropped in training and of epochs; None if not trained."""
     names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
     return {name: None if training is None else training[field] for name, field in names.items()}

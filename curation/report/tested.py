@@ -21,7 +21,7 @@ from curation.report.measures import compute_share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 
 Tests = Mapping[str, Sequence[Graded]]
-"""The graded test rows of each model, one entry per run."""
+"""Graded test rows of each model, one entry per run."""
 
 
 def read_tests(tests: Mapping[str, Sequence[TableRef]]) -> dict[str, list[Graded]]:
@@ -30,9 +30,9 @@ def read_tests(tests: Mapping[str, Sequence[TableRef]]) -> dict[str, list[Graded
 
 
 def compute_accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
-    """Return a model's accuracy with its interval; of several runs the mean, its interval over rows, and each value.
+    """Return a model's accuracy with its interval, or ``None`` if it was not tested.
 
-    ``None`` if it was not tested.
+    With several runs it is their mean with an interval over rows; ``runs`` has the mean with an interval over runs.
     """
     if name not in tests:
         return None
@@ -57,9 +57,9 @@ def compute_accuracy(tests: Tests, name: str, *, confidence: float = metrics.CON
 
 
 def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
-    """Return the results of an arm's student: accuracy, recovery, verdict, paired tests; several runs by rows' means.
+    """Return the results of an arm's student: accuracy, recovery, verdict and paired tests.
 
-    ``nothing``: why there is nothing to recover (:func:`explain_no_recovery`), the same for all arms.
+    ``nothing`` says why there is nothing to recover (:func:`explain_no_recovery`), for all arms alike.
     """
     truth = compute_test_differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
     teacher = compute_test_differences(tests, arm, TEACHER)
@@ -93,9 +93,9 @@ def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, no
 def decompose_gap(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Tests, *, seed: int) -> Json | None:
     """Return the gap of the method's student to ground truth, split by a student of the same rows with gold labels.
 
-    ``choice`` is ground truth minus that student: what the choice of rows costs. ``labels`` is that student minus the
-    method's: what its wrong labels cost. They add up to ``gap``, all on the same test rows. ``withheld`` says why there
-    is no decomposition although all three were tested; ``None`` without one of them.
+    ``choice`` is ground truth minus that student, the cost of the choice of rows. ``labels`` is that student minus the
+    method's, the cost of wrong labels. They add up to ``gap``, all on the same test rows. ``withheld`` says why there
+    is no decomposition although all three were tested. The result is ``None`` if one of the three was not tested.
     """
     names = (REFERENCE_ARM, REFERENCE_GOLD, GROUND_TRUTH)
     if any(name not in tests or name not in selected for name in names):
@@ -116,7 +116,7 @@ def decompose_gap(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: T
 def compute_test_differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
     """Return the differences of two models on test rows that both answered in all runs; ``None`` if one is missing.
 
-    A difference is the first's mean over its runs minus the second's, row by row.
+    A row's difference is the first model's mean over its runs minus the second's.
     """
     if first not in tests or second not in tests:
         return None
@@ -131,7 +131,7 @@ def find_common_rows(tests: Tests, *names: str) -> Int64s:
 
 
 def convert_comparison(test: metrics.Comparison) -> Json | None:
-    """Return a paired test as JSON, first minus second; ``None`` for no rows. It counts rows if each has one run."""
+    """Return a paired test as JSON, first minus second, or ``None`` for no rows."""
     if not test.difference.n:
         return None
     paired: Json = test.to_json()
@@ -147,7 +147,7 @@ def _compute_gain(tests: Tests, arm: str) -> float:
 
 
 def explain_no_recovery(tests: Tests, seed: int) -> str | None:
-    """Return why recoveries are withheld: the interval of ground truth less base reaches zero; else ``None``."""
+    """Return a reason to withhold recoveries if the interval of ground truth's gain reaches zero, or else ``None``."""
     rows = compute_test_differences(tests, GROUND_TRUTH, BASE)
     gain = None if rows is None else convert_comparison(metrics.compare_rows(rows, seed=seed))
     if gain is None or gain["low"] > 0:
@@ -157,7 +157,7 @@ def explain_no_recovery(tests: Tests, seed: int) -> str | None:
 
 
 def _compute_recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
-    """Return recovery; ``None`` (undefined) if a model is missing or ground truth does not beat the base."""
+    """Return an arm's recovery, or ``None`` if a model was not tested or ground truth does not beat the base."""
     names = (arm, BASE, GROUND_TRUTH)
     if any(name not in tests for name in names):
         return None
@@ -166,9 +166,9 @@ def _compute_recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | N
 
 
 def align_grades(tests: Tests, names: Sequence[str]) -> tuple[list[Bools], Int64s | None]:
-    """Return each model's grades [N, J] on the rows that all of them answered in all runs, and the rows' clusters.
+    """Return each model's grades [N, J] on the rows that all models answered in all runs, and the rows' clusters.
 
-    Ids are unique and ascending.
+    Rows are ascending by id.
     """
     common = find_common_rows(tests, *names)
     kept = {name: [run.subset(np.isin(run.row_ids_N, common)) for run in tests[name]] for name in names}

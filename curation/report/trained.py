@@ -1,4 +1,4 @@
-"""How the students of a generation were trained: what was measured on the way, as numbers and as one figure."""
+"""Curves of the training of a generation's students, as numbers and as one figure."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -26,18 +26,18 @@ MEASURES = {
     "gap": "gap of log-probabilities",
     "reward_errors": "share that could not be graded",
 }
-"""Measures that are drawn, in words; ``report.json`` has all that ``train.models.TrainingRecord`` has."""
+"""Names of the measures that are drawn, in words; ``report.json`` has all of ``train.models.TrainingRecord``."""
 COLUMNS, PANEL = 3, (2.5, 1.75)
-"""Panels side by side, and the size of each in inches."""
+"""Number of panels side by side, and the size of a panel in inches."""
 NAME_WIDTH, NAME_HEIGHT = 1.6, 0.2
-"""The room of an arm in the legend, in inches."""
+"""Size of an arm's entry in the legend, in inches."""
 
 
 def collect_trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
-    """Trainings by arm: the curves of its student's training with its loss, seconds and why it ended early, if it did.
+    """Return each arm's training: its curves with the loss, its seconds, and why it stopped early, if it did.
 
     All curves of an arm have a value, or ``None``, at each ``step``: an optimizer step, or the number of the logging
-    interval where the method records no steps.
+    interval if the method records no steps.
     """
     return {
         arm: {"curves": _collect_curves(record), "seconds": record["seconds"], "stopped": record.get("stopped")}
@@ -46,7 +46,7 @@ def collect_trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
 
 
 def _collect_curves(record: JsonView) -> dict[str, Sequence[float | None]]:
-    """Return the record's curves and its losses at the same steps; losses between two of them are averaged."""
+    """Return the record's curves, with its losses averaged between steps so that they have the same steps."""
     losses, curves = record["losses"], dict(record.get("curves", {}))
     steps = curves.pop("step", None) or [float(number) for number in range(1, 1 + len(losses))]
     if len(losses) != len(steps):
@@ -57,7 +57,7 @@ def _collect_curves(record: JsonView) -> dict[str, Sequence[float | None]]:
 
 
 def draw_training_chart(trained: Mapping[str, JsonView], name: str) -> str:
-    """Return a panel a measure, each with a line an arm, against the share of the training's steps."""
+    """Draw a panel for each measure, with a line for each arm by training step."""
     with use_chart_style():
         return render_svg(draw_training_figure(trained), name)
 
@@ -99,6 +99,6 @@ def draw_training_figure(trained: Mapping[str, JsonView]) -> "Figure":
 
 
 def _has_variation(values: Sequence[float | None] | None) -> bool:
-    """Return whether a measure has anything to show: two points, not all 0."""
+    """Return whether a measure has at least two points that are not all 0."""
     known = [value for value in values or () if value is not None]
     return len(known) > 1 and any(known)

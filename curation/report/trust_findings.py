@@ -1,4 +1,4 @@
-"""Findings of the verdict on trust: its signal, its rivals, its probabilities, and what a shifted pool does to it."""
+"""Findings of the verdict on trust: its ranking, free signals, its probabilities, and the effect of a shifted pool."""
 
 from curation.metrics import compute_proportion
 from curation.report.evidence import CONFIDENCE, Evidence, Quality, compute_difference, widen_interval
@@ -7,23 +7,23 @@ from curation.report.levels import CARE, FEW_OF_A_CLASS, STOP, Finding
 from curation.report.rivals import Rival
 
 FEW_ROWS = 100
-"""The fewest rows: of fewer, a share near one half is not known to 10 points."""
+"""Minimum number of rows; with fewer, a share near one half is not known to within 10 points."""
 PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
-"""In shares: how far trust may promise too much, what fall of purity from validation to pool is great, and what the
-pool's trust may take away from the purity."""
+"""Maximum excess of mean trust over purity, maximum fall of purity from validation to pool that is not great, and
+maximum loss of purity by lower trust in the pool, as shares."""
 HALF = 0.5
-"""The share of right labels below which a selection teaches more wrong than right."""
+"""Share of right labels below which a selection teaches more wrong labels than right ones."""
 WIDE_AUC = 0.2
-"""The widest interval of an AUC that tells how well trust ranks: to .1 on either side."""
+"""Maximum width of the interval of an AUC that is known well enough: to .1 on either side."""
 
 
 def find_nothing_selected(evidence: Evidence) -> Finding | None:
-    """Find whether the run selected no row."""
+    """Return a finding if the run selected no row."""
     return None if evidence.num_selected else (STOP, "nothing was selected")
 
 
 def find_no_signal(evidence: Evidence) -> Finding | None:
-    """Find whether validation shows no ranking; where the pool is known to be ranked well, it is only too small."""
+    """Return a finding if trust is not shown to rank right labels first, in a graded pool or else in validation."""
     if evidence.pool is not None and (auc := evidence.pool.auc) is not None and auc.low <= 0.5:
         return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {format_number(auc)})"
     ranked = evidence.pool is not None and evidence.pool.auc is not None
@@ -35,7 +35,7 @@ def find_no_signal(evidence: Evidence) -> Finding | None:
 
 
 def find_chance_level(evidence: Evidence) -> Finding | None:
-    """Find whether the teacher is not shown to be better than a uniform guess."""
+    """Return a finding if the teacher is not shown to be better than a uniform guess."""
     teacher, chance = evidence.teacher, evidence.chance
     if teacher is None or chance is None or teacher.low > chance:
         return None
@@ -67,7 +67,7 @@ def free_signal(evidence: Evidence) -> Finding | None:
 
 
 def find_better_signal(evidence: Evidence) -> Rival | None:
-    """Return the free signal that is shown to rank better than trust; of several the one with the highest AUC."""
+    """Return a free signal that is shown to rank better than trust, the one with the highest AUC if there are more."""
     better = [rival for rival in evidence.rivals if rival.is_better]
     return min(
         better, key=lambda rival: (0.0 if rival.auc is None else rival.auc.value, rival.purity.value), default=None
@@ -75,10 +75,10 @@ def find_better_signal(evidence: Evidence) -> Rival | None:
 
 
 def find_no_use(evidence: Evidence) -> Finding | None:
-    """Warn unless the interval of the purity reaches one half, and the purity is shown to be above the other rows'.
+    """Return a finding if purity is below one half, or is not shown to be above that of the rows not selected.
 
-    Gold labels of the pool tell of the selection before people do, and people before validation. Only gold labels tell
-    what the rows are worth that were not selected.
+    Purity comes from gold labels of the pool, or else from people, or else from validation rows. The comparison with
+    rows that were not selected needs gold labels.
     """
     pool = evidence.pool
     if pool is not None:
@@ -139,7 +139,7 @@ def find_worse_than_constant(evidence: Evidence) -> Finding | None:
 
 
 def find_overpromise(evidence: Evidence) -> Finding | None:
-    """Return the selected rows first; then all that trust calls right, where there are more rows to tell."""
+    """Return a finding if mean trust exceeds the share right, of the top rows or else of all with a trust of .5 on."""
     for where, quality in reversed(list_measured_sets(evidence)):
         for rows, trust, right in (
             (f"the most trusted {where} rows", quality.top_trust, quality.top),
@@ -160,7 +160,7 @@ def find_overpromise(evidence: Evidence) -> Finding | None:
 
 
 def find_purity_fall(evidence: Evidence) -> Finding | None:
-    """Find whether the selection is less pure than validation's rows were."""
+    """Return a finding if the selection is less pure than the validation rows that represent it."""
     if evidence.validation is None:
         return None
     if evidence.pool is not None:
@@ -182,7 +182,7 @@ def find_purity_fall(evidence: Evidence) -> Finding | None:
 
 
 def find_shift(evidence: Evidence) -> Finding | None:
-    """Find whether pool and labelled rows differ, where neither gold labels nor people tell of the pool."""
+    """Return a finding if pool and labelled rows differ, and neither gold labels nor people checked the pool."""
     if evidence.pool is not None or _is_checked(evidence) or evidence.shift is None:
         return None
     drop = None if evidence.foreseen is None or evidence.capped else evidence.foreseen.drop
@@ -206,14 +206,14 @@ def find_shift(evidence: Evidence) -> Finding | None:
 
 
 def find_group_risk(evidence: Evidence) -> Finding | None:
-    """Find whether the pool may have other groups of rows, of which neither gold labels nor people tell."""
+    """Return a finding if the pool may have other groups of rows, and neither gold labels nor people checked it."""
     if evidence.pool is not None or _is_checked(evidence) or not evidence.groups:
         return None
     return CARE, "; ".join(found.words for found in evidence.groups) + ", and no checked row says whether that matters"
 
 
 def _is_checked(evidence: Evidence) -> bool:
-    """Return whether people checked enough selected rows to tell their purity."""
+    """Return whether people checked enough selected rows to estimate their purity."""
     return evidence.checked is not None and evidence.checked.rows >= FEW_ROWS
 
 

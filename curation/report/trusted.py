@@ -1,12 +1,12 @@
 """Quality of the trust functions: on held-out rows of the source ("validation"), on the pool, on probe sets.
 
-Validation rows are the source's rows with an honest score (``rows.Judged.held_out``), one for each question. The free
-signals are measured beside the functions of the arms, whether or not they are arms (``curation.report.rivals``).
+Validation rows are source rows with an out-of-sample score (``rows.Judged.held_out``), one per question. The free
+signals are measured, too, whether or not arms select by them (``curation.report.rivals``).
 
 Every metric is computed on the parsed rows first, because trust can select no other row, and then on all rows. Among
 all rows an unparsed row ranks last with trust 0, as in selection. There readability alone predicts correctness well, so
-the report gives its AUC as a control. For comparison with Brier score and ECE, the report gives those of a constant:
-the share of right labels among the same kind of rows, parsed or all, of the source's questions.
+the report gives its AUC as a baseline. The baseline of Brier score and ECE is that of a constant: the share of right
+labels among the same kind of rows, parsed or all, of the source's questions.
 """
 
 from collections import Counter
@@ -44,14 +44,14 @@ from curation.selection.capped import is_capped
 from curation.tables import io
 
 LOOKED_AT, CHARACTERS = 2_000, 40
-"""Labels that cannot be read, of which the commonest are shown, and how much of each."""
+"""Number of unreadable labels to read, and number of characters of each; the most frequent ones are shown."""
 AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
 def collect_graded_sets(run: RunInputs, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
     """Return the non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded.
 
-    Validation rows are held out under every fitted function, so that all are measured on the same ones.
+    Validation rows are held out from the fits of all functions, so that all are measured on the same rows.
     """
     source = judged["source"]
     found = {"validation": _hold_out(source, source.scores, run.seed), "pool": pool}
@@ -70,9 +70,9 @@ def collect_evidence(
     selected: Mapping[str, pa.Table],
     num_pool: int,
 ) -> Evidence | None:
-    """Return the evidence on the method's arm, or else on the first that ranks; ``None`` without such an arm.
+    """Return the evidence on the method's arm, or else on the first arm that ranks; ``None`` without such an arm.
 
-    Selections are given by arm (``curation.report.rows.read_selected_rows``).
+    ``selected`` has the rows of each arm (``curation.report.rows.read_selected_rows``).
     """
     source = judged["source"]
     ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold and ARMS[arm].trust in source.scores)
@@ -129,7 +129,7 @@ def collect_evidence(
 def _find_near_copies(
     run: RunInputs, record: GenerationRecord, arm: str, row_ids_M: Int64s
 ) -> tuple[NearCopies | None, Int64s | None]:
-    """Near-copies among the selected rows ``row_ids_M`` of an arm, and the cluster of each of these, int64 [M]."""
+    """Return the near-copies among an arm's selected rows ``row_ids_M``, and the cluster of each row, int64 [M]."""
     source = io.read(run.prepared["source"], columns=["row_id", "gold"], filter="error IS NULL")
     known_N = draw_by_hash(source["row_id"].to_numpy(), MOST_ROWS, run.seed)
     if not len(row_ids_M) or not len(known_N):
@@ -146,10 +146,10 @@ def _find_near_copies(
 def foresee_purities(
     source: Judged, selected: Mapping[str, pa.Table], num_pool: int, seed: int
 ) -> dict[str, Estimate | None]:
-    """Return the purity of each weak arm's rows as validation rows foresee it; ``None`` where nothing tells.
+    """Return the purity of each weak arm's rows as predicted from validation rows; ``None`` if it cannot be predicted.
 
-    Of an arm that ranks: ``curation.report.evidence.foresee_purity``; of one that draws: the share of right labels
-    among the source's rows, or the parsed ones where it drew no other.
+    For an arm that ranks, it is that of ``curation.report.evidence.foresee_purity``; for one that draws, the share of
+    right labels among the source's rows, or among the parsed ones if it drew only such rows.
     """
 
     def of(arm: str, rows: pa.Table) -> Estimate | None:
@@ -167,7 +167,7 @@ def foresee_purities(
 
 
 def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = None) -> Evidence | None:
-    """Return the evidence with the labels that ``curation.report.diversity`` counted, and those of ``class_table``."""
+    """Return the evidence with the label counts of ``diversity`` and the class shares of ``class_table``."""
     if shown is None:
         return None
     given, selected = varied["pool"], varied["arms"][shown.arm]
@@ -178,7 +178,7 @@ def with_labels(shown: Evidence | None, varied: Json, classes: Json | None = Non
 
 
 def count_unread(record: GenerationRecord) -> Unread:
-    """Count the pool's labels that could not be read, with the commonest of the first ones."""
+    """Count the pool's labels that could not be read, and list the most frequent of the first ones."""
     counts, labels = record.label_counts["pool"], io.open_table(record.labels["pool"])
     columns, unread_rows = ["completion"], "label IS NULL AND error IS NULL"
     texts = labels.to_table(columns=columns, filter=unread_rows, limit=LOOKED_AT) if counts["unparsed"] else None
@@ -192,7 +192,7 @@ def count_unread(record: GenerationRecord) -> Unread:
 
 
 def count_repeats(fit: JsonView) -> Repeats | None:
-    """Return how many labelled rows repeat a question, by the summary of the fit; ``None`` where it does not say."""
+    """Return how many labelled rows repeat a question, or ``None`` if the summary of the fit does not say."""
     if fit.get("num_repeats") is None:
         return None
     return Repeats(num_rows=fit["num_fit"] + fit["num_repeats"], num_questions=fit["num_fit"])
@@ -206,10 +206,10 @@ def trust_tables(
     ranked: Collection[str],
     num_pool: int,
 ) -> Json:
-    """Return the metrics of every trust function: by set, then ``parsed`` and ``all``.
+    """Return the metrics of every trust function by set, on ``parsed`` and on ``all`` rows.
 
-    ``ranked`` are the functions by which arms rank; the others are measured only. On parsed rows each of ``ranked``
-    stands ``against`` internal confidence and the best free signal.
+    ``ranked`` are the functions by which arms rank. On parsed rows, ``against`` compares each of them with internal
+    confidence and with the best free signal.
     """
     best = find_best_signal(measured)
     result: Json = {
@@ -244,7 +244,7 @@ def trust_tables(
 
 
 def _describe_ranking(record: GenerationRecord, tables: Json) -> list[str]:
-    """Return which function the reference arm is, and whether it or the best free signal ranks better, in sentences."""
+    """Return sentences on the reference arm's function, and on whether it or the best free signal ranks better."""
     words = [describe_trust(record.trust_fit.get("kind"), record.trust_fit.get("choice"))]
     for where in ("pool", "validation"):
         seen = tables.get(where, {}).get("parsed")
@@ -261,10 +261,10 @@ def measure_regimes(
     measured: Mapping[str, GradedSet],
     num_pool: int,
 ) -> tuple[list[Json], list[Json]]:
-    """Return the reference trust function on each labelled set's parsed rows, one line per set, and means by regime.
+    """Return the reference trust function's metrics on each labelled set's parsed rows, and their means by regime.
 
     The function is fitted on one set and evaluated on many. The mean over the sets of a regime is unweighted, as in the
-    paper's tables, and covers only sets in which the number is defined.
+    paper's tables, and covers only sets for which the number is defined.
     """
     probes = run.config["splits"]["probes"]
     named = {"validation": ("ID", measured["validation"])} if "validation" in measured else {}
@@ -291,7 +291,7 @@ def _compute_mean(regime: str, lines: list[Json]) -> Json:
 
 
 def _scale_count(n: int, num_pool: int, num_rows: int) -> int:
-    """Return the same share of ``num_rows`` as n is of the pool, at least one."""
+    """Return the number of rows that is the same share of ``num_rows`` as n is of the pool, at least 1."""
     return max(1, round(n / max(num_pool, 1) * num_rows))
 
 

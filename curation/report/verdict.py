@@ -1,8 +1,7 @@
 """The verdict on a run: use it, use with care, or do not use; decided from its evidence by stated rules.
 
-``RULES`` holds all of them. A rule looks at one thing, and either has nothing to say or gives a finding; the verdict is
-that of the gravest finding. Healthy and sick runs are simulated in ``benchmarks.verdicts``, which counts false alarms
-and misses.
+``RULES`` holds all rules. A rule checks one aspect and may give a finding; the verdict is the level of the gravest
+finding. ``benchmarks.verdicts`` simulates good and bad runs, and counts false alarms and misses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,18 +54,18 @@ from curation.report.trust_findings import (
 
 _EVIDENCE = TypeAdapter(Evidence)
 SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
-"""Beside the words, so that nothing depends on a colour."""
+"""Signs of the levels, shown beside the words so that nothing depends on a colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportVerdict:
-    """The gravest level of the findings, a sentence, and the findings themselves, the gravest first."""
+    """The verdict of a report: the gravest level, a sentence, and all findings, the gravest first."""
 
     level: Level
     sign: str
     sentence: str
     findings: Sequence[dict[str, str]]
-    """``rule``, ``level``, ``finding`` and ``next`` each."""
+    """Findings, each with ``rule``, ``level``, ``finding`` and the ``next`` step."""
 
     def to_json(self) -> Json:
         """Return the verdict as a JSON object."""
@@ -74,7 +73,7 @@ class ReportVerdict:
 
 
 def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
-    """Ask every rule; ``directory`` is the run's, for the commands to give next."""
+    """Return the verdict of all rules; ``directory`` is the run's, for the commands in next steps."""
     found: list[tuple[Level, dict[str, str]]] = []
     for rule in RULES:
         if finding := rule.find(evidence):
@@ -94,9 +93,9 @@ def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
 
 
 def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: str) -> Json:
-    """Return the numbers of a generation with the verdict on them, by people's ``reviews`` of the selection too.
+    """Return the numbers of a generation with their verdict, which takes people's ``reviews`` into account.
 
-    ``directory`` is the run's, for the commands to give next.
+    ``directory`` is the run's, for the commands in next steps.
     """
     found = dict(numbers)
     if (judged := found.pop("judged")) is None:
@@ -114,7 +113,7 @@ def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: 
 
 
 def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
-    """Return the gravest verdict of a chain's generations, of equal ones the last; each rests on those before."""
+    """Return the gravest verdict of a chain's generations, the last if several are equal; each builds on the former."""
     given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
     if not given:
         return None
@@ -123,7 +122,7 @@ def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None
 
 
 def _praise(evidence: Evidence) -> str:
-    """Return in words what speaks for a run that has no finding."""
+    """Return the evidence in favour of a run without findings, in words."""
     ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(list_measured_sets(evidence)))
     praised = (
         f"trust puts right labels first (AUC {format_number(auc)} on {rows:,} parsed {where} rows)"
@@ -301,4 +300,4 @@ RULES: tuple[VerdictRule, ...] = (
         "(selection.budget.risk), which gives a threshold that holds.",
     ),
 )
-"""The rules; of findings of one level, the first leads."""
+"""All rules; among findings of one level, that of the first rule leads."""

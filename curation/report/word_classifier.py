@@ -1,4 +1,4 @@
-"""A logistic regression of the words of texts, each text judged by a model that has not seen its label."""
+"""A logistic regression on the words of texts; each text is judged by a model that has not seen its label."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,18 +15,18 @@ from curation.arrays import Bools, Float64s, Int64s
 
 NUM_FOLDS = 5
 MOST_WORDS = 50_000
-"""Columns of the classifier. With pairs of words it was slower, and worse on BANKING77 (300 and 1,000 rows: 38 and 59 %
-right instead of 52 and 66)."""
+"""Maximum number of words that are features. With pairs of words the classifier was slower, and worse on BANKING77
+(300 and 1,000 rows: 38 and 59 % right instead of 52 and 66)."""
 WORD = r"(?u)\b\w+\b"
-"""A word; scikit-learn's own pattern leaves out those of one letter."""
+"""Pattern of a word; scikit-learn's default leaves out words of one letter."""
 
 
 def predict_out_of_fold(
     texts: Sequence[str], gold_N: npt.NDArray[np.str_], seed: int, *, cluster_N: Int64s | None = None
 ) -> tuple[Bools, Float64s]:
-    """Return whether the classifier is right on each text, bool [N], and the probability that it gives its label, [N].
+    """Return whether the classifier is right on each text, bool [N], and the probability of its own label, [N].
 
-    No fold divides a cluster; with fewer clusters than folds, each is one.
+    No fold divides a cluster; with fewer clusters than folds, each cluster is a fold.
     """
     right_N, sure_N = np.zeros(len(texts), dtype=np.bool_), np.zeros(len(texts))
     drawn: dict[str, Any] = {"shuffle": True, "random_state": seed % (1 << 32)}

@@ -1,20 +1,20 @@
 """Trust packages: a fitted trust function as a small folder, with everything that its use on other rows depends on.
 
-``curate export-trust`` writes one. The folder can be copied, and stands alone but for the teacher's weights, which it
-names by hub commit or by a digest of their content:
+``curate export-trust`` writes a package. The folder can be copied, and is self-contained except for the teacher's
+weights, which it names by hub commit or by a digest of their content:
 
 * ``package.json``: the format, the description (:class:`Description`) and a digest of every file;
 * ``trust/``: weights and description as ``curation.trust.saved`` writes them;
-* ``calibration.parquet``, where the run has such rows: raw score, trust and correctness of held-out labelled rows;
-* ``shift.safetensors``: the teacher's hidden states of a sample of the rows that trust was fitted on; where trust reads
-  none, the hashes of the words of their questions;
-* ``cascade/`` and ``cascade.parquet``, where the run kept a state of the prompt: a trust function of prompts, and the
-  rows that set a first cut by it;
-* ``README.md``: the facts for people. Nobody reads it back.
+* ``calibration.parquet``, if the run has such rows: raw score, trust and correctness of held-out labelled rows;
+* ``shift.safetensors``: the teacher's hidden states of a sample of the rows that trust was fitted on or, if trust reads
+  no states, the hashes of the words of their questions;
+* ``cascade/`` and ``cascade.parquet``, if the run kept a state of the prompt: a trust function of prompts, and the rows
+  that set a first cut by it;
+* ``README.md``: the facts for people, which no code reads.
 
-A folder that holds anything else is refused, so that nothing that is unpickled or run can travel with it. What the
-description may say is what answers and trust depend on; where and how anything runs is for its user to say. The code
-that it names is registered, of this version or of an installed package, or allowed by name
+A folder with any other file is refused, so that a package cannot carry anything that is unpickled or run. The
+description has what answers and trust depend on, but not where and how anything runs, which its user decides. The code
+that it names is registered by this version or by an installed package, or allowed by name
 (``curation.filter.package.code``).
 """
 

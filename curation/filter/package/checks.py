@@ -1,4 +1,4 @@
-"""Whether a trust package may be used here: its teacher, by the content of its weights; domain and states; verdict."""
+"""Checks that a trust package may be used here: teacher (by the content of its weights), domain, states, verdict."""
 
 from collections.abc import Collection
 
@@ -28,12 +28,12 @@ def check_fits(
     states: Collection[str] | None = None,
     state_size: int | None = None,
 ) -> None:
-    """Refuse a package for another teacher, domain or states than it is given; unset ones are not compared.
+    """Refuse a package that was made for another teacher, domain or states; arguments that are None are not compared.
 
-    The domain of this version must ask and read the stored questions as the package's run did, in any case.
+    In any case, this version's domain must ask and read the stored questions as the package's run did.
 
     Raises:
-        PackageError: with what the package says and what it was given.
+        PackageError: something differs; the message has both sides.
         ConfigError: the domain cannot be made.
     """
     fitted = package.description
@@ -70,7 +70,7 @@ def _format_domain(domain: DomainConfig) -> str:
 
 
 def compute_digests(model: ModelRef) -> dict[str, str]:
-    """Return ``model_digest`` of ``base`` and ``adapter``, if they are folders; a hub id is known by its commit."""
+    """Return the digests of ``base`` and ``adapter`` if they are folders; hub ids are identified by their commit."""
     parts = {"base": model.base, "adapter": model.adapter}
     folders = {name: to_place(path) for name, path in parts.items() if path is not None}
     return {name: compute_model_digest(folder) for name, folder in folders.items() if folder.is_dir()}
@@ -81,11 +81,11 @@ def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> 
 
     Args:
         package: a trust package.
-        given: where the teacher is now, if not where the package says; a path, URL or hub id stands for a model without
-            an adapter.
+        given: the current place of the teacher, if not the one that the package names; a path, URL or hub id means a
+            model without an adapter.
 
     Raises:
-        PackageError: it is not where the package says, or is not that model.
+        PackageError: the teacher is not at the place that the package names, or is another model.
         ModelError: ``given`` is no model.
     """
     fitted = package.description
@@ -109,7 +109,7 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
     """Refuse another teacher than the package's.
 
     Raises:
-        PackageError: with both.
+        PackageError: the teacher is another; the message names both.
     """
     fitted = package.description
     if fitted.teacher is None:
@@ -140,10 +140,10 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
 
 
 def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
-    """Refuse a teacher that is to run in a way that other answers would come of.
+    """Refuse a configuration of the teacher that would change its answers.
 
     Raises:
-        PackageError: backend, scripted answers or the served model are not those of the package; the message has both.
+        PackageError: the backend, scripted answers or served model differ from the package's; the message has both.
     """
     fitted = package.description.ask
     _check_served(package.uri, package.description.served, runs.endpoint)
@@ -166,7 +166,7 @@ def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
 
 
 def _check_served(uri: str, was: ServedConfig | None, mine: EndpointConfig | None) -> None:
-    """Refuse another served model than the package's; where it is and what it costs is the user's alone."""
+    """Refuse another served model than the package's; the user is free to choose its place and limits of its cost."""
     if was is None:
         if mine is not None:
             raise PackageError(f"{uri}: was fitted on answers of no server; leave teacher.endpoint out")
@@ -185,7 +185,7 @@ def _check_served(uri: str, was: ServedConfig | None, mine: EndpointConfig | Non
 
 
 def _has_weights(backend: str) -> bool:
-    """Return whether a backend is one of ours that load a model's weights, so that another one can take its place."""
+    """Return whether a backend is built in and loads a model's weights, so that a similar one can replace it."""
     return backend == "auto" or (backend in list(BACKENDS) and BACKENDS[backend].weights)
 
 
@@ -195,7 +195,7 @@ def _format_model(model: ModelRef) -> str:
 
 
 def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
-    """Return a warning about the package's verdict, or its absence; ``None`` where the verdict lets it be used.
+    """Return a warning about the package's verdict or its absence, or ``None`` if the verdict permits use.
 
     Raises:
         PackageError: the verdict is "do not use", and ``anyway`` is not set.

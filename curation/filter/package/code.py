@@ -1,6 +1,6 @@
-"""The code that a package names: what this version or an installed package registers, and what its user allows.
+"""Checks of the code that a package names, which must be registered here or allowed by the user.
 
-A package may be a stranger's, so its names are looked at before anything is imported for them.
+A package may come from a stranger, so names are checked before anything is imported for them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,10 +13,10 @@ from curation.registry import BACKENDS, DOMAINS, find_installed
 
 
 def refuse_code(uri: str, description: object, allowed: Collection[str]) -> None:
-    """Refuse a description, as it stands in ``package.json``, that names code of which nobody here has said to run it.
+    """Refuse a description, as ``package.json`` has it, that names code which is neither registered nor allowed.
 
     Raises:
-        PackageError: names the code, and how to allow it.
+        PackageError: the description does; the message names the code, and how to allow it.
     """
     for key, name, registered in _iter_names(description):
         if name not in registered and name not in allowed:
@@ -30,10 +30,10 @@ def refuse_code(uri: str, description: object, allowed: Collection[str]) -> None
 
 
 def refuse_maker(uri: str, name: object, allowed: Collection[str]) -> None:
-    """Refuse a class, ``module:Class``, that is no registered trust function's and is not allowed.
+    """Refuse a class, ``module:Class``, that no registered trust function is made by and that is not allowed.
 
     Raises:
-        PackageError: names the class, and how to allow it.
+        PackageError: the class is such; the message names it, and how to allow it.
     """
     if name not in allowed and not any(_is_made_by(TRUST[kind], name) for kind in TRUST):
         brought = (TRUST.find(kind) for group in TRUST.groups for kind in find_installed(group))
@@ -46,7 +46,7 @@ def _is_made_by(trust: object, name: object) -> bool:
 
 
 def _iter_names(description: object) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Yield each name of code in a description: its key, the name, and those that are registered for the key."""
+    """Yield, for each name of code in a description, its key, the name, and the names registered for the key."""
     if not isinstance(description, Mapping):
         return
     yield from _iter_domains(description.get("domain"))
@@ -58,7 +58,7 @@ def _iter_names(description: object) -> Iterator[tuple[str, str, Collection[str]
 
 
 def _iter_domains(value: object) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Yield the domain and that which it is made of (``next_token``)."""
+    """Yield the names of a domain and of the domains that it wraps, such as ``next_token``'s."""
     name = value.get("name") if isinstance(value, Mapping) else value
     if isinstance(name, str):
         yield "domain", name, DOMAINS.keys() | find_installed(ENTRY_POINTS).keys()
@@ -67,7 +67,7 @@ def _iter_domains(value: object) -> Iterator[tuple[str, str, Collection[str]]]:
 
 
 def _find_command(domain: object) -> Any:
-    """Return the command that a domain, or one that it is made of, says to run."""
+    """Return the command that a domain, or a domain that it wraps, configures as its check; None without one."""
     if isinstance(domain, Mapping):
         for key, value in domain.items():
             if key == "check" and isinstance(value, Mapping) and "command" in value:

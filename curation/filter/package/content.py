@@ -1,6 +1,6 @@
-"""Whether a package holds what it says: its rows can be read, and its trust functions give numbers.
+"""Checks that a package's rows can be read, and that its trust functions return numbers.
 
-A stranger's digests are right whatever the files hold. It is tried on a few rows of noise before any row is labelled.
+Digests say nothing about what files contain, so the functions score a few rows of noise before any row is labelled.
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,11 @@ _PROBLEMS = (
 def check_content(package: TrustPackage) -> None:
     """Refuse a package whose rows cannot be read, or whose trust functions cannot score rows of its teacher.
 
-    Weights may be of other shapes than the description says, or be no numbers: after hours of labelling no row could be
-    selected.
+    If weights had other shapes than the description says, or were NaN, no row could be selected after hours of
+    labelling.
 
     Raises:
-        PackageError: names the part and the problem.
+        PackageError: a part is invalid; the message names it and the problem.
     """
     described = package.description
     if described.calibration is not None:

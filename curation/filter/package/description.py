@@ -1,4 +1,4 @@
-"""The description of a trust package: teacher, how it is asked, domain, trust function, its quality, its origin."""
+"""The description of a trust package: teacher, how it is asked, domain, trust function, its quality and its origin."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -18,7 +18,7 @@ def _without_code(teacher: ModelRef) -> ModelRef:
 
 
 class Interval(Section):
-    """A number with its 95 % interval and number of rows; ``None`` where it is not defined."""
+    """A number with its 95 % interval and number of rows; undefined values are ``None``."""
 
     value: float | None
     low: float | None
@@ -27,34 +27,34 @@ class Interval(Section):
 
 
 class Measured(Section):
-    """How well the trust function tells right labels from wrong on one set of rows (``curation.report.trusted``)."""
+    """Quality of the trust function on one set of rows (``curation.report.trusted``)."""
 
     rows: str
-    """``validation``: source rows that are held out of the fit's weights, by which it may have been stopped. ``pool``:
-    graded rows of the run's pool, which no fit has seen."""
+    """Set of rows: ``validation``, source rows that fitted no weights but may have stopped the fit, or ``pool``, graded
+    rows of the run's pool, which no fit has seen."""
     num_rows: int
-    """Rows with a label that could be read; only these can be selected."""
+    """Number of rows with a label that could be read; only these can be selected."""
     share_right: Interval | None
     auc: Interval | None
     ece: Interval | None
     brier: Interval | None
     num_top: int
     purity: Interval | None
-    """The share of right labels among the ``num_top`` rows with the highest score."""
+    """Share of right labels among the ``num_top`` rows with the highest score."""
 
 
 class CalibrationRows(Section):
     """The rows of ``calibration.parquet``."""
 
     split: str
-    """``calibration``: the run's split of that name, drawn from the pool's own distribution. ``source``: the rows
-    of the source split with held-out scores, which chose a penalty or a step to stop at."""
+    """Split of the rows: ``calibration``, drawn from the pool's own distribution, or ``source``, those of its rows with
+    held-out scores, which chose a penalty or a step to stop at."""
     num_rows: int
-    """Graded rows, unparsed ones too: those have no score."""
+    """Number of graded rows, including unparsed ones, which have no score."""
     num_right: int
     chose: bool = False
-    """These rows also took part in choosing the function (a search, or network against probe): a cut that is certified
-    by them is a little too optimistic."""
+    """Whether these rows also took part in choosing the function (a search, or network against probe), so that a cut
+    that they certify is a little too optimistic."""
 
 
 class Sample(Section):
@@ -63,45 +63,45 @@ class Sample(Section):
     split: str = "source"
     num_rows: int
     states: tuple[str, ...]
-    """None where the trust function reads no hidden state."""
+    """Hidden states that the trust function reads; empty if it reads none."""
     num_texts: Annotated[int, Field(ge=0)] = 0
-    """Different questions whose hashed words the file holds in place of states; 0 with states, and in old packages."""
+    """Number of distinct questions whose hashed words replace states; 0 with states, and in old packages."""
 
 
 class Cascade(Section):
     """A first trust function, which scores prompts alone, and the first cut by it (``curation.selection.cascade``)."""
 
     inputs: tuple[str, ...]
-    """The states that it reads, in order; all are of the last prompt token."""
+    """States that the function of prompts reads, in order; all are of the last prompt token."""
     states: tuple[str, ...]
-    """States that the teacher keeps where it and the package's own function are used, in the order of the run."""
+    """States that the teacher keeps for this function and the package's own, in the order of the run."""
     keep: float
-    """The share of the rows that it was fitted to find."""
+    """Share of the rows that the function was fitted to find."""
     split: str
-    """The part of each row of ``cascade.parquet``, as in :class:`CalibrationRows`."""
+    """Split of the rows of ``cascade.parquet``, as in :class:`CalibrationRows`."""
     num_rows: int
-    """These are labelled rows on which neither function was fitted."""
+    """Number of rows of ``cascade.parquet``, labelled rows on which neither function was fitted."""
     cut: dict[str, Any]
-    """The first cut for a filter that keeps the share ``keep`` (``FirstCut.to_json``)."""
+    """First cut for a filter that keeps the share ``keep`` (``FirstCut.to_json``)."""
     words: str
-    """The same in a sentence."""
+    """Description of the first cut, in a sentence."""
 
     @property
     def loss(self) -> float:
-        """The largest share of the selected rows that its cut may lose."""
+        """The maximum share of the selected rows that the cut may lose."""
         return float(self.cut["loss"])
 
     @property
     def confidence(self) -> float:
-        """With which that holds."""
+        """The confidence with which the cut loses at most ``loss``."""
         return float(self.cut["confidence"])
 
 
 class Question(Section):
-    """A stored example with what the teacher was asked and what it said, so that another version is noticed."""
+    """A stored example with the teacher's prompt and answer, by which a change of the domain's code is detected."""
 
     example: dict[str, Any]
-    """The domain's own columns."""
+    """Values of the domain's own columns."""
     prompt: str
     options: tuple[str, ...] | None
     completion: str
@@ -115,12 +115,12 @@ class Made(Section):
     directory: str
     generation: int
     stage: str
-    """The stage that fitted the trust function."""
+    """Stage that fitted the trust function."""
     fingerprint: str
-    """Fingerprint of that stage's inputs, as the run's manifest has it."""
+    """Fingerprint of that stage's inputs, from the run's manifest."""
     seed: Seed
     command: str
-    """The command that wrote the package."""
+    """Command that wrote the package."""
 
 
 STOP = "do not use"
@@ -130,59 +130,59 @@ class RunVerdict(Section):
     """The verdict of the run's report on the rows that the package's trust function chose."""
 
     level: Literal["use it", "use with care", "do not use"]
-    """The level of ``curation.report.verdict``."""
+    """Level of ``curation.report.verdict``."""
     sentence: str
     next: str = ""
-    """The next step that the gravest finding names; empty without a finding."""
+    """Next step of the gravest finding; empty without a finding."""
 
 
 class Description(Section):
-    """The content of ``package.json`` but for the digests. Unknown keys are refused."""
+    """The description in ``package.json``. Unknown keys are refused."""
 
     teacher: Annotated[ModelRef, AfterValidator(_without_code)] | None
-    """The model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
+    """Model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
     teacher_digests: dict[str, str] = Field(default={})
-    """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub
-    id is known by its commit (``teacher.revision``)."""
+    """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, if they are folders. A hub id is
+    identified by its commit (``teacher.revision``)."""
     state_size: Annotated[int, Field(ge=0, le=1 << 20)]
-    """Numbers of one hidden state."""
+    """Size of a hidden state, a number of values."""
     ask: AnswersConfig
     """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.
-    Where and how it runs is for the user of the package to say."""
+    The user of the package decides where and how it runs."""
     bought: AnswersConfig | None = None
-    """How the server is asked whose answers the teacher only reads; ``None``: it reads none of a server."""
+    """How the server is asked whose answers the teacher only reads, or ``None`` if it reads no server's answers."""
     decoding: DecodingConfig
     seed: Seed
-    """Seed of sampled completions: with the same row ids they are those of the run's pool."""
+    """Seed of sampled completions; with the same row ids, completions are those of the run's pool."""
     domain: DomainConfig
     questions: tuple[Question, ...] = ()
-    """A few rows of the run; empty where no row of this domain can be written as JSON."""
+    """A few rows of the run; empty if no row of this domain can be written as JSON."""
     trust: str
-    """The trust function that was asked for, a name of ``curation.arms.TRUST``."""
+    """Requested trust function, a name of ``curation.arms.TRUST``."""
     kind: str
-    """The kind that was fitted. It differs from ``trust`` if a search or a small source led to another one."""
+    """Kind of the fitted function, which differs from ``trust`` if a search or a small source led to another one."""
     inputs: tuple[str, ...]
-    """The states and scalar columns that it reads, in order."""
+    """States and scalar columns that the function reads, in order."""
     fit: dict[str, Any]
-    """How the fit went (``curation.stages.fit.describe_fit``), with the calibration of trust."""
+    """Summary of the fit (``curation.stages.fit.describe_fit``), with the calibration of trust."""
     calibration: CalibrationRows | None
-    """``None``: the package holds no calibration rows, so that no cut can be certified without fresh ones."""
+    """Calibration rows, or ``None`` if the package has none, so that only fresh ones can certify a cut."""
     sample: Sample
     cascade: Cascade | None = None
-    """``None``: the package holds no first cut."""
+    """First cut, or ``None`` if the package has none."""
     evaluation: tuple[Measured, ...] = ()
-    """Empty where no report of the run told of this fit."""
+    """Quality of the function by set of rows; empty if no report of the run measured this fit."""
     verdict: RunVerdict | None = None
-    """``None`` where no report of the run judged rows that this function chose."""
+    """Verdict of the run's report, or ``None`` if no report judged rows that this function chose."""
     versions: dict[str, str]
-    """Versions of the packages that wrote it."""
+    """Versions of the Python packages that wrote the trust package."""
     made: Made
     created: str
-    """ISO time, UTC."""
+    """Time of creation, ISO format, UTC."""
 
     @property
     def served(self) -> ServedConfig | None:
-        """The section of the server that answers; ``None`` if a model here answers."""
+        """The section of the server that answers, or ``None`` if a local model answers."""
         return (self.bought or self.ask).endpoint
 
     @model_validator(mode="after")
@@ -197,7 +197,7 @@ class Description(Section):
 
     @property
     def content(self) -> Mapping[str, Any]:
-        """The part of the package that its use depends on: all but when, where and by which command it was written."""
+        """The part of the description that use depends on, without time, place and command of the export."""
         excluded: dict[str, Any] = {"created": True, "versions": True, "teacher": {"code"}}
         if self.cascade is None:
             excluded["cascade"] = True

@@ -1,4 +1,4 @@
-"""The folder of a trust package: written whole, and read only if it is what was written."""
+"""The folder of a trust package: writing, and reading with checks that it is complete and unchanged."""
 
 import json
 import shutil
@@ -48,9 +48,9 @@ TRUST, FIRST = "trust", "cascade"
 OF_CASCADE = (HELD_OUT, f"{FIRST}/{saved.WEIGHTS}", f"{FIRST}/{saved.DESCRIPTION}")
 NEEDED = (f"{TRUST}/{saved.WEIGHTS}", f"{TRUST}/{saved.DESCRIPTION}")
 SCORES = ("raw", "trust")
-"""Names in ``shift.safetensors`` of the held-out scores of its rows, beside its states."""
+"""Names of the rows' held-out scores in ``shift.safetensors``."""
 UNREAD = (CARD, ".gitattributes")
-"""Files for people and registries, which may change: nothing reads them."""
+"""Files for people and registries, which may change, since no code reads them."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -61,34 +61,34 @@ class _File(Section):
 
 
 class _Content(Section):
-    """``package.json``."""
+    """The content of ``package.json``."""
 
     format: int
     digest: str
-    """See ``TrustPackage.digest``."""
+    """Digest of the package (``TrustPackage.digest``)."""
     files: dict[str, _File]
-    """All but this file and those that nobody reads."""
+    """All files except ``package.json`` and ``UNREAD``."""
     description: Description
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustPackage:
-    """A trust package that was read and found whole."""
+    """A trust package that was read and checked to be complete."""
 
     uri: str
-    """Where it was read from, absolute."""
+    """Absolute address from which the package was read."""
     digest: str
     """Digest of the content: equal for copies, and for two exports of the same fit and calibration."""
     description: Description
     trust: TrustRef
-    """The fitted trust function (``curation.trust.load_fitted``)."""
+    """Fitted trust function (``curation.trust.load_fitted``)."""
     first: TrustRef | None = None
-    """The function of prompts for a first cut; None: the package has none."""
+    """Function of prompts for a first cut, or None if the package has none."""
     allow_code: tuple[str, ...] = ()
-    """The code that it was allowed to name (:func:`load`)."""
+    """Code that the package was allowed to name (:func:`load`)."""
 
     def at(self, folder: Place) -> "TrustPackage":
-        """Return the package as it stands in a folder that a copy of it is in, or will be."""
+        """Return the package with the addresses of its copy in a folder, which need not exist yet."""
         trust = TrustRef(uri=str(folder / TRUST), digest=self.trust.digest)
         first = None if self.first is None else TrustRef(uri=str(folder / FIRST), digest=self.first.digest)
         return replace(self, uri=str(folder), trust=trust, first=first)
@@ -125,7 +125,7 @@ class TrustPackage:
         )
 
     def calibration(self) -> GradedScores:
-        """Return the calibration rows; NaN scores for those whose label could not be read, which are never selected.
+        """Return the calibration rows; rows whose label could not be read have NaN scores and are never selected.
 
         Raises:
             PackageError: the package has none, or the file holds something else.
@@ -147,7 +147,7 @@ class TrustPackage:
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """Return the teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
 
-        ``further`` states are those that the cascade reads.
+        ``further`` names states to add, such as those that the cascade reads.
 
         Raises:
             PackageError: the file holds something else.
@@ -170,7 +170,7 @@ class TrustPackage:
     def reference_score(self, name: str) -> Float32s | None:
         """Return the held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
 
-        ``name`` is ``raw`` or ``trust``; None where the package holds none.
+        ``name`` is ``raw`` or ``trust``. Return None if the package has no such scores.
 
         Raises:
             PackageError: the file holds something else.
@@ -206,18 +206,18 @@ def write(
     """Write a package into an empty or missing local folder, and read it back.
 
     Args:
-        folder: where to write.
-        description: what it says of itself.
+        folder: the folder to write.
+        description: the description of the package.
         trust: the fitted trust function, which is copied.
-        calibration: the rows that ``description.calibration`` tells of.
-        reference: the states that ``description.sample`` and ``description.cascade`` tell of, [N, D] by state, and
-            their rows' held-out scores [N] by ``SCORES``, where they have any; without states the hashed ``WORDS``.
-        cascade: the first trust function, which is copied, and the rows that ``description.cascade`` tells of.
-        card: the text of its ``README.md``.
+        calibration: the rows that ``description.calibration`` describes.
+        reference: the states that ``description.sample`` and ``description.cascade`` describe, [N, D] by state, and
+            their rows' held-out scores [N] by ``SCORES``, if they have any; without states the hashed ``WORDS``.
+        cascade: the first trust function, which is copied, and the rows that ``description.cascade`` describes.
+        card: the text of ``README.md``.
 
     Raises:
         PackageError: the parts do not agree with the description.
-        ModelError: the trust function is gone or changed since it was pinned.
+        ModelError: the trust function is missing, or changed since it was pinned.
     """
     recorded = description.cascade
     states = {*description.sample.states, *(() if recorded is None else recorded.inputs)}
@@ -265,24 +265,24 @@ def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
 
     Args:
         uri: the folder or its URL.
-        allow_code: what the package may name besides registered parts, each ``module:NAME`` as it stands there.
+        allow_code: code that the package may name besides registered parts, each ``module:NAME`` as the package has it.
 
     Raises:
-        PackageError: it is not there, of another format, incomplete, changed, holds a file that no package has, or
-            names other code.
+        PackageError: the package is missing, incomplete, changed or of another format, has a file that no package has,
+            or names other code.
     """
     return _load(uri, tuple(allow_code))
 
 
 def copy_package(package: TrustPackage, to: Place) -> TrustPackage:
-    """Return a copy of a package, in a folder that every node can read."""
+    """Copy a package to a place that every node can read, and return the copy."""
     with staged(to) as local:
         shutil.copytree(fetch_folder(package.uri), local, dirs_exist_ok=True)
     return load(to, allow_code=package.allow_code)
 
 
 def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
-    """Return the package, as :func:`load` gives it; None allows what the package names, for one that was made here."""
+    """Return the package as :func:`load` does; with None, for packages made here, all code that it names is allowed."""
     try:
         folder = to_place(uri)
         if not (folder / PACKAGE).is_file():
@@ -339,7 +339,7 @@ def _refuse_others(folder: Place) -> None:
 
 
 def _read_content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:
-    """Return the content of ``package.json``, of this version's format."""
+    """Return the content of ``package.json``, which must have this version's format."""
     try:
         raw = read_json(path)
         found = raw["format"]

@@ -1,4 +1,4 @@
-"""Stored questions: the domain's prompts, options and labels for a few rows, compared with what this version makes."""
+"""Stored questions: a domain's prompts, options and labels for a few rows, and their comparison with this version's."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from curation.json_types import JsonView
 
 NUM_QUESTIONS = 5
 SHOWN = 60
-"""Characters of a text that a message shows, from a little before the first difference."""
+"""Maximum number of characters of a text that a message shows, from a little before the first difference."""
 
 
 def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:
-    """Return the first few of ``rows`` (example, completion, label as it was read) that can be written as JSON."""
+    """Return the first ``NUM_QUESTIONS`` rows (example, completion, parsed label) that can be written as JSON."""
     found: list[Question] = []
     for example, completion, label in rows:
         own = {name: example[name] for name in domain.columns.names}
@@ -28,7 +28,7 @@ def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | N
 
 
 def find_difference(domain: Domain, questions: Iterable[Question]) -> str | None:
-    """Return how this version of a domain reads a stored question differently; ``None`` if it is all the same."""
+    """Return how this version of a domain differs on a stored question, in words, or ``None`` if nothing differs."""
     for number, question in enumerate(questions):
         now: JsonView = {
             "prompt": attempt(domain.prompt, question.example),
@@ -56,7 +56,7 @@ def _to_text(value: object) -> str:
 
 
 def _cut_to_difference(one: str, other: str) -> tuple[str, str]:
-    """Return both texts around the place where they first differ."""
+    """Return both texts cut to the place where they first differ."""
     place = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
     start = max(0, (min(len(one), len(other)) if place is None else place) - SHOWN // 3)
     cut = [text[start : start + SHOWN] for text in (one, other)]

@@ -1,4 +1,4 @@
-"""The rows of a trust package: graded ones for calibration, held-out ones for a first cut, hashed words of texts."""
+"""Tables of a trust package: graded rows for calibration, held-out rows for a first cut, hashed words of texts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,23 +15,23 @@ from curation.metrics.text_shift import NUM_HASHES, Words
 from curation.selection.cascade import HeldOut
 
 WORDS = ("word_starts", "word_hashes", "word_counts")
-"""Where the hashes of each text begin, int32 [N + 1]; the hashes, uint16; and how often each occurs, int16."""
+"""Names of the arrays of hashed words: each text's start, int32 [N + 1]; the hashes, uint16; their counts, int16."""
 _DTYPES = (np.int32, np.uint16, np.int16)
 MAX_ROWS = 10_000_000
-"""The most rows of a package's tables."""
+"""Maximum number of rows of a package's table."""
 CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
 LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
-"""Columns of calibration rows where labels are a closed set."""
+"""Columns of calibration rows if labels are a closed set."""
 CASCADED = pa.schema(
     [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
 )
 
 
 def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a file; equal numbers take no space in it, so that a few bytes may hold more than the memory.
+    """Return the rows of a file, whose number is limited because few compressed bytes may expand beyond the memory.
 
     Raises:
-        ValueError: they are too many.
+        ValueError: the file has more than ``MAX_ROWS`` rows.
     """
     if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
         raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
@@ -51,7 +51,7 @@ def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:
 
 
 def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of hashed words, by ``WORDS``; none without texts."""
+    """Return the arrays of hashed words by the names in ``WORDS``; empty without texts."""
     if not words_NW.shape[0]:
         return {}
     parts = zip(WORDS, (words_NW.indptr, words_NW.indices, words_NW.data), _DTYPES, strict=True)
@@ -59,11 +59,11 @@ def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
 
 
 def unpack_words(arrays: Mapping[str, npt.NDArray[Any]], num_texts: int) -> Words:
-    """Return the hashed words that :func:`pack_words` made arrays of.
+    """Return hashed words from the arrays of :func:`pack_words`.
 
     Raises:
         KeyError: an array is missing.
-        ValueError: the arrays do not fit each other, or hold those of another number of texts.
+        ValueError: the arrays do not fit each other, or have another number of texts.
     """
     starts, hashes, counts = (arrays[name] for name in WORDS)
     dtypes = [part.dtype for part in (starts, hashes, counts)]

@@ -1,1 +1,1 @@
-"""The stages of a filter: a file each, with the work that it does."""
+"""The stages of a filter, one per file, with their work."""

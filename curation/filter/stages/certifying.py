@@ -1,4 +1,4 @@
-"""Calibration rows by which a filter certifies its cut: those of the package, or fresh ones in a file."""
+"""Calibration rows with which a filter certifies its cut: those of the package, or fresh ones in a file."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ class CertifyingRows(NamedTuple):
     """The rows that certify a cut."""
 
     rows: GradedScores | None
-    """None: no rule asks for them."""
+    """Calibration rows, or None if no rule needs them."""
     floor: float | None
-    """The raw score from which on they were drawn (``curate review``); None: from all rows."""
+    """Least raw score of the rows from which they were drawn (``curate review``), or None if from all rows."""
     classes: Sequence[str] = ()
-    """The closed set of labels, where each has a cut of its own."""
+    """Closed set of labels, if each has a cut of its own; empty otherwise."""
 
 
 def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
-    """Return the rows that certify a cut: fresh ones where they are given, else the package's.
+    """Return the rows that certify a cut: fresh ones if they are configured, or else the package's.
 
     Raises:
-        UserError: they are not there, cannot be read, or lack labels of the domain where each has a cut of its own.
+        UserError: the rows are missing, cannot be read, or lack labels of the domain if each label has its own cut.
     """
     given, key = config.calibration, "keep.certified.per: label"
     found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
@@ -65,7 +65,7 @@ def read_calibration(path: str) -> CertifyingRows:
     """Return the calibration rows in a Parquet file with the columns ``CALIBRATION``.
 
     Raises:
-        SourceError: it cannot be read, lacks a column, or has one of another type.
+        SourceError: the file cannot be read, lacks a column, or has one of another type.
     """
     try:
         opened, inner = get_filesystem(path)
@@ -93,7 +93,7 @@ def compute_calibration_digest(path: str) -> str:
     """Return a digest of the file's content.
 
     Raises:
-        SourceError: it cannot be read.
+        SourceError: the file cannot be read.
     """
     try:
         opened, inner = get_filesystem(path)

@@ -1,4 +1,4 @@
-"""The cut of a filter: which rows pass, as a condition on each row alone, so that later rows pass the same cut.
+"""The cut of a filter: a condition on each row alone, which rows that are added later can be tested by, too.
 
 The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept.
 """
@@ -31,32 +31,32 @@ from curation.stages.pool_scores import Batch, PoolScores
 from curation.tables import io, schemas
 
 ALL_TIES = 2**64 - 1
-"""The ``tie`` of a bound that every row with exactly its score passes."""
+"""Value of a bound's ``tie`` with which every row of exactly the bound's score passes."""
 _READ = ("row_id", "label", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdCut:
-    """A cut that is made: a column of the labels table, and the bound that its values must pass."""
+    """A threshold of a cut: a column of the labels table, and the bound that its values must pass."""
 
     column: str
     bound: Bound
-    """With cuts by label the lowest of these."""
+    """Bound of the values; the lowest one if labels have cuts of their own."""
     by_label: Mapping[str, float] | None = None
-    """The lowest value that passes of rows with each label, and none of others; None: of whatever label."""
+    """Lowest value that passes by label (rows with other labels fail), or None if labels have no own cuts."""
 
     @property
     def columns(self) -> list[str]:
-        """Columns that :meth:`passes` reads."""
+        """The columns that :meth:`passes` reads."""
         return [*_READ, self.column]
 
     @property
     def near(self) -> str:
-        """An SQL filter that leaves out most rows that do not pass, and none that does."""
+        """An SQL filter that excludes most rows that do not pass, and no row that passes."""
         return f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL"
 
     def passes(self, labels: pa.RecordBatch) -> Bools:
-        """Return which rows pass, bool [N]; never one without a label."""
+        """Return which rows pass, bool [N]; rows without a label never do."""
         usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
         usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
         score_N = np.where(usable_N, to_floats(labels.column(self.column)), np.float32(np.nan))
@@ -79,32 +79,32 @@ class ThresholdCut:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A threshold, and what it was made from."""
+    """A threshold, and the facts about its rows."""
 
     threshold: ThresholdCut
     num_labelled: int
-    """Rows labelled without error that no first cut dropped."""
+    """Number of rows labelled without error that no first cut dropped."""
     num_dropped: int
-    """Rows that a first cut dropped: they count in a share of the pool."""
+    """Number of rows that a first cut dropped, which count in a share of the pool."""
     num_short: int
-    """Rows that were to pass, and are not there since a first cut dropped too many."""
+    """Number of requested rows that are missing because a first cut dropped too many."""
     num_scored: int
-    """Rows among these with a label and a score: only they can pass."""
+    """Number of labelled rows with a label and a score; only these can pass."""
     lowest_trust: float
-    """The lowest trust that passes, among the rows of which the cut was made."""
+    """Lowest trust that passes, among the rows from which the cut was made."""
     risk: Json | None
-    """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
+    """Settings and result of a calibration (``curation.selection.risk.RiskCut``), or None without one."""
 
 
 class MakeCut(Stage, Packaged):
-    """Decides which rows of the labelled rounds pass.
+    """A stage that decides which rows of the labelled rounds pass.
 
     Raises:
         BudgetError: as for :func:`decide`.
     """
 
     class Made(NamedTuple):
-        """The outputs: those of a :class:`Decision`, and what it was made by."""
+        """The outputs: the fields of a :class:`Decision`, an id, the rule and the rounds."""
 
         id: str
         threshold: Json
@@ -118,11 +118,11 @@ class MakeCut(Stage, Packaged):
         risk: Json | None
 
     tables: InEach[TableRef]
-    """The labels, by round."""
+    """Tables of labels, by round."""
     rule: Json
     """``keep`` as JSON, with a digest of fresh calibration rows in place of their path."""
     function: str
-    """The trust function."""
+    """Name of the trust function."""
     seed: int
     keep: KeepConfig = setting()
     revision: int = 3  # its threshold has another name
@@ -133,7 +133,7 @@ class MakeCut(Stage, Packaged):
         return {**super().inputs, "tables": list(self.tables.values()), "rounds": list(self.tables)}
 
     def run(self, task: Task) -> Done:
-        """Decide, and say how."""
+        """Make the cut, and report it."""
         keep, given = self.keep, CertifyingRows(None, None)
         if keep.certified is not None:
             given = read_certifying_rows(keep.certified, self.loaded())
@@ -158,7 +158,7 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
 
     Raises:
         BudgetError: the pool has fewer rows than are to be kept, or the share is less than one row.
-        UserError: calibration rows are not there, or cannot be read.
+        UserError: calibration rows are missing, or cannot be read.
     """
     if keep.certified is not None:
         read_certifying_rows(keep.certified, package)
@@ -228,7 +228,7 @@ def decide(
 
 
 def _count_wanted(keep: KeepConfig, labelled: int, scored: int, of: str | None = None) -> int:
-    """Return how many rows ``keep`` asks for; both numbers include dropped rows, ``of`` says in messages of what."""
+    """Return how many rows ``keep`` requests; both counts include dropped rows, and ``of`` names them in messages."""
     wanted = keep.n or count_share(keep.share or 0.0, labelled)
     if wanted < 1:
         raise BudgetError(
@@ -244,7 +244,7 @@ def _count_wanted(keep: KeepConfig, labelled: int, scored: int, of: str | None =
 
 
 def _count_certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows, *, seed: int) -> Count:
-    """Return the rows above the cut that the calibration rows certify, by the budget rule of runs."""
+    """Return the count of rows above the cut that calibration rows certify, by the budget rule of runs."""
     rule = Certified(**config.model_dump(exclude={"calibration"}))
     found = rule.count(
         Pool(
@@ -270,7 +270,7 @@ def _count_certified(pool: PoolScores, config: CertifiedConfig, given: Certifyin
 
 
 def _count_scored(batches: Iterable[Batch]) -> tuple[int, float]:
-    """Return how many rows have a score, and the highest."""
+    """Return how many rows have a score, and the highest score."""
     number, highest = 0, -np.inf
     for _, score_N in batches:
         known_N = score_N[~np.isnan(score_N)]

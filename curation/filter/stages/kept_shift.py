@@ -1,8 +1,8 @@
-"""The second look of a filter, once the cut is known: are the rows that pass it like the labelled rows that pass it?
+"""The second shift test of a filter: compares the rows that pass the cut with the labelled rows that pass it.
 
-Foreign rows that are trusted fill a selection: 10 % of the pool may be a quarter of what is kept. So three things are
-compared with the package's rows: the rows that pass (their distance to the source), the trust of those that pass, and
-the newest rounds together, up to ``MAX_ROWS`` rows. Small deliveries add up that way.
+Foreign rows with high trust fill a selection: 10 % of the pool may be a quarter of the rows that are kept. So three
+comparisons with the package's rows are made: of the rows that pass, by their distance to the source; of their trust;
+and of all rows of the newest rounds, up to ``MAX_ROWS`` rows, so that small deliveries add up.
 """
 
 from collections.abc import Mapping
@@ -29,30 +29,30 @@ from curation.tables import io
 from curation.tables.schemas import trust_column
 
 CLEAR_DISTANCE = 0.2
-"""Kolmogorov and Smirnov's distance of two trusts from which on it is an alarm."""
+"""Minimum Kolmogorov-Smirnov distance of two distributions of trust for an alarm."""
 TOLERANCE = 0.1
-"""Standard deviations by which scores may differ: those of labelled rows come from folds, and differ a little from
-the pool's for that alone. Where scores have few values, nearly equal ones would else be as far apart as any."""
+"""Tolerated difference of scores, in standard deviations: labelled rows' scores come from folds, and so differ a little
+from the pool's. If scores have few values, nearly equal ones would otherwise seem as far apart as any others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptShift:
-    """Findings about the rows that pass a cut; ``None`` is not tested."""
+    """The comparisons of rows that pass a cut with labelled rows; ``None`` means not tested."""
 
     rounds: tuple[str, ...]
-    """Rounds that are pooled, the newest last."""
+    """Names of the rounds that are pooled, the newest last."""
     everything: Shift | None
-    """The two-sample test of all rows of these rounds."""
+    """Two-sample test of all rows of the rounds."""
     passing: Foreign | None
-    """Rows that pass, against the labelled rows that pass."""
+    """Test of the rows that pass against the labelled rows that pass."""
     distance: float | None
-    """Kolmogorov and Smirnov's, of the trust of rows that pass to that of calibration rows that pass."""
+    """Kolmogorov-Smirnov distance between the trust of rows that pass and that of calibration rows that pass."""
     p_value: float | None
-    """The p-value of equal distributions of that trust."""
+    """P-value of the distance, if both distributions of trust are equal."""
 
     @property
     def trust_alarm(self) -> bool:
-        """Whether rows that pass the cut have clearly another trust than calibration rows that pass it."""
+        """Whether the trust of rows that pass the cut differs clearly from that of calibration rows that pass it."""
         return self.p_value is not None and self.p_value < ALARM_P and (self.distance or 0.0) >= CLEAR_DISTANCE
 
     @property
@@ -65,7 +65,7 @@ class KeptShift:
         )
 
     def warning(self) -> str | None:
-        """Return a warning for the report, or ``None``."""
+        """Return a warning for the report, or ``None`` without an alarm."""
         found = []
         if self.passing is not None and self.passing.alarm:
             found.append(describe_passing(self.passing))
@@ -98,9 +98,9 @@ class KeptShift:
 
 
 class MeasureKept(Stage, Packaged):
-    """Compares the rows that pass the cut, of a round and those before it, with the package's rows that pass it.
+    """A stage that compares rows of the newest rounds that pass the cut with the package's rows that pass it.
 
-    With a first cut, on both sides those that pass it.
+    With a first cut, both sides have only the rows that pass it, too.
     """
 
     class Made(NamedTuple):
@@ -110,10 +110,10 @@ class MeasureKept(Stage, Packaged):
         """:class:`KeptShift` as JSON."""
 
     tables: InEach[TableRef]
-    """The labels of the rounds that are pooled, the newest last."""
+    """Labels of the rounds that are pooled, the newest last."""
     threshold: In[Json]
     function: str
-    """The trust function."""
+    """Name of the trust function."""
     seed: int
     first_cut: FirstCutRule | None = None
     revision: int = 2  # scores may differ by a little
@@ -137,8 +137,8 @@ def compare_kept(
 ) -> KeptShift:
     """Compare the rows of labels tables, by round, that pass a threshold with the package's rows that pass it.
 
-    A threshold by label counts as its lowest one, and ties at the threshold pass: the same on both sides. With a
-    ``first_cut`` both sides have only the rows that pass it.
+    On both sides, the lowest of thresholds by label is used, and ties at the threshold pass. With a ``first_cut`` both
+    sides have only the rows that pass it.
     """
     names = list(package.description.sample.states)
     which = "trust" if threshold.column == trust_column(function) else "raw"
@@ -159,15 +159,15 @@ def compare_kept(
 
 
 class Rows(NamedTuple):
-    """Rows of one side."""
+    """The rows of one side of a comparison."""
 
     states_ND: Floats | None
-    """None where trust reads no states."""
+    """Hidden states, or None if trust reads none."""
     score_N: Float32s | None
-    """The scores by which they are cut, NaN without a label; None: there are none."""
+    """Scores to which the cut applies, NaN for rows without a label, or None if there are no scores."""
 
     def only(self, kept_N: Bools) -> "Rows":
-        """Return the rows where ``kept_N`` is set."""
+        """Return the rows that ``kept_N`` marks."""
         return Rows(*(None if part is None else part[kept_N] for part in self))
 
 
@@ -176,8 +176,8 @@ def compare(
 ) -> KeptShift:
     """Compare rows of a pool with labelled rows: all of them, and those with a score of at least ``least``.
 
-    ``calibration_K``: the scores of calibration rows, or ``None``. All rows are compared only if there are several
-    ``rounds``, because a single round has had that test already.
+    ``calibration_K`` has the scores of calibration rows, or is ``None``. All rows are compared only if there are
+    several ``rounds``, because a single round was compared by the first test.
     """
     assert pool.score_N is not None, "labels have scores"
     everything = passes = None
@@ -194,9 +194,9 @@ def compare(
 
 
 def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float32) -> tuple[float | None, float | None]:
-    """Return the distance of the scores that pass to those of calibration rows that do, and its p-value.
+    """Return the distance between scores that pass and those of calibration rows that pass, and its p-value.
 
-    Scores that differ by less than ``TOLERANCE`` count as equal: each side is moved towards the other by it.
+    Scores that differ by less than ``TOLERANCE`` count as equal: one side is shifted towards the other by it.
     """
     known_Q = score_P[:0] if known_K is None else known_K[known_K >= least]
     if known_K is None or min(len(known_Q), len(score_P)) < MIN_PASSING:

@@ -1,4 +1,4 @@
-"""The facts of a trust package in stages: its digest, which is part of their keys, and its place, which is not."""
+"""The trust package as an input of stages: its digest is part of their cache keys, its place is not."""
 
 from collections.abc import Collection
 
@@ -9,26 +9,26 @@ from curation.stages.asking import TeacherUse
 
 
 class PackagedTeacher(TeacherUse):
-    """The teacher of a package, which says what is answered: the digest stands for the model and how it is asked."""
+    """The teacher of a package; the package's digest represents the model and how it is asked."""
 
     package: str
-    """The digest."""
+    """Digest of the package."""
 
     @property
     def inputs(self) -> Json:
-        """Inputs that its answers depend on: not how it runs, or where it lies."""
+        """The inputs on which the teacher's answers depend, without its place and how it runs."""
         return {"package": self.package, "backend": self.ask.backend}
 
 
 class Packaged(Inputs):
-    """The package of a stage: its digest is part of the key, its place is not."""
+    """The package of a stage; its digest is part of the cache key, its place is not."""
 
     package: str
-    """The digest."""
+    """Digest of the package."""
     uri: str = setting()
     allow_code: Collection[str] = setting()
-    """The code that the package may name."""
+    """Code that the package may name."""
 
     def loaded(self) -> TrustPackage:
-        """Return the package."""
+        """Read and return the package."""
         return load(self.uri, allow_code=self.allow_code)

@@ -1,7 +1,7 @@
 """Folders of an output by the values of columns, named as Hive does: ``language=en/year=2024``.
 
 Values are percent-encoded, and a null is Hive's ``__HIVE_DEFAULT_PARTITION__``, as pyarrow, Spark, DuckDB and Polars
-read them. The columns stand in the folders' names alone.
+read them. The values are only in the folders' names, not in the files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from curation.errors import ConfigError
 NULL = "__HIVE_DEFAULT_PARTITION__"
 MAX_FOLDERS = 1024
 MAX_BYTES = 255
-"""The most bytes of one folder's name, on every file system."""
+"""Maximum size of a folder's name on common file systems, in bytes."""
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema) -> None:

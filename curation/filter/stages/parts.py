@@ -1,4 +1,4 @@
-"""A part of what a filter writes, the rows of one file: which rows it has, and a task that writes it.
+"""Parts of a filter's output, each with the rows of one file, and the task that writes a part.
 
 A task streams its part of the labels, takes the examples of the rows that pass, and renders their prompts; it never
 holds more than a batch of rows.
@@ -31,42 +31,42 @@ from curation.tables.files import WrittenFile, write_file
 
 @dataclass(frozen=True, kw_only=True)
 class WriteJob:
-    """Rows to write and their places; pickled to every task."""
+    """The rows to write and the place of their files, pickled to every task."""
 
     labels: TableRef
     examples: TableRef
     rows: PoolRows
     threshold: ThresholdCut
     trust: str
-    """The labels column of the trust."""
+    """Column of the labels table that has the trust."""
     output: str
-    """The folder of the data files."""
+    """Folder of the data files."""
     stem: str
-    """The first part of the files' names; of Lance the name of the table."""
+    """Prefix of the files' names, or the name of the Lance table."""
     form: Format
     partition_by: tuple[str, ...] = ()
     """Columns whose values divide the rows into folders (:mod:`curation.filter.stages.partitions`)."""
     with_rank: bool = False
     ranks: TableRef | None = None
-    """The ranks of the rows that pass (``ranking``); None for rows that came after the cut."""
+    """Ranks of the rows that pass (``ranking``), or None for rows that were added after the cut."""
     starts: Mapping[int, int] = field(default_factory=dict)
-    """The start of each fragment's rows in ``ranks``."""
+    """Start of each fragment's rows in ``ranks``."""
 
     @property
     def columns(self) -> pa.Schema:
-        """Columns of a row: id, the pool's own columns, prompt, completion, label, trust, rank and file."""
+        """The columns of a row: id, the pool's own columns, prompt, completion, label, trust, rank and file."""
         own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *_MADE.names)]
         made = [field for field in _MADE if field != RANK or self.with_rank]
         return pa.schema([schemas.ROW_ID, *own, *made])
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the files."""
+        """The columns of the files, without those that divide rows into folders."""
         return pa.schema([field for field in self.columns if field.name not in self.partition_by])
 
     @property
     def table_uri(self) -> str:
-        """Address of the Lance table."""
+        """The address of the Lance table."""
         return str(to_place(self.output) / f"{self.stem}.lance")
 
 
@@ -83,7 +83,7 @@ _MADE = pa.schema(
 
 
 class Span(NamedTuple):
-    """Rows of a fragment that pass and belong to a part's folder: ``take`` of them, after the first ``skip``."""
+    """A range of a fragment's rows that pass and belong to a part's folder: ``take`` rows after ``skip`` others."""
 
     fragment: int
     skip: int
@@ -97,18 +97,18 @@ class FilePart:
     number: int
     spans: tuple[Span, ...]
     folder: str = ""
-    """Within the output, where that is partitioned."""
+    """Folder of the file within a partitioned output; empty if the output is not partitioned."""
 
     @property
     def num_rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return sum(span.take for span in self.spans)
 
 
 def divide(
     counts: Sequence[tuple[int, int]], rows_per_file: int, *, folder: str = "", number: int = 0
 ) -> Iterator[FilePart]:
-    """Yield parts of ``rows_per_file`` rows each, the last one of the rest, from the rows that pass by fragment."""
+    """Yield parts of ``rows_per_file`` rows, the last one with the rest, from counts of passing rows by fragment."""
     spans: list[Span] = []
     held = 0
     for fragment, count in counts:
@@ -155,7 +155,7 @@ def write_part(part: FilePart, job: WriteJob) -> WrittenFile:
 
 
 def write_part_as_fragment(part: FilePart, job: WriteJob, done: bytes) -> pa.Table:
-    """Write a part as a fragment; nothing where it is committed."""
+    """Write a part as a fragment, unless its first row is in ``done``, the ids of committed rows."""
     batches = _iter_batches(part, job)
     first = next(batches)
     if first.column("row_id")[0].as_py() in BitMap64.deserialize(done):

@@ -1,8 +1,8 @@
 """The rows of a pool's files as one table, every row once and in the order of the files; bad rows as error rows.
 
-It is read as a run reads its pool (:mod:`curation.stages.prepare`), without other splits. Since chunks are committed in
-their order, a row's position in the table follows from its id (:meth:`PoolRows.offsets`), so that later tasks take rows
-without a search.
+The files are read as a run reads its pool (:mod:`curation.stages.prepare`), without other splits. Since chunks are
+committed in order, a row's position in the table follows from its id (:meth:`PoolRows.offsets`), so later tasks take
+rows without a search.
 """
 
 from dataclasses import dataclass
@@ -31,31 +31,31 @@ from curation.tasks import make_driver_error
 
 @dataclass(frozen=True, kw_only=True)
 class PoolRows:
-    """The files of a pool and what is read of them."""
+    """The files of a pool, and the columns that are read."""
 
     files: tuple[SourceFile, ...]
-    """The files, ordered by their numbers."""
+    """Files of the pool, ordered by their numbers."""
     domain: DomainConfig
     columns: tuple[str, ...]
     """Columns of the files to keep beside the domain's own."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files."""
+        """The number of rows of all files."""
         return sum(file.num_rows for file in self.files)
 
     @property
     def kept(self) -> tuple[pa.Field, ...]:
-        """The columns that stand beside the domain's own.
+        """The columns that are kept beside the domain's own.
 
         Raises:
-            SourceError: files disagree about the type of one.
+            SourceError: files disagree about the type of a column.
         """
         own = get_domain(self.domain).columns.names
         return tuple(make_kept_fields(self.files, [name for name in self.columns if name not in own]))
 
     def schema(self) -> pa.Schema:
-        """Return the table's: the domain's columns, the kept ones, and ``error``."""
+        """Return the schema of the table: the row id, the domain's columns, the kept ones, and ``error``."""
         return make_table_schema(get_domain(self.domain), POOL, kept=self.kept)
 
     def check(self) -> None:
@@ -82,7 +82,7 @@ class PoolRows:
 
 
 class ReadPool(Stage):
-    """Reads the files of a round, and refuses them where too many rows cannot be used."""
+    """A stage that reads the files of a round, and refuses them if too many rows cannot be used."""
 
     class Made(NamedTuple):
         """The outputs."""
@@ -92,11 +92,11 @@ class ReadPool(Stage):
         """Error rows by kind."""
 
     files: list[Json]
-    """The :class:`curation.sources.SourceFile` of each, as JSON."""
+    """Files to read, each a :class:`curation.sources.SourceFile` as JSON."""
     domain: DomainConfig
     columns: list[str]
     contents: list[str] = setting(default_factory=list)
-    """The digests of the files' bytes, in their order."""
+    """Digests of the files' contents, in the order of ``files``."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()
     max_error_rate: float = setting()
@@ -115,7 +115,7 @@ class ReadPool(Stage):
 
 
 def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
-    """Write the rows that the table lacks; return the table, and the number of its error rows by kind.
+    """Write the rows that the table lacks, and return the table and the number of its error rows by kind.
 
     Raises:
         SourceError: a column is missing, a file cannot be read, or no row is usable.

@@ -1,4 +1,4 @@
-"""The first look of a filter: do a round's hidden states, or else its questions, differ from the package's sample?"""
+"""The first shift test of a filter: compares a round's hidden states, or else its questions, with the package's."""
 
 import itertools
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from curation.tables import io
 
 
 class MeasurePoolShift(Stage, Packaged):
-    """Tests how a round differs from the package's rows: by hidden states or, where trust reads none, by words."""
+    """A stage that tests how a round differs from the package's rows, by hidden states or, without these, by words."""
 
     class Made(NamedTuple):
         """The outputs."""
@@ -27,10 +27,10 @@ class MeasurePoolShift(Stage, Packaged):
         """``curation.metrics.shift.Shift`` as JSON."""
 
     tables: InEach[TableRef]
-    """The labels of the round; for words the rows of the rounds that are pooled, the newest last."""
+    """Labels of the round or, to compare words, the rows of the rounds that are pooled, the newest last."""
     seed: int
     first_cut: FirstCutRule | None = None
-    """Rows that pass it are compared, on both sides."""
+    """First cut that rows of both sides must pass, or None without one."""
     revision: int = 2  # it counts foreign rows, too
 
     def run(self, task: Task) -> Done:
@@ -39,7 +39,7 @@ class MeasurePoolShift(Stage, Packaged):
         return Done(outputs=self.Made(shift=self.measured().to_json()), rows=rows)
 
     def measured(self) -> Shift:
-        """Return the test."""
+        """Return the result of the test."""
         package = self.loaded()
         return self._compare_states(package) if package.description.sample.states else self._compare_words(package)
 
@@ -57,7 +57,7 @@ class MeasurePoolShift(Stage, Packaged):
         return compare_samples(*hidden, seed=self.seed)
 
     def _compare_words(self, package: TrustPackage) -> Shift:
-        """Test the round alone, and with those before it; the one that differs more stands for the round."""
+        """Test the round alone, and together with earlier ones; return the test that shows the graver difference."""
         domain, words_NW = get_domain(package.description.domain), package.words()
         texts = [sample_texts(ref, domain, self.seed) for ref in self.tables.values()]
         pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]

@@ -1,8 +1,8 @@
-"""The rank of every row that a cut lets in, among all rows of which the cut was made.
+"""The rank of every row that passes a cut, among all rows from which the cut was made.
 
 Ranks order raw scores, larger first, and equal ones by the seeded hash of the row id by which the cut breaks ties. The
-table of ranks has one column. Its rows stand as the rows that pass do in the labels tables, one table after the other,
-so whoever writes some of them reads a slice, and looks up no ids. One process holds 16 bytes for each row that passes.
+table of ranks has one column. Its rows have the order of the rows that pass in the labels tables, one table after the
+other, so tasks that write rows read a slice and look up no ids. One process holds 16 bytes for each row that passes.
 """
 
 import itertools
@@ -27,25 +27,25 @@ from curation.tasks import make_driver_error, run_in_tasks
 
 BATCH_ROWS = 8192
 RANK = pa.field("rank", pa.int64())
-"""From 0 on, the best row's; null for a row that came after the cut was made."""
+"""Rank of a row, 0 for the best; null for a row that was added after the cut was made."""
 _WRITTEN_ROWS = 1 << 17
 
 
 class Rank(Stage):
-    """Ranks the rows of which the cut was made: those of its rounds that pass."""
+    """A stage that ranks the rows that pass, in the rounds from which the cut was made."""
 
     class Made(NamedTuple):
         """The outputs."""
 
         ranks: TableRef
         starts: dict[str, int]
-        """Where the rows of each round begin in the table."""
+        """Position of each round's first row in the table."""
 
     tables: InEach[TableRef]
-    """The labels, by round."""
+    """Tables of labels, by round."""
     threshold: In[Json]
     function: str
-    """The trust function."""
+    """Name of the trust function."""
     seed: int
 
     @property
@@ -62,7 +62,7 @@ class Rank(Stage):
 
 
 class Ranks(NamedTuple):
-    """The table of ranks, and where each labels table's rows begin in it."""
+    """The table of ranks, and the start of each labels table's rows in it."""
 
     table: TableRef
     starts: tuple[int, ...]
@@ -108,7 +108,7 @@ def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str
 def iter_passing(
     ref: TableRef, threshold: ThresholdCut, fragment: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
+    """Yield the rows of a fragment that pass, in the fragment's order, at most ``BATCH_ROWS`` at a time."""
     dataset = io.open_table(ref)
     found = dataset.get_fragment(fragment)
     if found is None:
@@ -122,7 +122,7 @@ def iter_passing(
 
 
 def _read_keys(ref: TableRef, threshold: ThresholdCut, fragment: int, raw: str, seed: int) -> tuple[Float32s, Uint64s]:
-    """Return scores and hashes of the rows of a fragment that pass, both [n]."""
+    """Return the scores and hashes of the rows of a fragment that pass, both [n]."""
     scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]
     for batch in iter_passing(ref, threshold, fragment, [raw]):
         scores.append(batch.column(raw).to_numpy(zero_copy_only=False).astype(np.float32))

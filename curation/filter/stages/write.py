@@ -1,11 +1,11 @@
-"""Writes the rows of a labels table that pass a threshold, with what was asked, as files of equal numbers of rows.
+"""Writes the rows of a labels table that pass a threshold, with their prompts, as files of equal numbers of rows.
 
-Ray tasks first count the rows of each fragment that pass, then each writes one file: it streams its part of the labels,
-takes the examples of the rows that pass, and renders their prompts. Neither a task nor the driver ever holds more than
-a batch of rows. Names follow from the stage's inputs and the number of the part, and a file appears whole under its
-name. A note beside the stage's other records says that a part is done. So a task that is repeated writes the same file
+Ray tasks first count the rows of each fragment that pass; then each task writes one file: it streams its part of the
+labels, takes the examples of the rows that pass, and renders their prompts. Neither a task nor the driver ever holds
+more than a batch of rows. File names follow from the stage's inputs and the number of the part, and files are written
+atomically. A note beside the stage's other records marks a finished part. So a repeated task writes the same file
 again, and a driver that resumes skips parts with a note. A Lance table is filled by fragments, which the driver commits
-(:mod:`curation.tables.commits`): a part is one fragment, so its first row id tells whether it is committed.
+(:mod:`curation.tables.commits`): a part is one fragment, so its first row id shows whether it is committed.
 """
 
 import itertools
@@ -37,32 +37,32 @@ from curation.telemetry.standing import Standing, Update
 
 
 class Write(Stage):
-    """Writes the rows of a round that pass."""
+    """A stage that writes the rows of a round that pass."""
 
     class Made(NamedTuple):
         """The outputs."""
 
         files: list[Json]
-        """:func:`write_rows`."""
+        """Files as :func:`write_rows` returns them."""
         columns: list[str]
 
     labels: In[TableRef]
     examples: In[TableRef]
     threshold: In[Json]
     cut: In[str]
-    """The id of the cut."""
+    """Id of the cut."""
     form: Format
     rows_per_file: int
     partition_by: list[str]
     with_rank: bool
     ranks: In[TableRef | None]
     first_rank: In[int]
-    """Where the rows of the round begin in the ranks."""
+    """Position of the round's first row in the ranks."""
     rows: PoolRows = setting()
     function: str = setting()
-    """The trust function."""
+    """Name of the trust function."""
     output: str = setting()
-    """The folder of the data files."""
+    """Folder of the data files."""
     commit_seconds: float = setting()
 
     def run(self, task: Task) -> Done:
@@ -107,14 +107,14 @@ def write_rows(
     guard: Guard = guard_nothing,
     progress: Update | None = None,
 ) -> list[Json]:
-    """Write the rows that pass and are not written yet; the files as JSON (``path``, ``rows``, ``bytes``, ``sha256``).
+    """Write the rows that pass and are not written yet; return all files as JSON.
 
-    Of Lance the table, with its ``version`` in place of bytes and digest. ``first_rank`` is where the rows begin in
-    ``job.ranks``.
+    Files have ``path``, ``rows``, ``bytes`` and ``sha256``; a Lance table has its ``version`` instead of the last two.
+    ``first_rank`` is the position of the first row in ``job.ranks``.
 
     Raises:
         ConfigError: the columns to partition by have too many values, or one that is too long.
-        CommitError: the store refused, or rows that pass and rows written differ.
+        CommitError: the store refused, or the numbers of rows that pass and of rows written differ.
         RunFailedError: Ray gave up.
     """
     try:
@@ -188,14 +188,14 @@ def _write_table(
 
 
 def _count_committed(job: WriteJob) -> int:
-    """Return the committed rows of the job's files, whose numbers follow each other."""
+    """Return the number of committed rows of the job's files, which have consecutive numbers."""
     first, last = job.rows.files[0].index, job.rows.files[-1].index
     within = f"row_id >= {first << schemas.FILE_SHIFT} AND row_id < {(last + 1) << schemas.FILE_SHIFT}"
     return io.count(io.find_latest(job.table_uri), filter=within)
 
 
 def iter_data_files(folder: Place, within: str = "") -> Iterator[str]:
-    """Yield the paths, relative to an output's folder of data, of the files and tables in it and in its partitions."""
+    """Yield the relative paths of the files and tables in an output's data folder and in its partitions."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if "=" in path.name:
             yield from iter_data_files(path, f"{within}{path.name}/")
