@@ -221,7 +221,7 @@ class FilterConfig(Root):
     on_shift: OnShift = "warn"
     """Action if the pool's states (without states, the words of its questions) differ clearly from the package's:
     ``warn`` writes, says so and exits with code 3; ``fail`` exits with code 3 before anything is written; ``ignore``
-    writes and tells only the manifest."""
+    writes, and records it in the manifest alone."""
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     """Seconds between two commits of a pass; more if commits are slow."""
     fragment_mb: PositiveInt = 256

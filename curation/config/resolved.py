@@ -24,7 +24,7 @@ _ALWAYS = ("temperature", "max_tokens", "stop")
 
 
 def describe_resolved(config: RunConfig) -> Iterator[str]:
-    """Yield a line with values and origin for each group of settings with domain defaults, and one on templates."""
+    """Yield a line with values and origin for each group of settings with defaults, and one on chat templates."""
     domain = _find_traits(config.domain).defaults
     if (given := config.teacher.given) is not None:
         graded = "gold labels" if given.grade is None else f"column {given.grade}"
@@ -115,7 +115,7 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
 
 
 def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:
-    """Yield warnings about answers with reasoning. ``brief``: the model was trained to answer at once, or none is."""
+    """Yield warnings about answers with reasoning. ``brief``: no model answers, or one trained to answer at once."""
     ends = [stop for stop in decoding.stop if "\n" in stop and not stop.strip()]
     if ends:
         yield (

@@ -179,7 +179,7 @@ class CoreConfig(RowsConfig):
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
 
     def fit_of(self, kind: str) -> TrustConfig:
-        """Return the settings that fit a kind: ``fitting``, or for ``ntf`` beside another kind the paper's."""
+        """Return the settings that fit a kind: ``fitting``, or the paper's for ``ntf`` if it is not ``trust.kind``."""
         if kind == self.trust.kind or kind != PAPER_TRUST:
             return self.fitting
         defaults = find_traits(self.domain.name, self.domain.options).defaults.get("trust", {})

@@ -40,7 +40,7 @@ class RiskConfig(Section):
     alpha: Share
     """Maximum share of wrong labels among the selected rows."""
     delta: Share = 0.1
-    """Maximum probability, over the calibration rows, that the share is larger."""
+    """Maximum probability, over the calibration rows, that the share of wrong labels is larger."""
     rule: Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"] = (
         "fixed_sequence"
     )

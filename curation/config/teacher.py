@@ -186,7 +186,7 @@ class AnswersConfig(Section):
     dtype: Dtype = "float32"
     """The type of the model's weights and of its arithmetic."""
     chat_template: bool = False
-    """Whether a prompt is wrapped as one user turn of the tokenizer's chat template; off, as the paper has Qwen3."""
+    """Whether a prompt is wrapped as one user turn of the tokenizer's chat template; off, as in the paper (Qwen3)."""
     scripted: ScriptConfig = ScriptConfig()
     endpoint: ServedConfig | None = None
     """The model that a server runs, with ``backend: endpoint``."""

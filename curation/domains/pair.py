@@ -33,10 +33,10 @@ class AnswerPair(Domain):
     Args:
         prompt: the column with the prompt, or a Jinja template over columns, with ``{{ }}`` in it, in a sandbox
             (:mod:`curation.domains.templates`).
-        chosen: of labelled rows the column with the better answer.
-        rejected: of labelled rows the column with the worse answer.
-        first: of rows without these two the column with an answer.
-        second: of rows without these two the column with the other answer.
+        chosen: the column with the better answer of labelled rows.
+        rejected: the column with the worse answer of labelled rows.
+        first: the column with an answer, in rows without these two.
+        second: the column with the other answer, in rows without these two.
         preferred: of such rows, where they are labelled, the column that says which is better: ``first``, ``second``,
             or the name of its column.
         by: ``judge``: a model is shown both answers and asked which is better; ``likelihood``: the better answer is the
