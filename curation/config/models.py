@@ -156,8 +156,8 @@ class LmStudentConfig(StudentConfig):
     ``auto``: bfloat16 on a GPU (``gpus_per_worker`` above 0) where the ``config.json`` of the base names it, else
     float32."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
-    """What each of several workers holds: all weights (``ddp``), or a shard of weights, gradients and optimizer state
-    (``fsdp``: PyTorch's ``fully_shard``, FSDP2). A checkpoint of one cannot be resumed with the other."""
+    """Division among several workers: each holds all weights (``ddp``), or a shard of weights, gradients and optimizer
+    state (``fsdp``: PyTorch's ``fully_shard``, FSDP2). A checkpoint of one cannot be resumed with the other."""
 
     def num_steps(self, num_rows: int) -> int | None:
         """Return the number of optimizer steps for ``num_rows`` trained rows, or ``None`` if the method sets none."""
