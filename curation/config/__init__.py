@@ -61,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is of ``run``, which imports the sections of all features: a feature's imports this package."""
+    """Return a class of ``run``, imported late: ``run`` imports all features' sections, which import this package."""
     if name not in ("RayConfig", "RunConfig"):
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from curation.config import run

@@ -11,40 +11,40 @@ from curation.config.run import RunConfig
 from curation.json_types import Json
 
 FUNCTION = "function"
-"""The key of a variant that is ranked by a column of its labels instead of the run's own fit."""
+"""Key of a variant that names its ranking function, instead of the run's fitted trust function."""
 POOL = "pool"
 
 
 class AblationConfig(Root):
     """Variants of the run in ``base``: each changes some of its keys, and all of them are measured on the same rows.
 
-    Variants share a directory a seed. What they have in common is done once, also in another ablation of the same name
-    and seed.
+    The variants of a seed share a directory. Stages that they have in common run once, also across ablations of the
+    same name and seed.
     """
 
     title: str
-    """Heads the table."""
+    """Title of the table."""
     base: str
     """The run's configuration file, relative to this file."""
     common: Json = Field(default={}, alias="set")
-    """Keys of the base to set for all variants, as ``a.b: value``. Name the same ``teacher.states`` in several
-    ablations, and they share their labels."""
+    """Keys of the base to set for all variants, as ``a.b: value``. Ablations that name the same ``teacher.states``
+    share their labels."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
-    """A deal of the rows, a teacher and fits of their own for each."""
+    """Seeds, each with its own splits of the rows, teacher and fits."""
     variants: Annotated[dict[str, Json], Field(min_length=1)]
     """Variants by name: keys of the base to set, as ``a.b: value``; ``function: internal_confidence`` (or ``naive``)
-    ranks by that instead of the fit of the section ``trust``."""
+    ranks by that function instead of the one that the section ``trust`` fits."""
     reference: str | None = None
-    """The variant to which the others are compared."""
+    """The variant with which the others are compared."""
     sets: Annotated[tuple[str, ...], Field(min_length=1)] = (POOL,)
-    """Where trust is measured: ``pool``, or names of ``splits.probes``. No fit has seen these rows."""
+    """Row sets on which trust is measured: ``pool``, or names of ``splits.probes``. No fit uses their rows."""
     share: Share | None = None
-    """Purity is that of the best-ranked rows that make up this share of all; unset, the share that the run's budget
-    (``selection.budget.n`` or ``share``) is of the pool."""
+    """Share of all rows, best-ranked first, whose purity is measured. Unset: the run's budget (``selection.budget.n``
+    or ``share``) as a share of the pool."""
     students: bool = False
-    """Train and test the students of every arm too, and compare each arm with ground truth."""
+    """Whether to also train and test the students of every arm, and to compare each arm with ground truth."""
     paper: dict[str, dict[str, float]] = Field(default={})
-    """The paper's values, by variant (or by set, where there are several) and metric, to be shown beside."""
+    """The paper's values to show beside the measured ones, by variant (or by set, if there are several) and metric."""
 
     @model_validator(mode="after")
     def _names(self) -> Self:
@@ -72,11 +72,11 @@ class Variant(NamedTuple):
     name: str
     config: RunConfig
     function: str
-    """The function that ranks: a name of ``curation.arms.TRUST``; ``trust``, the run's own fit."""
+    """Name of the ranking function in ``curation.arms.TRUST``, or ``trust`` for the run's own fit."""
 
 
 class Ablation(NamedTuple):
-    """An ablation that was loaded: every variant is a valid run."""
+    """A loaded ablation, whose variants are all valid runs."""
 
     name: str
     config: AblationConfig

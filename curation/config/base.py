@@ -16,15 +16,14 @@ from curation.storage.paths import to_place
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""A seed that every generator takes: NumPy's of ``transformers.set_seed`` takes the least, torch 64 bits and vLLM
-63."""
+"""A seed that every generator accepts: NumPy takes 32 bits (``transformers.set_seed``), torch 64 and vLLM 63."""
 Share = Annotated[float, Field(gt=0, lt=1)]
 Location = Annotated[str, AfterValidator(check_name)]
-"""A path, URL or hub id, as far as any file system takes it."""
+"""A path, URL or hub id whose name every file system accepts."""
 
 
 BESIDE = "beside the file"
-"""Marks a key whose relative path is that of a file beside the configuration (``curation.config.load``)."""
+"""Marker of a key whose relative path starts at the configuration file's folder (``curation.config.load``)."""
 
 
 def _check_path(path: str) -> str:
@@ -37,7 +36,7 @@ Directory = Annotated[str, AfterValidator(_check_path)]
 
 
 def make_name_check(registry: Registry[Any]) -> AfterValidator:
-    """Return the check that a name is in a registry, or ``auto``."""
+    """Return a validator that accepts names of a registry and ``auto``."""
 
     def check(name: str) -> str:
         if name != "auto":
@@ -48,20 +47,20 @@ def make_name_check(registry: Registry[Any]) -> AfterValidator:
 
 
 def count_share(share: float, num_rows: int) -> int:
-    """Return a share of so many rows, rounded down; of the decimal as it was written: .29 of 100 is 29."""
+    """Return a share of ``num_rows`` rounded down, computed from the decimal as written: .29 of 100 is 29."""
     return int(Fraction(str(share)) * num_rows)
 
 
 NotNegative = Annotated[float, Field(ge=0)]
 ACCELERATOR = "accelerator_type:"
-"""Prefix of the resource of which Ray gives each node 1, by its type of accelerator."""
+"""Prefix of Ray's resource for an accelerator type, of which each node with that type has 1."""
 AcceleratorType = Annotated[str | None, Field(min_length=1)]
 
 
 def make_ray_resources(
     cpus: float, gpus: float, memory_gib: float, accelerator_type: str | None = None
 ) -> dict[str, float]:
-    """Resources of a process on its node, under Ray's names: ``memory`` in bytes, and none of GPU and memory at 0."""
+    """Return the resources of a process by Ray's names, with ``memory`` in bytes; GPU and memory are left out at 0."""
     accelerator = {} if accelerator_type is None else {f"{ACCELERATOR}{accelerator_type}": 0.001}  # as Ray itself asks
     memory = {"memory": memory_gib * 2**30} if memory_gib else {}
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | memory | accelerator
@@ -76,21 +75,21 @@ class Section(BaseModel):
 
     @classmethod
     def part_of(cls, section: "Section") -> Self:
-        """Make this section from one that has all its keys."""
+        """Return a section of this class, from one that has all its keys."""
         return cls(**{name: getattr(section, name) for name in cls.model_fields})
 
     @property
     def keyed(self) -> Self:
-        """The same without what changes no value: what a cache key holds."""
+        """This section without keys that change no value, for a cache key."""
         return self.without(self.RESOURCES)
 
     def to_key(self) -> Json:
-        """Return what a cache key holds of it, as JSON: no default, so that a new key with one changes no cache key."""
+        """Return the section's part of a cache key, as JSON without defaults, so that new keys do not change it."""
         return self.keyed.model_dump(mode="json", exclude_defaults=True)
 
     @classmethod
     def from_key(cls, key: JsonView) -> Self:
-        """Return the section that a cache key holds: what is not there has its default, whatever a preset says."""
+        """Return the section that a cache key holds. Missing keys take their defaults, whatever a preset says."""
         defaults = {
             name: field.get_default(call_default_factory=True)
             for name, field in cls.model_fields.items()
@@ -109,9 +108,9 @@ class Section(BaseModel):
 
 
 class Root(Section):
-    """A whole configuration, which is written into a run directory and its report: it holds no credentials.
+    """A whole configuration. It is written into a run directory and a report, so it may hold no credentials.
 
-    The address of an MLflow server may hold one, as that of a database must; it is hidden wherever it is written.
+    Only the address of an MLflow server may hold one, as that of a database must; it is redacted in all output.
     """
 
     @model_validator(mode="before")
@@ -155,17 +154,17 @@ class TrainSection(PresetSection):
     }
 
     num_workers: PositiveInt = 1
-    """Processes that train together."""
+    """Number of processes that train together."""
     cpus_per_worker: PositiveInt = 1
-    """CPUs, and threads, of each."""
+    """CPUs, and threads, of each worker."""
     gpus_per_worker: NotNegative = 0
-    """GPUs of each: 1, or a fraction for a worker alone, which shares a GPU with other stages."""
+    """GPUs of each worker: 1, or a fraction for a single worker, which shares its GPU with other stages."""
     memory_gib_per_worker: NotNegative = 0
-    """Memory that a worker needs of its node; 0: not declared. Stages whose memory does not fit wait for each other."""
+    """Memory of a worker, in GiB; 0 declares none. Stages whose memory does not fit on a node wait for each other."""
     accelerator_type: AcceleratorType = None
     """The type of GPU of the workers' nodes, by Ray's name for it, such as ``H100``; unset: any."""
     max_failures: Annotated[int, Field(ge=0)] = 2
-    """How often a training goes on after a worker died, before the run fails."""
+    """Number of times that training resumes after a worker died, before the run fails."""
 
     @model_validator(mode="after")
     def _one_gpu_each(self) -> Self:

@@ -1,4 +1,4 @@
-"""Classes of the domain ``classification`` in a file: read where the configuration is, so that all keys hold them."""
+"""Classes of the domain ``classification`` in a file, read with the configuration so that cache keys hold them."""
 
 import csv
 import difflib
@@ -14,7 +14,7 @@ from curation.storage.files import read_file
 from curation.storage.paths import Place, Remote
 
 MOST_CLASSES = 10_000
-"""Different labels from which on a column is taken for one that holds no classes."""
+"""Maximum number of different labels of a column that holds classes."""
 WORDS, DESCRIPTION = "words", "description"
 """Columns that a file of classes may have beside that of labels."""
 
@@ -24,8 +24,8 @@ _Line = tuple[int, JsonView]
 def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
     """Return the domain with the classes, words and descriptions of a file in place of its name.
 
-    The file is CSV with a header, or JSON lines. Its column of labels is that of the labelled rows (``domain.label``),
-    so that a file of labelled rows serves, too: each different label is a class, in the order of the file.
+    The file is CSV with a header, or JSON lines. Its column of labels has the name of the labelled rows'
+    (``domain.label``), so a file of labelled rows works, too: each different label is a class, in file order.
 
     Raises:
         ConfigError: the file is missing, of another kind or broken; it has no such column, too many labels, or one
@@ -103,6 +103,6 @@ def _iter_json_lines(text: str) -> Iterator[_Line]:
 
 
 def _to_text(value: object) -> str:
-    """Return a cell on one line; whole numbers without a point, nothing for null."""
+    """Return a cell as text on one line: whole numbers without a decimal point, null as an empty string."""
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     return "" if value is None else " ".join(str(number).split())

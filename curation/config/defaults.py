@@ -1,6 +1,6 @@
 """Defaults that depend on the domain: decoding, test runs, the trust function's preset.
 
-They stand at the domain's class (``curation.domains.Domain``): ``defaults`` is a mapping of the sections ``teacher``,
+Each domain's class holds its own (``curation.domains.Domain``): ``defaults`` is a mapping of the sections ``teacher``,
 ``evaluation`` and ``trust`` to their keys, and ``answering`` says how its rows are answered. The paper's values are in
 its App. "Training Details", "Evaluation Details", and the table of NTF architectures.
 """
@@ -20,7 +20,7 @@ ENTRY_POINTS = "curation.domains"
 Defaults = Mapping[str, JsonView]
 
 GENERIC: Defaults = MappingProxyType({})
-"""For a domain without defaults: the sections' own defaults apply."""
+"""Defaults of a domain that names none: the sections' own defaults apply."""
 
 Answering = Literal["by_row", "scored", "listed", "written", "reasoned"]
 """How the rows of a domain are answered.
@@ -32,7 +32,7 @@ the domain's method ``options`` has seen the row.
 
 
 class DomainTraits(NamedTuple):
-    """Traits of a domain's class that a configuration goes by before any row is read."""
+    """Traits of a domain's class that a configuration uses before any row is read."""
 
     defaults: Defaults = GENERIC
     answering: Answering = "by_row"
@@ -66,7 +66,7 @@ def make_greedy_defaults(max_tokens: int, preset: str, *, stop: tuple[str, ...] 
 
 
 def find_traits(name: str, options: Mapping[str, object]) -> DomainTraits:
-    """Return the traits of a domain with these options; the general ones of a name that cannot be imported.
+    """Return the traits of a domain with these options, or the general ones if its name cannot be imported.
 
     Raises:
         ValueError: the ``defaults`` of a user's class have the wrong shape.

@@ -1,7 +1,6 @@
-"""How students are trained by DPO on the selected pairs of answers (Rafailov et al. 2023, arXiv 2305.18290).
+"""Training of students by DPO on the selected pairs of answers (Rafailov et al. 2023, arXiv 2305.18290).
 
-Not one of the paper's methods. ``beta`` and one epoch are those of TRL's defaults; the learning rate is ours, for an
-adapter.
+The paper does not use DPO. ``beta`` and the single epoch are TRL's defaults; the learning rate is ours, for an adapter.
 """
 
 from collections.abc import Mapping
@@ -21,26 +20,26 @@ class DpoConfig(EpochsConfig):
     """
 
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
-    """Also keys that only divide the pairs of a step, on which their order does not depend (``train.stream``)."""
+    """Includes keys that only divide the pairs of a step; their order does not depend on them (``train.stream``)."""
 
     method: str = "dpo"
     preset: Literal["lora", "scratch"] = "lora"
-    """Gives the values of the keys that are left out."""
+    """The preset that gives the values of keys left out."""
     beta: Annotated[float, Field(gt=0)] = 0.1
-    """How strongly a student is held to its base: the implicit reward of an answer is ``beta`` times its
+    """Strength of the tie between a student and its base: the implicit reward of an answer is ``beta`` times its
     log-probability less that under the base."""
     max_length: PositiveInt = 1024
-    """Tokens of the longest prompt with one of its answers that is trained on; no arm selects a longer one."""
+    """Maximum length of a prompt with one of its answers, in tokens; no arm selects a longer one."""
     epochs: PositiveInt = 1
-    """Passes over the pairs."""
+    """Number of passes over the pairs."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-5
     """Peak learning rate of AdamW."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
     """beta1 and beta2 of AdamW."""
     global_batch_size: PositiveInt = 32
-    """Pairs of an optimizer step."""
+    """Pairs per optimizer step."""
     micro_batch_size: PositiveInt = 4
-    """Pairs that a worker computes at a time."""
+    """Pairs that a worker processes at a time."""
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:

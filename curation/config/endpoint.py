@@ -1,4 +1,4 @@
-"""A server that answers over HTTP (``teacher.backend: endpoint``): where it is, what it costs, and what follows."""
+"""A server that answers over HTTP (``teacher.backend: endpoint``): its address, prices and limits."""
 
 import ipaddress
 import os
@@ -15,35 +15,35 @@ from curation.config.prices import Price
 from curation.json_types import Json
 
 ENDPOINT = "endpoint"
-"""The backend of models that a server answers for."""
+"""The backend of models that a server runs."""
 PAID = "paid"
-"""The folder of a run directory that keeps what a server was paid for."""
+"""The folder of a run directory that keeps paid answers of a server."""
 MILLION = 1_000_000
 NEEDED = "endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
 LENGTHS = ("max_tokens", "max_completion_tokens")
-"""Keys of a request's body that say how long an answer may be."""
+"""Keys of a request's body that limit the length of an answer."""
 NUMBERS_OF_ANSWERS = ("n", "best_of")
-"""Keys of a request's body that say how many answers the server writes."""
+"""Keys of a request's body that set the number of answers."""
 COUNTED = (*LENGTHS, *NUMBERS_OF_ANSWERS)
 """Keys of a request's body on which its price depends."""
 
 
 class ServedConfig(Section):
-    """The model behind an endpoint, and what it is asked for: what its answers depend on."""
+    """The model behind an endpoint, and the parts of a request that its answers depend on."""
 
     model: Annotated[str, Field(min_length=1)]
     """The model's name on the server."""
     kind: Literal["openai", "vllm", "sglang"] = "openai"
-    """The server. All have the paths of OpenAI's API; ``vllm`` and ``sglang`` take ``top_k``, ``min_p`` and choices in
-    ways of their own, and ``vllm`` also scores the options of a row."""
+    """The kind of server. All have the paths of OpenAI's API; ``vllm`` and ``sglang`` also take ``top_k``, ``min_p``
+    and choices, each in its own way, and ``vllm`` scores the options of a row."""
     top_logprobs: Annotated[int, Field(ge=0)] = 20
-    """Log-probabilities asked for at each token of an answer, from which margin and entropy are computed; what is
-    left of the probability counts as one token. 0: the server gives none. OpenAI gives up to 20, vLLM as many as its
-    ``--max-logprobs`` says."""
+    """Number of log-probabilities requested for each token of an answer, for margin and entropy; the remaining
+    probability counts as one token. 0: the server gives none. OpenAI gives up to 20, vLLM up to its ``--max-logprobs``.
+    """
     body: dict[str, Any] = Field(default={})
-    """Further keys of a request's body, which win over ours; a key with null is left out."""
+    """Further keys of a request's body, which override the engine's; a key with null is left out."""
 
     @field_validator("body")
     @classmethod
@@ -58,54 +58,53 @@ class TokenPrice(Section):
     """The price of a million tokens, in ``prices.currency`` (US dollars where that is not set)."""
 
     input: Price
-    """A million tokens of prompts."""
+    """Price of a million prompt tokens."""
     output: Price
-    """A million tokens of answers."""
+    """Price of a million answer tokens."""
 
     def of(self, num_prompt: float, num_output: float) -> float:
-        """Return money for so many tokens."""
+        """Return the price of a number of prompt and answer tokens."""
         return (num_prompt * self.input + num_output * self.output) / MILLION
 
 
 class EndpointConfig(ServedConfig):
-    """An endpoint: a server, a model on it, and how fast and for how much money it is asked.
+    """An endpoint: a server, a model on it, and its limits of speed and spending.
 
-    Another url, key, speed, price or limit asks nothing anew.
+    A change of URL, key, speed, price or limit asks nothing again.
     """
 
     url: str
     """The address of the API, e.g. ``https://api.openai.com/v1`` or ``http://localhost:8000/v1``."""
     key_env: str | None = None
-    """The name of the environment variable that holds the API key, on all nodes; the key itself stands nowhere. Unset:
-    the server wants none, and none is sent. Of the environment nothing else is read but proxies (``HTTPS_PROXY``,
-    ``HTTP_PROXY``, ``ALL_PROXY``, ``NO_PROXY``)."""
+    """Name of the environment variable that holds the API key, on all nodes; the key itself is never written. Unset: no
+    key is sent. The only other variables read are those of proxies (``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY``,
+    ``NO_PROXY``)."""
     concurrency: PositiveInt = 16
-    """Requests under way at once, of each actor."""
+    """Maximum number of concurrent requests of each actor."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """The most requests a minute, of all ``actors.max`` actors together."""
+    """Maximum number of requests per minute of all ``actors.max`` actors together."""
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """The most tokens a minute, prompts and answers, of all actors together."""
+    """Maximum number of tokens per minute, prompts and answers, of all actors together."""
     price: TokenPrice | None = None
-    """Unset: money is neither counted nor limited."""
+    """Price of tokens. Unset: money is neither counted nor limited."""
     limit: Price | None = None
-    """The most money that the run may spend here, over all its stages and restarts. It stops before more is spent; with
+    """Maximum amount that the run may spend here, over all its stages and restarts. It stops before more is spent; with
     a higher limit the same command goes on."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 120
-    """The longest that a whole answer may take; after that it counts as lost."""
+    """Maximum seconds that a whole answer may take; after that it counts as lost."""
     retries: Annotated[int, Field(ge=0)] = 7
-    """How often a question is asked again after a lost answer, an error of the server, or what is no answer: after
-    0.5 s, 1 s, 2 s, and so on up to a minute, and not before its ``Retry-After`` is over."""
+    """How often a question is repeated after a lost or invalid answer or a server error: after 0.5 s, 1 s, 2 s, and so
+    on up to a minute, and not before the server's ``Retry-After`` is over."""
     paid: str | None = None
-    """The folder that keeps what was paid for, so that it is never bought again; a run sets it to ``paid`` in its
-    directory."""
+    """The folder that keeps paid answers, so that none is bought again; a run sets it to ``paid`` in its directory."""
 
     again: Annotated[int, Field(ge=0)] = 0
-    """Answers bought with another number are not taken: a run counts here how often ``--redo`` has named the stage that
-    asks."""
+    """How often ``--redo`` has named the stage that asks, as the run counts it; answers bought with another count are
+    not reused."""
 
     @property
     def keyed(self) -> Self:
-        """The part that the answers depend on."""
+        """The part of these settings that the answers depend on."""
         served: Any = ServedConfig.part_of(self)
         return served  # type: ignore[no-any-return]
 
@@ -173,7 +172,7 @@ def is_endpoint(teacher: object) -> bool:
 
 
 def find_endpoint_problem(teacher: Any) -> str | None:
-    """Return the problem with a teacher section and its endpoint; ``None`` without one."""
+    """Return the problem with a teacher section and its endpoint, or ``None`` if there is none."""
     endpoint = teacher.endpoint
     if teacher.backend != ENDPOINT:
         return None if endpoint is None else "endpoint: describes a server, which is for backend: endpoint; set that"
@@ -214,7 +213,7 @@ def find_undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | No
 
 
 def describe_endpoint(run: Any) -> str:
-    """Return the server of a run in words."""
+    """Describe the server of a run, its prices and its limit in a line."""
     endpoint: EndpointConfig = run.teacher.endpoint
     path = "chats" if run.teacher.chat_template else "completions"
     price = endpoint.price
@@ -236,7 +235,7 @@ def is_loopback(url: str) -> bool:
 
 
 def iter_endpoint_warnings(endpoint: EndpointConfig | None) -> Iterator[str]:
-    """Yield warnings about what this machine lacks to ask a server; other nodes may have it."""
+    """Yield warnings about an endpoint: a key that is not set on this machine, plain HTTP, no limit."""
     if endpoint is None:
         return
     if endpoint.key_env is not None and not os.environ.get(endpoint.key_env):
@@ -254,5 +253,5 @@ def iter_endpoint_warnings(endpoint: EndpointConfig | None) -> Iterator[str]:
 
 
 def get_compared_numbers(endpoint: ServedConfig) -> tuple[str, ...]:
-    """Return the numbers by which splits are compared, in place of states."""
+    """Return the numbers of the labels table by which splits are compared, in place of states."""
     return NUMBERS if endpoint.top_logprobs else COUNTS

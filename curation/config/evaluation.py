@@ -1,4 +1,4 @@
-"""How models are tested: the decoding, further decodings beside it, where answers of base models are kept."""
+"""Settings of tests: their decodings, number of runs, and the cache of answers."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -13,34 +13,34 @@ from curation.storage.paths import to_place
 MAIN = "main"
 """The name of ``evaluation.decoding`` among the decodings."""
 ENDS = ("max_tokens", "stop", "normalise_options", "constrained")
-"""Keys of a decoding that do not say how an answer is drawn."""
+"""Keys of a decoding in ``also`` that default to those of ``evaluation.decoding``."""
 
 
 class EvaluationConfig(PresetSection):
-    """How models are tested; unset keys follow from the domain (``curation.config.defaults``), else greedy."""
+    """Settings of tests. Unset keys take the domain's defaults (``curation.config.defaults``), else greedy decoding."""
 
     preset: Literal["strategy_games"] | None = None
-    """``strategy_games``: the paper's two sampled decodings in ``also``, beside the greedy one (App. "Strategy Games"
-    under evaluation)."""
+    """``strategy_games`` adds the paper's two sampled decodings to ``also``, beside the greedy one (App. "Strategy
+    Games" under evaluation)."""
     decoding: DecodingConfig = DecodingConfig()
-    """The main decoding: comparisons, recovery and verdicts are of its tests alone."""
+    """The main decoding. Comparisons, recovery and verdicts use its tests alone."""
     also: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], DecodingConfig] = Field(default={})
-    """Further decodings by name, by which every model is tested too. Left out, ``max_tokens``, ``stop``,
-    ``normalise_options`` and ``constrained`` are those of ``decoding``; the other keys are not."""
+    """Further decodings by name, with which every model is also tested. ``max_tokens``, ``stop``, ``normalise_options``
+    and ``constrained`` default to those of ``decoding``; the other keys do not."""
     num_runs: PositiveInt = 1
-    """Tests with a seed each, whose accuracies are averaged (paper, math: 5); more than one needs a temperature. A
-    greedy decoding in ``also`` is run once."""
+    """Number of test runs with different seeds, whose accuracies are averaged (paper, math: 5). More than one needs a
+    temperature above 0. A greedy decoding in ``also`` runs once."""
     chat_template: bool = False
-    """Ask base, teacher and students through the tokenizer's chat template, a prompt as one user turn."""
+    """Whether prompts to base, teacher and students are wrapped as one user turn of the tokenizer's chat template."""
     margin: Share = 0.02
-    """Accuracy that a student may fall short of ground truth by and still be called near-lossless."""
+    """Largest shortfall in accuracy from ground truth at which a student is still called near-lossless."""
     cache: str | bool = True
-    """Where answers of models that the configuration names are kept for other runs: a folder or a URL; ``true``:
-    ``.evaluations`` beside the run directory; ``false``: nowhere."""
+    """Cache of test answers of models that the configuration names, for other runs: a folder or a URL; ``true`` is
+    ``.evaluations`` beside the run directory; ``false`` is no cache."""
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
-        """Return the further decodings of the paper's chess."""
+        """Return the paper's further decodings for chess, as the preset ``strategy_games``."""
         nucleus = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
         return {"strategy_games": {"also": {"nucleus": nucleus, "high_temperature": {"temperature": 1.0}}}}
 
@@ -50,7 +50,7 @@ class EvaluationConfig(PresetSection):
         return {MAIN: self.decoding, **self.also}
 
     def runs(self, decoding: DecodingConfig) -> int:
-        """Return how often a model is tested by one of the decodings."""
+        """Return the number of test runs of a decoding: ``num_runs`` if it samples, else 1."""
         return self.num_runs if decoding.temperature else 1
 
     @field_validator("also", mode="before")

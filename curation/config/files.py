@@ -18,19 +18,18 @@ BASE = "base"
 MEND = "`curate init` writes a commented one"
 
 Roots = dict[tuple[str, ...], Place]
-"""The folder of the base file that a value stands in, by the value's location, e.g. ``("sources", "puzzles",
-"path")``."""
+"""The folder of the base file that holds a value, by the value's location, e.g. ``("sources", "puzzles", "path")``."""
 
 
 class MergedFile(NamedTuple):
-    """Content of a file and its bases together."""
+    """The merged content of a file and its bases."""
 
     raw: Json
     roots: Roots
 
 
 def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) -> MergedFile:
-    """Return the content of a YAML file on top of its bases; ``above`` are the files that lead to it.
+    """Return the content of a YAML file merged onto its bases; ``above`` are the files that led to it as a base.
 
     Raises:
         ConfigError: a file is missing or no YAML mapping, or ``base`` names no files, or leads back to its own file.
@@ -60,7 +59,7 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
 
 
 def read_mapping(path: Place, mend: str = MEND) -> Json:
-    """Return the content of one YAML file; ``mend`` ends the message where it has none.
+    """Return the content of one YAML file; ``mend`` ends the message if the file cannot be read.
 
     Raises:
         ConfigError: the file is missing, or no YAML mapping.

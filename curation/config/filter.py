@@ -27,24 +27,24 @@ from curation.storage.paths import Place, to_place
 Format = Literal["parquet", "jsonl", "lance"]
 OnShift = Literal["warn", "fail", "ignore"]
 WORK = "_curation"
-"""The folder of an output with labels and the record of stages."""
+"""Name of an output's folder with labels and the record of stages."""
 
 COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "rank", "source_file", "error")
-"""Columns that a filter itself writes, or needs in its tables; the pool's own cannot have these names."""
+"""Columns that a filter writes or needs in its tables; columns of the pool cannot have these names."""
 
 
 class PoolConfig(SourceConfig):
     """The rows to filter: a file, folder or glob, local or a URL.
 
-    Ids follow from the rows' positions, and the package says how rows are read, so the keys of a run's source for these
-    are refused.
+    Ids follow from the rows' positions, and the package says how rows are read, so ``id_column`` and ``domain`` are
+    refused.
     """
 
     columns: tuple[str, ...] = ()
     """Columns of the pool's files that are written beside the domain's own, e.g. a document's id or address."""
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """The filter stops before it labels new files if a larger share of their rows cannot be used: they cannot be read,
-    or have duplicate options."""
+    """Maximum share of new files' rows that cannot be used (unreadable, or with duplicate options), above which the
+    filter stops before it labels them."""
 
     @model_validator(mode="after")
     def _only_rows(self) -> Self:
@@ -60,7 +60,7 @@ class PoolConfig(SourceConfig):
 
 
 class OutputConfig(Section):
-    """Where and how the rows that pass are written."""
+    """Location and format of the rows that pass."""
 
     path: Directory
     """A folder or a URL (``s3://``, ``gs://``), relative to the working directory. One output belongs to one package
@@ -68,15 +68,15 @@ class OutputConfig(Section):
     format: Format = "parquet"
     """Format of the files with the rows that pass."""
     rows_per_file: PositiveInt = 100_000
-    """Rows of one file, of Lance one fragment, and of one Ray task that writes; the last file may have fewer."""
+    """Rows of a file (Lance: of a fragment), each written by one Ray task; the last file may have fewer."""
     partition_by: tuple[str, ...] = ()
-    """Columns of the output whose values divide the rows into folders, as Hive's; the files do not repeat them."""
+    """Columns of the output whose values divide the rows into folders, as in Hive; the files do not repeat them."""
     rank: bool = True
-    """Whether rows get their rank in the cut, the best 0; it takes 16 bytes for each row that passes, in one process.
-    Rows that come after the cut was made have none."""
+    """Whether rows get their rank in the cut, 0 for the best; ranking takes 16 bytes for each row that passes, in one
+    process. Rows that come after the cut have none."""
     keep_rounds: PositiveInt | None = None
-    """The newest rounds whose rows and labels stay in ``_curation`` once they are written; those that the shift test
-    pools stay, too. What is removed is counted and written, but cannot be cut or written again. Unset: all stay."""
+    """Number of newest rounds whose rows and labels stay in ``_curation`` once written; rounds that the shift test
+    pools stay, too. Removed rows are counted and written, but cannot be cut or written again. Unset: all stay."""
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
@@ -90,7 +90,7 @@ class OutputConfig(Section):
 
 
 class CertifiedConfig(ClassRiskConfig):
-    """The cut that a calibration certifies (``selection.budget.risk`` of runs): at most a share ``alpha`` is wrong."""
+    """A cut certified by calibration rows (as ``selection.budget.risk`` of runs): at most ``alpha`` are wrong."""
 
     calibration: Annotated[str | None, BESIDE] = None
     """A Parquet file with the columns ``raw``, ``trust`` and ``correct``, with ``per: label`` also ``label``: graded
@@ -98,14 +98,14 @@ class CertifiedConfig(ClassRiskConfig):
 
 
 class KeepConfig(Section):
-    """Which rows pass; exactly one rule."""
+    """The rule by which rows pass; exactly one is set."""
 
     n: PositiveInt | None = None
     """The number of rows with the highest raw score."""
     share: Share | None = None
     """The share of the rows that were labelled without error, unparsed ones included, with the highest raw score."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The lowest trust."""
+    """Minimum trust of a row that passes."""
     certified: CertifiedConfig | None = None
 
     @property
@@ -115,7 +115,7 @@ class KeepConfig(Section):
 
     @property
     def words(self) -> str:
-        """The rule in words."""
+        """The rule and its value in words."""
         value = getattr(self, self.rule)
         if isinstance(value, CertifiedConfig):
             return f"certified at alpha {value.alpha:g}" + (" in each class" if value.per == "label" else "")
@@ -144,35 +144,35 @@ class CascadeConfig(Section):
     """A first cut on the teacher's prompts, before it writes answers; the package must hold one (docs/method.md)."""
 
     loss: Share | None = None
-    """The largest share of the rows that the full pass would keep which may be lost. Unset: the package's."""
+    """Maximum share of the rows kept by the full pass that the first cut may lose. Unset: the package's."""
     confidence: Share | None = None
-    """With which that holds. Unset: the package's."""
+    """Probability with which ``loss`` holds. Unset: the package's."""
     keep: Share | None = None
-    """The share of the pool of which that holds, the best by the raw score. Unset: what the filter's rule keeps."""
+    """The share of the pool, best by raw score, for which ``loss`` holds. Unset: what the filter's rule keeps."""
 
 
 class FilterTeacherConfig(Section):
-    """How the package's teacher runs. Decoding, states, precision and template are fixed by the package."""
+    """Settings that run the package's teacher. Decoding, states, precision and template are fixed by the package."""
 
     backend: BackendName | None = None
-    """Unset: the package's. Backends of weights stand for each other (``transformers``, ``vllm``, ``auto``)."""
+    """Unset: the package's. Backends with weights (``transformers``, ``vllm``, ``auto``) may replace each other."""
     model: ModelConfig | None = None
     """Where the teacher's weights are, if not where the package says; they must be the same."""
     actors: ActorsConfig = ActorsConfig()
     chunk_seconds: ChunkSeconds = CHUNK_SECONDS
-    """How long an actor is to work on a chunk, the unit of commit and of what a crash loses."""
+    """Target seconds of an actor's work on a chunk, the unit of commits and of loss in a crash."""
     chunk_rows: PositiveInt = 4096
-    """The most rows of a chunk, which is one fragment of labels."""
+    """Maximum number of rows of a chunk, which is one fragment of labels."""
     batch_tokens: PositiveInt = AskConfig.model_fields["batch_tokens"].default
-    """Tokens (prompt, padded, plus answer) in one forward batch."""
+    """Maximum number of tokens in one forward batch, counting padded prompts and answers."""
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The filter stops if a larger share of the rows that the teacher was asked fail."""
+    """Maximum share of failed rows among those that the teacher was asked; the filter stops above it."""
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""
     endpoint: EndpointConfig | None = None
-    """The server that answers, where one labelled for the package; ``model``, ``kind``, ``top_logprobs`` and ``body``
-    are those of the package. Where a model reads its answers, the other keys are that model's."""
+    """The server that answers, if one labelled for the package; ``model``, ``kind``, ``top_logprobs`` and ``body`` are
+    those of the package. If a model reads the server's answers, the other keys of ``teacher`` are that model's."""
 
     RUNS: ClassVar[tuple[str, ...]] = (
         "actors",
@@ -184,9 +184,9 @@ class FilterTeacherConfig(Section):
     )
 
     def asking(self, answers: AnswersConfig) -> AskConfig:
-        """Return how to ask the teacher of a package with these ``answers``: what it answers is theirs, the rest ours.
+        """Return settings to ask the teacher of a package: those of its ``answers``, and the others from here.
 
-        The answers are a server's, or a model's that answers or reads.
+        ``answers`` are of a server, or of a model that answers or reads.
         """
         theirs, is_served = dict(answers), answers.endpoint is not None
         script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
@@ -195,7 +195,7 @@ class FilterTeacherConfig(Section):
         return AskConfig(**theirs | ours | ({} if self.backend is None or is_served else {"backend": self.backend}))
 
     def buying(self, answers: AnswersConfig) -> AskConfig:
-        """Return how a server is asked whose answers a model reads, by actors without the resources of that model."""
+        """Return settings to ask a server whose answers a model reads, by actors without that model's resources."""
         asked = self.asking(answers)
         return asked.model_copy(update={"actors": asked.actors.model_copy(update=ActorsConfig.WITHOUT_GPU)})
 
@@ -210,25 +210,25 @@ class FilterConfig(Root):
     keep: KeepConfig
     teacher: FilterTeacherConfig = FilterTeacherConfig()
     cascade: CascadeConfig | None = None
-    """Unset: every row is answered."""
+    """A first cut before answers are written. Unset: every row is answered."""
     allow_code: tuple[str, ...] = ()
     """Code that the package may name although neither this version nor an installed package registers it, each
     ``module:NAME`` as the package has it: it is imported and run."""
     anyway: bool = False
-    """Use a package although the verdict of its run is "do not use"."""
+    """Whether to use a package even if the verdict of its run is "do not use"."""
     seed: Seed = 0
     """Seed of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"
-    """If the pool's states (without states, the words of its questions) differ clearly from the package's: ``warn``
-    writes, says so and exits with code 3; ``fail`` exits with code 3 before anything is written; ``ignore`` writes, and
-    the manifest alone tells."""
+    """Action if the pool's states (without states, the words of its questions) differ clearly from the package's:
+    ``warn`` writes, says so and exits with code 3; ``fail`` exits with code 3 before anything is written; ``ignore``
+    writes, and records it in the manifest alone."""
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
-    """Between two commits of a pass; where a commit takes long, more."""
+    """Seconds between two commits of a pass; more if commits are slow."""
     fragment_mb: PositiveInt = 256
-    """MiB of a fragment after the compaction that ends a pass."""
+    """Size of a table fragment after the compaction that ends a pass, in MiB."""
     ray: RayConfig = RayConfig()
     prices: PricesConfig | None = None
-    """For ``curate plan`` and the summary to say what labelling costs in money."""
+    """Prices by which ``curate plan`` and the summary compute the cost of labelling."""
 
     @model_validator(mode="after")
     def _no_certified_cascade(self) -> Self:
@@ -241,12 +241,12 @@ class FilterConfig(Root):
 
     @property
     def output_directory(self) -> Place:
-        """The output, absolute: workers have working directories of their own."""
+        """The output's absolute path, since workers have working directories of their own."""
         return to_place(self.output.path).absolute()
 
     @property
     def directory(self) -> Place:
-        """Where labels and the record of stages are kept; readers of data sets skip names that start with ``_``."""
+        """The folder of labels and the record of stages; readers of data sets skip names that start with ``_``."""
         return self.output_directory / WORK
 
 

@@ -1,4 +1,4 @@
-"""Labels made elsewhere (``teacher.backend: given``): the columns of the source that hold them, and what follows."""
+"""Labels made elsewhere (``teacher.backend: given``): their columns of the source, and defaults that follow."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
@@ -26,7 +26,7 @@ def _as_tuple(value: object) -> Any:
 
 
 Columns = Annotated[tuple[Column, ...], BeforeValidator(_as_tuple)]
-"""Columns in a list; one alone may stand without it."""
+"""A list of columns; a single column may be given without a list."""
 
 
 class ReaderConfig(Section):
@@ -40,8 +40,8 @@ class ReaderConfig(Section):
     backend: Literal["transformers", "vllm", "auto"] = "transformers"
     """A backend, as in ``teacher.backend``."""
     chat_template: bool = False
-    """With ``backend: endpoint``: the prompt is one user turn of the reader's own chat template.
-    ``teacher.chat_template`` says how the server is asked; with ``backend: given`` it is the reader's."""
+    """With ``backend: endpoint``: whether the prompt is one user turn of the reader's chat template, while
+    ``teacher.chat_template`` is for the server. With ``backend: given``, set ``teacher.chat_template`` instead."""
 
     @model_validator(mode="before")
     @classmethod
@@ -63,7 +63,7 @@ class GivenConfig(Section):
 
     @property
     def numbers(self) -> dict[str, str]:
-        """The column of the labels table of each column of numbers."""
+        """The column of the labels table for each column of ``confidence``."""
         return {name: make_given_column(name) for name in self.confidence}
 
     @model_validator(mode="after")
@@ -85,7 +85,7 @@ class GivenConfig(Section):
 
 
 def choose_arms(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
-    """Return the arms of a run that names none: also its numbers; without log-probabilities no other free signals."""
+    """Return a run's default arms, with those of given numbers and without free signals that nothing provides."""
     endpoint = teacher.get("endpoint") if isinstance(teacher, Mapping) else None
     others = [arm for arm in default if arm not in FREE]
     if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0:
@@ -101,9 +101,9 @@ def choose_arms(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
 
 
 def fill_labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
-    """Return the sections of a run that no model here labels, with further ``defaults``: without a reader, no states.
+    """Return a run's sections with ``defaults`` for labels that no model here makes, and no states without a reader.
 
-    Sections that are no mappings stay as they are: validation refuses them, or they were made in Python.
+    Sections that are no mappings stay unchanged: validation refuses them, or they were made in Python.
     """
     stateless: Json = {"states": ()} if value["teacher"].get("reader") is None else {}
     filled = dict(value)
@@ -115,7 +115,7 @@ def fill_labelled_elsewhere(value: JsonView, **defaults: Json) -> Json:
 
 
 def with_given(value: JsonView, default_domain: Any, arms: Sequence[str]) -> Json:
-    """Return the sections of a run with given labels (:func:`fill_labelled_elsewhere`): domains know the columns."""
+    """Return a run's sections for given labels (:func:`fill_labelled_elsewhere`), with their columns in all domains."""
     teacher = value["teacher"]
     filled = fill_labelled_elsewhere(value, selection={"gold_rollouts": {"source": "answers"}, "arms": arms})
     columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
@@ -138,7 +138,7 @@ def _add_columns(domain: object, columns: Mapping[str, object]) -> Any:
 
 
 def find_given_problem(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | None:
-    """Return the problem with a teacher section and its columns; ``None`` without one."""
+    """Return the problem with a teacher section and its columns, or ``None`` if there is none."""
     if teacher.reads_given:
         return "reads_given: follows from reader; leave it out, and set reader: {model: ...}"
     named = [key for key in KEYS if getattr(teacher, key)]

@@ -1,4 +1,4 @@
-"""How students are trained by GRPO (paper, App. "Training Details", table of GRPO hyperparameters).
+"""Training of students by GRPO (paper, App. "Training Details", table of GRPO hyperparameters).
 
 The paper leaves open, and we chose: group size 8, all weights rather than an adapter, rollouts at temperature 1, clip
 range 0.2, the k3 estimate of KL, the mean loss over all tokens of a batch, a constant learning rate without warm-up.
@@ -15,22 +15,22 @@ from curation.json_types import JsonView
 
 
 class RolloutsConfig(Section):
-    """How a student's own answers are drawn while it learns."""
+    """Sampling of a student's own answers during training."""
 
     backend: Literal["auto", "transformers", "vllm"] = "auto"
     """``vllm`` shares the worker's GPU with the training; ``auto`` is vLLM with a GPU, else transformers."""
     max_tokens: PositiveInt = 4096
-    """Tokens of the longest answer; a longer one is cut there."""
+    """Maximum length of an answer, in tokens; longer answers are cut."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature of the rollouts."""
     stop: tuple[str, ...] = ()
-    """Strings that end an answer, besides the tokenizer's end token; cut from the text that is graded."""
+    """Strings that end an answer, besides the tokenizer's end token; they are cut from the graded text."""
     gpu_memory: Share | None = None
-    """The share of the GPU's memory that vLLM takes. Unset: what the answers that run at once need, as far as the
-    training leaves it (``curation.models.rollout_engine``); .3 for models whose sizes are not known."""
+    """The share of the GPU's memory that vLLM takes. Unset: what concurrent answers need, as far as training leaves it
+    (``curation.models.rollout_engine``); .3 for models of unknown size."""
     tensor_parallel: PositiveInt | None = None
-    """Workers that share an engine, each with a part of the weights; a divisor of ``num_workers``. Unset: the fewest
-    whose parts fit beside the training."""
+    """Number of workers that share an engine, each with a part of the weights; a divisor of ``num_workers``. Unset: the
+    fewest whose parts fit beside the training."""
 
 
 class GrpoConfig(LmStudentConfig):
@@ -40,20 +40,20 @@ class GrpoConfig(LmStudentConfig):
     """
 
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
-    """Also keys that only divide the answers of a step: draws do not depend on them (``train.rollouts``)."""
+    """Includes keys that only divide the answers of a step; draws do not depend on them (``train.rollouts``)."""
 
     method: str = "grpo"
     preset: Literal["paper", "scratch"] = "paper"
-    """Gives the values of the keys that are left out."""
+    """The preset that gives the values of keys left out."""
     max_length: PositiveInt = 1024
-    """Tokens of the longest prompt that is trained on; no arm selects a longer one."""
+    """Maximum length of a prompt, in tokens; no arm selects a longer one."""
     rollouts: RolloutsConfig = RolloutsConfig()
     group_size: Annotated[int, Field(ge=2)] = 8
-    """Answers drawn for a prompt; each is compared with the mean reward of its group."""
+    """Number of answers drawn for a prompt; each is compared with the mean reward of its group."""
     micro_batch_size: PositiveInt = 8
-    """Answers that a worker computes at a time; ``global_batch_size`` counts prompts."""
+    """Answers that a worker processes at a time; ``global_batch_size`` counts prompts."""
     epochs: PositiveInt = 20
-    """Draws of a group for each prompt. Batches run on over the end of an epoch, so none is smaller."""
+    """Number of groups drawn for each prompt. Batches continue across epochs, so none is smaller."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     adam_betas: tuple[float, float] = (0.9, 0.999)
     schedule: Literal["cosine", "linear", "constant"] = "constant"
@@ -61,15 +61,15 @@ class GrpoConfig(LmStudentConfig):
     """Steps in which the learning rate rises from 0."""
     lora: LoraConfig | None = None
     kl: NotNegative = 0.001
-    """The weight in the loss of the KL divergence from the base, estimated by k3 (Schulman 2020)."""
+    """Weight in the loss of the KL divergence from the base, estimated by k3 (Schulman 2020)."""
     clip: Share = 0.2
-    """The range of the ratio of new to old probabilities; without effect as long as each batch gives one step."""
+    """Clip range of the ratio of new to old probabilities; without effect if each batch gives one step."""
     entropy: NotNegative = 0.0
-    """The weight in the loss of the mean entropy, which is then rewarded."""
+    """Weight of the mean entropy in the loss, which rewards entropy."""
     format_reward: NotNegative = 0.0
-    """Added to the reward of an answer from which a label can be read, right or wrong."""
+    """Amount added to the reward of an answer from which a label can be read, right or wrong."""
     patience: PositiveInt = 50
-    """Training ends when so many steps in a row gave every answer of every group the same reward: nothing is learnt."""
+    """Steps in a row after which training ends if all answers of each group had equal rewards: nothing is learnt."""
 
     @model_validator(mode="after")
     def _engines_divide_the_workers(self) -> Self:
@@ -87,7 +87,7 @@ class GrpoConfig(LmStudentConfig):
         return self
 
     def num_steps(self, num_rows: int) -> int:
-        """Return the optimizer steps for ``num_rows`` prompts; batches run on over the end of an epoch."""
+        """Return the number of optimizer steps for ``num_rows`` prompts; batches continue across epochs."""
         return -(-num_rows * self.epochs // self.global_batch_size)
 
     @classmethod

@@ -12,9 +12,9 @@ from curation.json_types import Json, JsonView
 from curation.registry import DOMAINS, FORMS, READERS
 
 COMMA = ","
-"""The delimiter of CSV files where none is given; as such it stands in no cache key."""
+"""The default delimiter of CSV files, which as a default is in no cache key."""
 CHECK_LIMITS = ("seconds", "batch_rows", "memory_mb", "processes", "sandbox")
-"""Options of a command that checks, on which no verdict of a program that keeps to them depends."""
+"""Options that limit a checking command; verdicts on a program within the limits do not depend on them."""
 
 
 class DomainConfig(Section):
@@ -29,7 +29,7 @@ class DomainConfig(Section):
     """``chess``, ``chess_mate``, ``classification``, ``mcqa``, ``math``, ``next_token``, ``pair``, ``text``, an entry
     point's name, or ``module:Class``."""
     given_labels: GivenConfig | None = None
-    """The columns with labels made elsewhere, from ``teacher`` where its backend is ``given``; set its keys."""
+    """The columns of labels made elsewhere, taken from ``teacher`` with ``backend: given``; set its keys."""
 
     @property
     def options(self) -> Json:
@@ -38,7 +38,7 @@ class DomainConfig(Section):
 
     @property
     def class_file(self) -> str | None:
-        """The name of a file with the classes of ``classification``; ``None`` where they are listed, or were read."""
+        """The name of a file with the classes of ``classification``; ``None`` if they are listed or already read."""
         classes = self.options.get("classes")
         return classes if self.name == "classification" and isinstance(classes, str) else None
 
@@ -54,13 +54,13 @@ class DomainConfig(Section):
 
     @property
     def command(self) -> list[str] | None:
-        """The words of the command by which the domain ``text`` grades; ``None`` where no command does."""
+        """The words of the command that grades for the domain ``text``; ``None`` without one."""
         check = self.options.get("check") if self.name == "text" else None
         return check["command"] if isinstance(check, Mapping) and isinstance(check.get("command"), list) else None
 
     @property
     def judge(self) -> JsonView | None:
-        """The options of the judge that grades every label of the domain ``text``; ``None`` where none does."""
+        """The options of the judge that grades every label of the domain ``text``; ``None`` without one."""
         check = self.options.get("check") if self.name == "text" else None
         if check == "judge":
             return {}
@@ -73,19 +73,19 @@ class DomainConfig(Section):
 
     @property
     def ungraded(self) -> Self:
-        """The same without the check of the domain ``text``: rows and labels stay as they are when it changes."""
+        """This domain without the check of ``text``, so that rows and labels do not depend on the check."""
         return self._with_check(None) if self.name == "text" and "check" in self.options else self
 
     @property
     def tested(self) -> Self:
-        """The domain that tests ask by: :attr:`ungraded`, and without the second order of the domain ``pair``."""
+        """The domain used in tests: :attr:`ungraded`, and for ``pair`` without the second order."""
         if self.name != "pair" or self.given_labels is not None:
             return self.ungraded
         return type(self).model_validate({"name": self.name, **self.options, "both_orders": False})
 
     @property
     def by_likelihood(self) -> Self:
-        """The same pairs of answers, compared by how likely a model finds each: as students that learn pairs prefer."""
+        """The domain ``pair`` with answers compared by a model's likelihood of each, for students that learn pairs."""
         options = {name: value for name, value in self.options.items() if name != "both_orders"}
         return type(self).model_validate(
             {"name": self.name, "given_labels": self.given_labels, **options, "by": "likelihood"}
@@ -93,7 +93,7 @@ class DomainConfig(Section):
 
     @property
     def may_ask_both_orders(self) -> bool:
-        """Whether a teacher may be asked about both orders of two answers: a class of one's own may say so."""
+        """Whether a teacher may be asked about both orders of two answers; any domain of your own may do so."""
         if self.name != "pair":
             return self.name not in DOMAINS
         one_order = self.options.get("both_orders") is False or self.options.get("by") == "likelihood"
@@ -101,14 +101,14 @@ class DomainConfig(Section):
 
     @property
     def agreeing(self) -> Self:
-        """The same for comparing two answers, of which none is a reference: of ``text`` by normalised texts."""
+        """This domain for comparing two answers, neither of them gold: ``text`` compares normalised texts."""
         return self._with_check("normalised") if self.name == "text" and "check" in self.options else self
 
     @property
     def keyed(self) -> Self:
-        """The same without limits of a command that checks, and without the folders of its files.
+        """This domain for a cache key: without a checking command's limits and the folders of its files.
 
-        The stage that runs it has a digest of the files in its key.
+        The key of the stage that runs the command has a digest of the files.
         """
         if self.command is None:
             return self
@@ -118,15 +118,15 @@ class DomainConfig(Section):
 
     @property
     def portable(self) -> Self:
-        """The same without a command, for a trust package: that one graded stays to be seen."""
+        """This domain for a trust package: without the command's words, but still marked as graded by a command."""
         return self if self.command is None else self._with_check("command")
 
     def with_command(self, words: Sequence[str]) -> Self:
-        """Return the same, graded by another command."""
+        """Return this domain, graded by another command."""
         return self._with_check({**self.options["check"], "command": [*words]})
 
     def with_options(self, **options: object) -> Self:
-        """Return the same with some options changed."""
+        """Return this domain with some options changed."""
         changed = {"name": self.name, "given_labels": self.given_labels, **self.options, **options}
         return type(self).model_validate(changed)
 
@@ -151,26 +151,26 @@ class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
     path: Annotated[Location, BESIDE]
-    """Relative to the configuration file, an absolute path, or a URL."""
+    """An absolute path, a path relative to the configuration file, or a URL."""
     domain: DomainConfig | None = None
-    """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
+    """The rows' domain if it differs from the run's, to measure trust out of domain."""
     format: Annotated[str, make_name_check(READERS)] = "auto"
-    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or a
-    reader of one's own by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
+    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or
+    your own reader by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
     (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
     delimiter: Annotated[str, AfterValidator(_check_delimiter)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
     quoting: Literal["auto", "quotes", "none"] = "auto"
-    """Whether quotes around a field of CSV files belong to the format: ``quotes``, as in RFC 4180, or ``none``: a quote
-    is a character like any other, as in many tab-separated files. ``auto`` is ``quotes``, and refuses a file that both
-    readings fit, with other rows."""
+    """How quotes around a field of CSV files are read: ``quotes``, as part of the format (RFC 4180), or ``none``, as
+    ordinary characters, as in many tab-separated files. ``auto`` means ``quotes``, but refuses a file that both ways
+    can read, with different rows."""
     form: Annotated[str, make_name_check(FORMS)] = "auto"
-    """How the rows of JSONL, JSON and CSV files are written: ``rows``, each as its columns; ``prodigy``, Prodigy's
-    ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``: as the first rows of each file look
-    (docs/data-forms.md)."""
+    """The form of the rows of JSONL, JSON and CSV files: ``rows``, each as its columns; ``prodigy``, Prodigy's
+    ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``, detected from the first rows of each
+    file (docs/data-forms.md)."""
     mixed: bool = False
-    """Whether the files of a folder or glob may be of several splits or formats, as ``train`` and ``test``, ``.csv``
-    and ``.jsonl``. Otherwise these are refused: test rows would be among the labelled ones, or rows twice."""
+    """Whether a folder or glob may mix splits or formats, such as ``train`` and ``test``, ``.csv`` and ``.jsonl``.
+    Otherwise a mix is refused: test rows would be among the labelled ones, or rows twice."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
 
@@ -189,9 +189,9 @@ class SplitConfig(Section):
     """A part of one source: exactly ``rows``, a ``fraction`` of its rows, or (without either) all rows left."""
 
     source: str = Field(alias="from")
-    """One of the ``sources``, by its name."""
+    """Name of one of the ``sources``."""
     rows: PositiveInt | None = None
-    """Exactly so many rows, drawn at random; with ``splits.group`` as near as whole groups allow."""
+    """Exact number of rows, drawn at random; with ``splits.group`` as close to it as whole groups allow."""
     fraction: Share | None = None
     """A share of the source's rows."""
 
@@ -206,7 +206,7 @@ class ProbeConfig(SplitConfig):
     """Labelled rows on which the fitted trust function is measured, besides the validation rows and the pool."""
 
     regime: Literal["ID", "OOD-dist", "OOD-domain"]
-    """In the paper's terms (section "Evaluation"): the benchmark of the fit, another one, or another task interface."""
+    """The paper's regime (section "Evaluation"): the benchmark of the fit, another one, or another task interface."""
 
 
 class SplitsConfig(Section):
@@ -232,10 +232,10 @@ class SplitsConfig(Section):
     probes, shots, source, adapt, pool; ``report`` keeps both. Dropped and kept rows are counted. Between test and
     probes, on which nothing is trained, such rows are counted and kept."""
     group: str | None = None
-    """A column that names whose a row is, e.g. a user, a document or a patient, where rows of one are alike. Rows of a
-    group then stand in one split of their source and in one fold of every fit, and intervals and guarantees count
-    groups instead of rows. The files of source, calibration and pool must have it; a row without a value is a group of
-    its own."""
+    """A column that names the group of a row, e.g. a user, a document or a patient, if rows of a group are alike. All
+    rows of a group are then in one split of their source and in one fold of every fit, and intervals and guarantees
+    count groups instead of rows. The files of source, calibration and pool must have the column; a row without a value
+    is a group of its own."""
     audit: bool = False
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
 
@@ -254,14 +254,14 @@ class LimitedSplits(SplitsConfig):
     """The splits of a run, and how many of their rows may be unusable."""
 
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """A run stops before anything is labelled if a larger share of a split's rows cannot be used: they cannot be read,
-    have duplicate options, or lack the gold label that their split needs. It is no part of what the rows are."""
+    """Maximum share of a split's rows that cannot be used: they cannot be read, have duplicate options, or lack the
+    gold label that their split needs. Above it, the run stops before anything is labelled."""
 
     RUNS: ClassVar[tuple[str, ...]] = ("max_error_rate",)
 
     @property
     def dealt(self) -> SplitsConfig:
-        """The rows of the split."""
+        """The splits without the limit on unusable rows, which does not change the rows."""
         return SplitsConfig(**{name: getattr(self, name) for name in SplitsConfig.model_fields})
 
 
@@ -269,14 +269,14 @@ class RowsConfig(Root):
     """The definition of a run's rows: their sources, the splits, and the domain that reads them."""
 
     seed: Seed = 0
-    """Deals the rows into splits, and seeds everything that is drawn. Another seed is another run."""
+    """Seed of the splits and of all random draws. Another seed makes another run."""
     domain: DomainConfig = DomainConfig(name="chess")
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
     splits: SplitsConfig
 
     @property
     def ungraded(self) -> Json:
-        """``domain`` and ``sources`` without checks: no row depends on them (:attr:`DomainConfig.ungraded`)."""
+        """``domain`` and ``sources`` without checks, on which no row depends (:attr:`DomainConfig.ungraded`)."""
         return self.with_domains(lambda domain: domain.ungraded)
 
     def with_domains(self, change: Callable[[DomainConfig], DomainConfig]) -> Json:
@@ -290,8 +290,8 @@ class RowsConfig(Root):
     def domain_of(self, split: str) -> DomainConfig:
         """Return the task interface of a split's rows: its source's if that names one, else the run's.
 
-        Columns with labels made elsewhere are read for splits that the teacher labels. Of a test split from the same
-        source the completions are, which gold labels grade.
+        Columns of labels made elsewhere are read for splits that the teacher labels. For a test split of the same
+        source only the completions are read, and gold labels grade them.
         """
         named = self.splits.named()
         domain = self.sources[named[split].source].domain or self.domain

@@ -1,4 +1,4 @@
-"""Limits of a run's configuration: settings of different sections that do not go with each other."""
+"""Checks across sections of a run's configuration, for combinations of settings that cannot work."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import METHODS
 
 Run = Any
-"""A ``curation.config.run.RunConfig``, which imports this module."""
+"""A ``RunConfig``, not typed as such because ``curation.config.run`` imports this module."""
 CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
     "states": (lambda run: run.has_states, "hidden states: let a model of this run label, or read labels"),
     "gold": (lambda run: run.splits.audit, "the pool's gold labels: set splits.audit: true"),
@@ -28,15 +28,16 @@ CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
         "labelled rows of the pool's own distribution: add splits.calibration",
     ),
 }
-"""Capabilities that parts of a run may need, by name: a test whether the run has it, what it is, and how to get it."""
+"""Capabilities that parts of a run may need, by name: a test of the run, and words on what to have and how to get it.
+"""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
-"""Fitted trust functions that read the numbers of the labels table by themselves, where there are no states."""
+"""Fitted trust functions that can read numbers of the labels table alone, without hidden states."""
 SCORING = ("auto", "transformers", "vllm", "scripted")
 """Backends that can subtract baselines from the scores of options, and score options in pairs."""
 
 
 def iter_problems(run: Run) -> Iterator[str]:
-    """Yield each combination of settings that cannot work, with the mend.
+    """Yield each combination of settings that cannot work, with a fix.
 
     Raises:
         ValueError: as :func:`curation.config.trust.refuse_pca`.
@@ -67,7 +68,7 @@ def iter_problems(run: Run) -> Iterator[str]:
 
 
 def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a run that need a capability, each by its key in words, with the capability."""
+    """Yield each part of a run that needs a capability, by its key or name in words, with the capability's name."""
     selection, budget = run.selection, run.selection.budget
     for name in selection.arms:
         if ARMS[name].oracle:
@@ -129,7 +130,7 @@ def _check_numbers(run: Run) -> Iterator[str]:
 
 
 def _check_elsewhere_labels(run: Run) -> Iterator[str]:
-    """Yield requests to a model of this run, where labels came with the rows or a server gives them."""
+    """Yield problems of settings that need a model of this run to label, if labels are given or a server labels."""
     given, endpoint, is_read = run.teacher.given, run.teacher.endpoint, run.teacher.reader is not None
     if given is None and endpoint is None:
         return
@@ -209,7 +210,7 @@ def _check_scored_options(run: Run) -> Iterator[str]:
 
 
 def _find_tests(run: Run) -> dict[str, DecodingConfig]:
-    """Return the decodings of tests, by their keys."""
+    """Return the decodings of tests by their configuration keys."""
     also = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     return {"evaluation.decoding": run.evaluation.decoding, **also}
 
@@ -229,7 +230,7 @@ def _check_listed_answers(run: Run) -> Iterator[str]:
 
 
 def _check_splits(run: Run) -> Iterator[str]:
-    """Yield splits, or gold labels, that are read and not there."""
+    """Yield a problem if ``selection.budget.fit_purity`` names no split of the run."""
     selection, splits = run.selection, run.splits
     measured = selection.budget.purity_split
     if measured is not None and measured not in splits.named():
@@ -241,7 +242,7 @@ def _check_splits(run: Run) -> Iterator[str]:
 
 
 def _check_students(run: Run) -> Iterator[str]:
-    """Yield students of another method, and chains that cannot be made."""
+    """Yield problems of students whose method differs from the run's, and of chains that cannot work."""
     for index, generation in enumerate(run.generations):
         for name, student in generation.students.items():
             if student.recipe is not None and student.recipe.method != run.student.method:

@@ -1,4 +1,4 @@
-"""Loads a configuration from YAML: overrides, absolute paths, errors that name the key and the nearest known one.
+"""Loading of configurations from YAML: overrides, absolute paths, errors that name the nearest known key.
 
 A file may build on others (``curation.config.files``).
 """
@@ -63,7 +63,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
-    """Return the configuration that a Python caller gives: itself, a YAML file's path, or a mapping with its keys.
+    """Return the configuration that a Python caller gives: a ``RunConfig``, a YAML file's path, or a mapping of keys.
 
     Raises:
         ConfigError: as for :func:`load_config`, or it is none of these.
@@ -83,7 +83,7 @@ def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> 
 
 
 def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
-    """Return the ablation in a YAML file, with every variant as a run; overrides are those of the base.
+    """Return the ablation in a YAML file, with every variant as a run; overrides change the base.
 
     Raises:
         ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
@@ -186,7 +186,7 @@ def _override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
 
 
 def _nest(keys: Mapping[str, object]) -> Json:
-    """Return the sections that keys as ``a.b`` set."""
+    """Return keys written as ``a.b`` as nested sections."""
     nested: Json = {}
     for key, value in keys.items():
         _put(nested, key, value, key, {})
@@ -194,7 +194,7 @@ def _nest(keys: Mapping[str, object]) -> Json:
 
 
 def _put(raw: Mapping[str, object], key: str, value: object, where: str, roots: Roots) -> None:
-    """Set ``a.b`` in a mapping, where it no longer belongs to a base; ``where`` begins an error message."""
+    """Set the key ``a.b`` of a mapping, and drop its base folder from ``roots``; ``where`` begins error messages."""
     *parents, last = location = key.split(".")
     for at in [at for at in roots if list(at[: len(location)]) == location]:
         del roots[at]
@@ -213,7 +213,7 @@ def _parse_place(node: list[Any], part: str, where: str) -> int:
 
 
 def _make_absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
-    """Return the configuration with absolute paths or URLs for all that is beside it; ``at`` is the item's place."""
+    """Return a configuration's item with absolute paths or URLs for files beside it; ``at`` is its location."""
 
     def joined(key: str, value: str) -> Place:
         return roots.get((*at, key), root) / value
@@ -245,7 +245,7 @@ def _make_absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] 
 
 
 def _find_beside(word: str, root: Place) -> str:
-    """Return the absolute path of a file beside a configuration; another word of a command as it is."""
+    """Return a command's word as an absolute path if it names a file beside the configuration, else unchanged."""
     is_file = isinstance(word, str) and not _is_absolute(word) and isinstance(root, Path) and (root / word).is_file()
     return str(root / word) if is_file else word
 

@@ -18,24 +18,24 @@ class InitConfig(Section):
     family: str = "qwen3"
     """The model type, as transformers names it."""
     hidden_size: PositiveInt
-    """Numbers of a hidden state."""
+    """Size of the hidden states."""
     num_layers: PositiveInt
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     num_heads: PositiveInt = 4
-    """Attention heads."""
+    """Number of attention heads."""
     num_kv_heads: PositiveInt | None = None
-    """Heads of keys and values; unset: ``num_heads``."""
+    """Number of key-value heads. Unset: ``num_heads``."""
     head_dim: PositiveInt | None = None
-    """Numbers of a head; unset: ``hidden_size`` / ``num_heads``."""
+    """Size of a head. Unset: ``hidden_size`` / ``num_heads``."""
     intermediate_size: PositiveInt | None = None
     """Width of the feed-forward layers; unset: 3 x ``hidden_size``."""
     max_positions: PositiveInt = 256
-    """Tokens of the longest prompt and answer together."""
+    """Maximum length of a prompt with its answer, in tokens."""
     extra: Json = Field(default={})
     """Further fields of the family's transformers configuration."""
 
     def shape(self) -> Json:
-        """Return the fields under transformers' own names."""
+        """Return the fields by transformers' own names."""
         return {
             "hidden_size": self.hidden_size,
             "num_hidden_layers": self.num_layers,
@@ -54,13 +54,13 @@ class ModelConfig(Section):
     path: Location | None = None
     """A hub id, a folder relative to the configuration file, or a URL."""
     revision: str | None = None
-    """The commit, branch or tag of a hub id; with ``allow_remote_code`` what pins the code."""
+    """The commit, branch or tag of a hub id; with ``allow_remote_code`` it pins the code."""
     adapter: Location | None = None
     """A LoRA adapter on the model, saved by peft: a folder, hub id or URL."""
     init: InitConfig | None = None
     allow_remote_code: bool = False
-    """Run the Python code that the model brings, with all rights of the run. ``revision`` must pin the code that was
-    read: by the commit of a hub id, or by the digest that `curate validate` names for a directory."""
+    """Whether to run the model's own Python code, with all rights of the run. ``revision`` must pin the code that you
+    have read: the commit of a hub id, or the digest that `curate validate` names for a directory."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -79,21 +79,21 @@ class LoraConfig(Section):
     alpha: PositiveInt = 32
     """Scale of the adapter: ``alpha`` / ``rank``."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of an adapter's inputs that is dropped while it trains."""
+    """Dropout rate of an adapter's inputs during training."""
     targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
     """Names of the modules that get an adapter, e.g. ``[q_proj, v_proj]``; all linear layers but the output embedding
     unless set."""
 
 
 class StudentConfig(TrainSection):
-    """How students are trained, whatever the ``method``: what every method has."""
+    """Settings of students' training that every ``method`` has."""
 
     method: str = "sft"
-    """A name of ``curation.registry.METHODS``, or ``module:NAME`` of one's own (docs/extending.md)."""
+    """A name of ``curation.registry.METHODS``, or ``module:NAME`` of your own (docs/extending.md)."""
     max_length: PositiveInt = 1024
-    """Tokens of the longest row that is trained on; no arm selects a longer one."""
+    """Maximum length of a trained row, in tokens; no arm selects a longer one."""
     chat_template: bool = False
-    """Learn answers to prompts in the tokenizer's chat template, a prompt as one user turn."""
+    """Whether prompts are wrapped as one user turn of the tokenizer's chat template."""
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
@@ -101,12 +101,12 @@ class StudentConfig(TrainSection):
         return {}
 
     def to_key(self) -> Json:
-        """Return what a cache key holds of it; the method always, by which the class is found."""
+        """Return the section's part of a cache key, always with the method, by which the class is found."""
         return {"method": self.method, **super().to_key()}
 
 
 def as_student_config(value: object) -> StudentConfig:
-    """Return the section ``student``, by its ``method``.
+    """Return the section ``student`` as an instance of its method's class.
 
     Raises:
         ValueError: no method is called so, or a broken rule.
@@ -130,12 +130,12 @@ DIVISION = frozenset({"num_workers", "micro_batch_size", "gradient_checkpointing
 
 
 class LmStudentConfig(StudentConfig):
-    """A student whose weights, or an adapter on them, are trained by AdamW; the defaults are of the paper's SFT."""
+    """A student whose weights, or an adapter on them, are trained by AdamW, by default as in the paper's SFT."""
 
     global_batch_size: PositiveInt = 128
-    """Rows of an optimizer step."""
+    """Rows per optimizer step."""
     micro_batch_size: PositiveInt = 4
-    """Sequences that a worker computes at a time."""
+    """Sequences that a worker processes at a time."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     """Peak learning rate of AdamW."""
     adam_betas: tuple[float, float] = (0.9, 0.95)
@@ -145,23 +145,22 @@ class LmStudentConfig(StudentConfig):
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """Schedule of the learning rate after the warm-up."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Longer gradients are scaled down to this norm."""
+    """Maximum gradient norm; larger gradients are scaled down to it."""
     lora: LoraConfig | None = LoraConfig()
     """The adapter to train; null trains all weights."""
     gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass instead of keeping them: slower, less memory."""
+    """Whether activations are recomputed in the backward pass instead of kept: slower, less memory."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the forward and backward pass (autocast), and of all weights that are not trained: a base under an
     adapter, a reference, GRPO's engine. Trained weights, their gradients and the optimizer's state stay float32.
     ``auto``: bfloat16 on a GPU (``gpus_per_worker`` above 0) where the ``config.json`` of the base names it, else
     float32."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
-    """The share of each of several workers: all weights (``ddp``), or a part of weights, gradients and the
-    optimizer's state (``fsdp``: PyTorch's ``fully_shard``, FSDP2). Checkpoints of shards are not resumed without,
-    nor the reverse."""
+    """Division among several workers: each holds all weights (``ddp``), or a shard of weights, gradients and optimizer
+    state (``fsdp``: PyTorch's ``fully_shard``, FSDP2). A checkpoint of one cannot be resumed with the other."""
 
     def num_steps(self, num_rows: int) -> int | None:
-        """Return the optimizer steps for ``num_rows`` rows that are trained on; ``None``: the method does not say."""
+        """Return the number of optimizer steps for ``num_rows`` trained rows, or ``None`` if the method sets none."""
         return None
 
 
@@ -169,7 +168,7 @@ class EpochsConfig(LmStudentConfig):
     """A student that is trained on the selected rows, epoch after epoch."""
 
     epochs: PositiveInt | None = None
-    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
+    """Number of passes over the rows. Unset: the paper's rule, 3 below 2,000 rows given to training, else 1."""
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of the steps in which the learning rate rises from 0; always less than a third."""
 
@@ -178,7 +177,7 @@ class EpochsConfig(LmStudentConfig):
         return self.epochs or (3 if num_rows < 2_000 else 1)
 
     def num_steps(self, num_rows: int) -> int:
-        """Return the optimizer steps for ``num_rows`` trained rows; the last one of an epoch may have fewer rows."""
+        """Return the number of optimizer steps for ``num_rows`` trained rows; an epoch's last step may be smaller."""
         return -(-num_rows // self.global_batch_size) * self.num_epochs(num_rows)
 
 
@@ -190,21 +189,21 @@ class SftConfig(EpochsConfig):
     """
 
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION, "packing", "check_first_step"}
-    """Also keys that only divide the rows of a step, on which their order does not depend (``train.stream``), or that
-    change no weight."""
+    """Includes keys that only divide the rows of a step, whose order does not depend on them (``train.stream``), or
+    that change no weight."""
 
     preset: Literal["paper", "scratch"] = "paper"
-    """Gives the values of the keys that are left out."""
+    """The preset that gives the values of keys left out."""
     packing: bool = False
-    """Put the rows of a micro-batch one after the other instead of padding them; attention keeps them apart. It saves
-    what padding costs where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention
-    masks all pairs of tokens of a micro-batch."""
+    """Whether rows of a micro-batch are concatenated instead of padded; attention keeps them apart. It saves the cost
+    of padding where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention masks all
+    pairs of tokens of a micro-batch."""
     check_first_step: bool = True
-    """Stop at the first step where the base does not write the tokenizer's end token (log-probability below -20), or
-    where its loss is above a uniform draw's: tokenizer and weights are of different models, most often."""
+    """Whether to stop at the first step if the base does not write the tokenizer's end token (log-probability below
+    -20) or its loss exceeds a uniform draw's: usually, tokenizer and weights are of different models."""
     weight_by_trust: bool = False
-    """Multiply each row's loss by its trust over the mean trust of the rows trained on. Arms whose trust is a draw
-    train unweighted."""
+    """Whether each row's loss is multiplied by its trust over the mean trust of the rows trained on. Arms whose trust
+    is a draw train unweighted."""
 
     @classmethod
     def presets(cls) -> Mapping[str, JsonView]:
@@ -226,7 +225,7 @@ class FurtherStudentConfig(Section):
     model: ModelConfig
     """The student's un-adapted base."""
     recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] | None = None
-    """Keys of the section ``student`` that differ for it; ``method`` does not. Unset: none differs."""
+    """Keys of the section ``student`` that differ for this student, never ``method``. Unset: none differs."""
 
     @model_validator(mode="before")
     @classmethod
@@ -238,11 +237,11 @@ class FurtherStudentConfig(Section):
 
 
 NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
-"""Names of a chain's other lines and of other tested models."""
+"""Names that no student may have: those of a chain's other lines and of other tested models."""
 
 
 def with_recipes(generation: Any, common: JsonView) -> Any:
-    """Return the entry of ``generations``, whose further students' recipes have the keys of ``common``, too."""
+    """Return an entry of ``generations`` with further students' recipes completed by the keys of ``common``."""
     students = generation.get("students") if isinstance(generation, Mapping) else None
     if not isinstance(students, Mapping):
         return generation

@@ -10,29 +10,29 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PricesConfig(Section):
-    """Prices, each of which may be left out: what has no price is not in the sum.
+    """Prices, all optional: items without a price are not in the sum.
 
-    No stage reads them: another price redoes nothing.
+    No stage reads prices, so a change redoes nothing.
     """
 
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     """Three capital letters (ISO 4217), for display alone: nothing is converted."""
     gpu_hour: Price | None = None
-    """One GPU for an hour, with its share of the node."""
+    """Price of one GPU for an hour, with its share of the node."""
     cpu_hour: Price | None = None
-    """One CPU for an hour."""
+    """Price of one CPU for an hour."""
     node_hour: Price | None = None
-    """A whole node for an hour, in place of the two above: as many actors are counted a node as fit on one."""
+    """Price of a whole node for an hour, in place of the two above; a node counts for as many actors as fit on it."""
     storage_gb_month: Price | None = None
-    """A gigabyte (10^9 bytes) in the run directory's store for a month."""
+    """Price of a gigabyte (10^9 bytes) in the run directory's store for a month."""
     per_1000_puts: Price | None = None
-    """A thousand requests that write to the object store."""
+    """Price of a thousand requests that write to the object store."""
     per_1000_gets: Price | None = None
-    """A thousand requests that read from the object store."""
+    """Price of a thousand requests that read from the object store."""
     per_million_prompt_tokens: Price | None = None
-    """A million tokens that the first teacher reads; unset: ``teacher.endpoint.price``, where that is given."""
+    """Price of a million tokens that the first teacher reads. Unset: ``teacher.endpoint.price``, if given."""
     per_million_output_tokens: Price | None = None
-    """A million tokens that it writes."""
+    """Price of a million tokens that the first teacher writes."""
 
     @model_validator(mode="after")
     def _one_machine(self) -> Self:

@@ -1,4 +1,4 @@
-"""Lines that show the settings which the file leaves to defaults, and warnings about values that cannot work."""
+"""Descriptions of settings that a file leaves to defaults, and warnings about values that cannot work."""
 
 import json
 import re
@@ -18,13 +18,13 @@ from curation.features import iter_found
 from curation.registry import BACKENDS
 
 SHORT = 64
-"""With fewer tokens than this, a model that was not taught to be brief cannot reason and state a final answer."""
+"""Minimum number of tokens in which a model not trained to be brief can reason and state a final answer."""
 _FAMILIES = {"qwen3": r"qwen-?3(?![.\d])", "gemma3": r"gemma-?3(?![.\d])", "llama3": r"llama-?3(?!\d)"}
 _ALWAYS = ("temperature", "max_tokens", "stop")
 
 
 def describe_resolved(config: RunConfig) -> Iterator[str]:
-    """Yield a line for each group of settings with domain defaults and its origin, and a line on chat templates."""
+    """Yield a line with values and origin for each group of settings with defaults, and one on chat templates."""
     domain = _find_traits(config.domain).defaults
     if (given := config.teacher.given) is not None:
         graded = "gold labels" if given.grade is None else f"column {given.grade}"
@@ -49,7 +49,7 @@ def describe_resolved(config: RunConfig) -> Iterator[str]:
 
 
 def _trust(config: RunConfig, domain: Defaults) -> str:
-    """Return the kind of the trust function, with the row of the paper's table where it reads one."""
+    """Return the kind of the trust function, with its row of the paper's table if the kind reads one."""
     trust, kind = config.trust, config.trust.kind
     fitted = find_fitted([kind])[kind]
     states = PAPER["states"] if kind == PAPER_TRUST else trust.states
@@ -65,7 +65,7 @@ def _trust(config: RunConfig, domain: Defaults) -> str:
 
 
 def _read(config: RunConfig, numbers: tuple[str, ...]) -> str:
-    """Return who reads the labels that came with the rows, and what trust reads of them."""
+    """Describe the reader of labels that came with the rows, if any, and the inputs of trust."""
     reader = config.teacher.reader
     if reader is None:
         return f"no model is asked; trust reads {', '.join(numbers)}"
@@ -74,7 +74,7 @@ def _read(config: RunConfig, numbers: tuple[str, ...]) -> str:
 
 
 def iter_warnings(config: RunConfig) -> Iterator[str]:
-    """Warnings about valid settings that cannot work: answers cut before their label, or too long for the model."""
+    """Yield warnings about valid settings that cannot work, such as answers that are cut before their label."""
     splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
     labelled = {
         domain.name: domain for split, domain in splits.items() if split != "test" and _find_traits(domain).reasons
@@ -115,7 +115,7 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
 
 
 def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:
-    """Warnings for answers with reasoning. ``brief``: the model was taught to answer at once, or there is no model."""
+    """Yield warnings about answers with reasoning. ``brief``: no model answers, or one trained to answer at once."""
     ends = [stop for stop in decoding.stop if "\n" in stop and not stop.strip()]
     if ends:
         yield (
@@ -160,7 +160,7 @@ def _find_changed(found: Section, default: Section) -> list[str]:
 
 
 def _find_changed_tests(found: EvaluationConfig, domain: Defaults) -> list[str]:
-    """Describe what :func:`_find_changed` finds; a sampled test made greedy is compared with that of the domain."""
+    """Return the keys of tests that the file changes; a greedy test is compared with the domain's test made greedy."""
     values = domain.get("evaluation", {})
     greedy = found.decoding.temperature == 0 != values.get("decoding", {}).get("temperature", 0)
     if greedy:
@@ -176,7 +176,7 @@ def _describe_origin(domain: Defaults, changed: list[str]) -> str:
 
 
 def _describe_chat(config: RunConfig) -> str:
-    """Return whether templates are used, and which ``chat_preset`` a model's path suggests (it is not applied)."""
+    """Describe where chat templates are used, and suggest the ``chat_preset`` that fits a model's path."""
     on = {
         "teacher": config.teacher.chat_template,
         "student": config.student.chat_template,

@@ -1,4 +1,4 @@
-"""A whole run: its parts, what they ask of each other, its tests, where it runs and who is told of it."""
+"""The configuration of a whole run: all its sections, checked against each other."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
@@ -34,15 +34,15 @@ from curation.storage.paths import Place, to_place
 
 
 class RayConfig(Section):
-    """Where Ray runs: in a cluster, or on this machine with ``num_cpus`` (all cores where unset)."""
+    """Location of Ray: a cluster, or this machine with ``num_cpus``."""
 
     address: str | None = None
-    """``HOST:PORT`` of a cluster's head, or ``auto``: the Ray that runs on this machine. Unset: ``RAY_ADDRESS`` of the
-    environment where it is set, as in a job of Ray; else Ray starts here."""
+    """``HOST:PORT`` of a cluster's head, or ``auto`` for the Ray that runs on this machine. Unset: the environment's
+    ``RAY_ADDRESS`` if set, as in a Ray job; else Ray starts on this machine."""
     num_cpus: PositiveInt | None = None
     """CPUs of the Ray that starts on this machine; unset: all cores."""
     max_stages: PositiveInt | None = None
-    """Most stages at once; unset, as many as the cluster has room for by the CPUs and GPUs that they ask for."""
+    """Maximum number of concurrent stages. Unset: as many as the cluster's CPUs and GPUs have room for."""
 
 
 class CoreConfig(RowsConfig):
@@ -51,34 +51,33 @@ class CoreConfig(RowsConfig):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     """The name of the run in reports and, unless ``run_dir`` is set, of its directory."""
     run_dir: Directory | None = None
-    """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
-    where unset."""
+    """The run's directory, a path or a URL (``s3://``, ``gs://``). Unset: ``runs/<name>`` in the working directory."""
     chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
-    """The paper's use of chat templates with a family (App. "Mathematical Problem Solving"): fills ``chat_template`` of
-    teacher, student and evaluation where they are not given."""
+    """Model family whose use of chat templates in the paper (App. "Mathematical Problem Solving") fills unset
+    ``chat_template`` keys of teacher, student and evaluation."""
     splits: LimitedSplits
     teacher: TeacherConfig
     trust: TrustConfig = TrustConfig()
     tune: TuneConfig = TuneConfig()
-    """The search of ``curate tune`` and ``trust.search``."""
+    """Settings of the search of ``curate tune`` and ``trust.search``."""
     signals: SignalsConfig = SignalsConfig()
     judge: JudgeConfig | None = None
     selection: SelectionConfig
     student: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] = SftConfig()
-    """How every student is trained, unless a further one has a recipe of its own."""
+    """Training of every student, unless a further student has its own recipe."""
     generations: tuple[GenerationConfig, ...] = ()
-    """The students' bases, an entry a generation; none: curate only, train nothing."""
+    """The students' bases, one entry per generation. Empty: curate only, train nothing."""
     chain: ChainConfig = ChainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
-    """Between two commits of a pass; where a commit takes long, more."""
+    """Seconds between two commits of a pass; more if commits are slow."""
     fragment_mb: PositiveInt = 256
-    """MiB of a fragment after the compaction that ends a pass."""
+    """Size of a table fragment after the compaction that ends a pass, in MiB."""
     ray: RayConfig = RayConfig()
     prices: PricesConfig | None = None
-    """For ``curate plan`` and the report to say what labelling costs in money."""
+    """Prices by which ``curate plan`` and the report compute the cost of labelling."""
     report_rows: Annotated[int, Field(ge=0, le=100)] = 5
-    """Rows of each kind (selected, rejected, confidently wrong, unparsed) whose texts the report shows; 0: no texts."""
+    """Number of rows of each kind (selected, rejected, confidently wrong, unparsed) shown with texts in the report."""
 
     CHAT_PRESETS: ClassVar[Mapping[str, Mapping[str, bool]]] = {
         "qwen3": {"teacher": False, "student": False, "evaluation": True},
@@ -89,7 +88,7 @@ class CoreConfig(RowsConfig):
     @model_validator(mode="before")
     @classmethod
     def _filled(cls, value: object) -> Any:
-        """Fill in keys that are left out: those that follow from others, then the domain's, then the students'."""
+        """Fill in keys left out: gold arms, given labels, the domain's defaults, chat templates, students' recipes."""
         if not isinstance(value, Mapping):
             return value
         found: Json = dict(value)
@@ -99,7 +98,7 @@ class CoreConfig(RowsConfig):
 
     @classmethod
     def _with_gold_arms(cls, value: Json) -> Json:
-        """Add the gold arms to arms that are not named, if there is an audit set; grades are no gold labels."""
+        """Add the gold arms to the default arms if there is an audit set; ``teacher.grade`` gives no gold labels."""
         splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
         is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None
         is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
@@ -141,7 +140,7 @@ class CoreConfig(RowsConfig):
 
     @classmethod
     def _with_recipes(cls, value: Json) -> Json:
-        """Return further students' recipes, with the keys of the section ``student`` that they leave out."""
+        """Return the sections with further students' recipes completed by the keys of the section ``student``."""
         common = value.get("student") or {}
         common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
         if not isinstance(value.get("generations"), Sequence) or not isinstance(common, Mapping):
@@ -155,7 +154,7 @@ class CoreConfig(RowsConfig):
 
     @property
     def evaluations(self) -> Place | None:
-        """Where answers to tests are kept for other runs; ``None``: nowhere."""
+        """The cache of test answers for other runs; ``None`` without one."""
         cache = self.evaluation.cache
         if isinstance(cache, str):
             return to_place(cache).absolute()
@@ -169,18 +168,18 @@ class CoreConfig(RowsConfig):
 
     @property
     def rows(self) -> RowsConfig:
-        """The rows of the split."""
+        """The part of the configuration that defines the rows, without checks."""
         changed = {"splits": self.splits.dealt, **self.ungraded}
         return RowsConfig(**{name: getattr(self, name) for name in RowsConfig.model_fields} | changed)
 
     @property
     def fitting(self) -> TrustConfig:
-        """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
+        """Settings that fit trust functions: ``trust``, with the projection of its states if only that is stored."""
         projected = isinstance(self.teacher.store_states, PcaConfig)
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
 
     def fit_of(self, kind: str) -> TrustConfig:
-        """Return how a kind is fitted: by ``fitting``, or by its own settings where the section names another kind."""
+        """Return the settings that fit a kind: ``fitting``, or the paper's for ``ntf`` if it is not ``trust.kind``."""
         if kind == self.trust.kind or kind != PAPER_TRUST:
             return self.fitting
         defaults = find_traits(self.domain.name, self.domain.options).defaults.get("trust", {})
@@ -190,7 +189,7 @@ class CoreConfig(RowsConfig):
 
     @property
     def has_states(self) -> bool:
-        """Whether labels have hidden states: a model of this run labels, or reads what others labelled."""
+        """Whether labels have hidden states: a model of this run labels, or reads others' labels."""
         reads = self.teacher.reader is not None and bool(self.fitting.states)
         return reads or (self.teacher.endpoint is None and self.teacher.given is None)
 
@@ -201,7 +200,7 @@ class CoreConfig(RowsConfig):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The numbers of the labels table that trust reads instead of states; no model of this run makes the labels."""
+        """The numbers of the labels table that trust reads instead of states if no model of this run labels."""
         if self.teacher.endpoint is not None:
             return get_compared_numbers(self.teacher.endpoint)
         given = self.teacher.given
@@ -209,16 +208,16 @@ class CoreConfig(RowsConfig):
 
     @property
     def num_shares(self) -> int:
-        """The shares into which the pool is dealt; a generation labels one of them."""
+        """Number of shares into which the pool is split; each generation labels one."""
         return self.chain.shares or (DEFAULT_SHARES if len(self.generations) > 1 else 1)
 
     def pool_share(self, sizes: Mapping[str, int]) -> int:
-        """Return the rows of the pool that a generation labels, of splits of these ``sizes``."""
+        """Return the number of pool rows that a generation labels, given the ``sizes`` of the splits."""
         return sizes["pool"] // self.num_shares
 
     @property
     def students(self) -> dict[str, tuple[ModelConfig, StudentConfig]]:
-        """Base and recipe of every student: ``0`` that of the first generation that teaches, ``0 large`` beside it."""
+        """Base and recipe of every student: ``0`` is the first generation's that teaches, ``0 large`` one beside it."""
         found = {}
         for index, generation in enumerate(self.generations):
             found[str(index)] = (generation.student, self.student)
@@ -228,7 +227,7 @@ class CoreConfig(RowsConfig):
 
     @property
     def models(self) -> dict[str, ModelConfig]:
-        """The models that are named, by their role in words."""
+        """The models that the configuration names, by their role in words."""
         roles, judge = self.signals.roles, self.judge
         role = "teacher" if self.teacher.reader is None else "reader"
         named: dict[str, ModelConfig | None] = {role: self.teacher.loaded}

@@ -11,24 +11,24 @@ class ScriptConfig(Section):
     """Answers of the scripted teacher."""
 
     completions: Annotated[tuple[str, ...], Field(min_length=1)] = (" e2e4",)
-    """One is chosen by a hash of the row id."""
+    """Completions, one of which is chosen for each row by a hash of its id."""
     state_size: Annotated[int, Field(gt=0, le=65_536)] = 8
-    """Numbers of a hidden state."""
+    """Length of a hidden state."""
 
 
 class ScriptedConfig(ScriptConfig):
     """The scripted teacher: completions by row id, and faults on demand (tests and dry runs)."""
 
     seconds_per_row: Annotated[float, Field(ge=0)] = 0.0
-    """How long each row takes."""
+    """Seconds per row."""
     seconds_per_token: Annotated[float, Field(ge=0)] = 0.0
-    """For each word of a prompt and of its completion, besides ``seconds_per_row``."""
+    """Seconds per word of a prompt and its completion, besides ``seconds_per_row``."""
     slots: Annotated[int, Field(gt=0)] | None = None
-    """Rows that are answered side by side, each in ``seconds_per_answer``, as an engine does with free places."""
+    """Number of rows answered concurrently, each in ``seconds_per_answer``, as an engine does."""
     seconds_per_answer: Annotated[float, Field(ge=0)] = 0.0
-    """How long each row takes in its slot."""
+    """Seconds per row in its slot."""
     start_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """How long it takes to start."""
+    """Seconds until the teacher has started."""
     log: str | None = None
     """A file that receives a line ``row_id`` for each row labelled, before the row is handed on."""
     crash_rows: tuple[int, ...] = ()

@@ -11,7 +11,7 @@ from curation.json_types import Json
 from curation.registry import BUDGETS, Budget
 
 GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
-"""Arms that a run with an audit set has beside the default arms."""
+"""Arms added to the default arms in a run with an audit set."""
 COLUMNS = (
     "row_id",
     "arm",
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 """Columns of every selection (``tables.schemas.SELECTION``)."""
 CUTS = ("risk", "threshold")
-"""Budgets that take all rows above a cut, so that no class has places of its own."""
+"""Budgets that take all rows above a cut, so that classes cannot have quotas."""
 
 
 class RiskConfig(Section):
@@ -38,9 +38,9 @@ class RiskConfig(Section):
     """
 
     alpha: Share
-    """The largest share of wrong labels among the selected rows."""
+    """Maximum share of wrong labels among the selected rows."""
     delta: Share = 0.1
-    """The probability with which that may fail, over the calibration rows."""
+    """Maximum probability, over the calibration rows, that the share of wrong labels is larger."""
     rule: Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"] = (
         "fixed_sequence"
     )
@@ -50,11 +50,11 @@ class RiskConfig(Section):
 
 
 class ClassRiskConfig(RiskConfig):
-    """Risk-controlled selection of a run or a filter, of all rows together or in each class of a closed set."""
+    """Risk-controlled selection for a run or a filter, over all rows or for each class of a closed set."""
 
     per: Literal["all", "label"] = "all"
-    """Rows that the promise is of: ``all`` that are selected, or those of each weak ``label`` by themselves, in all
-    classes at once; each class has a cut of its own, and one without a certified cut selects nothing."""
+    """Rows that the guarantee covers: ``all`` selected rows, or those of each weak ``label`` separately, for all
+    classes at once; each class then has its own cut, and one without a certified cut selects nothing."""
 
     @model_validator(mode="after")
     def _holds_over_the_search(self) -> Self:
@@ -67,7 +67,7 @@ class ClassRiskConfig(RiskConfig):
 
 
 class BudgetConfig(Section):
-    """How many rows every arm selects. Exactly one rule is set; it gives one common n."""
+    """The number of rows that every arm selects. Exactly one rule is set and gives one common n."""
 
     n: PositiveInt | None = None
     """A fixed number of rows."""
@@ -76,11 +76,11 @@ class BudgetConfig(Section):
     oracle: bool = False
     """The number of right weak labels in the pool, at most ``cap`` (paper, world knowledge); needs the audit set."""
     cap: PositiveInt = 2_000
-    """The most rows of ``oracle``."""
+    """Maximum number of rows under ``oracle``."""
     fit_purity: bool | str = False
     """floor(purity of the reference arm x right weak labels in the pool) (paper, quantitative reasoning); needs the
-    audit set. ``true`` or ``source`` takes the purity on the fit set. The name of a probe (``splits.probes``) takes it
-    on those held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
+    audit set. ``true`` or ``source`` takes the purity on the fit set, a probe's name (``splits.probes``) that on its
+    held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """The number of rows whose trust in the reference arm is at least this."""
     risk: ClassRiskConfig | None = None
@@ -88,8 +88,8 @@ class BudgetConfig(Section):
     reference: str = REFERENCE_ARM
     """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
     own: dict[str, Json] = Field(default={})
-    """Another rule of ``curation.registry.BUDGETS``, or ``module:NAME`` of one's own, with its settings; it may stand
-    beside these keys, like them (docs/extending.md)."""
+    """Another rule of ``curation.registry.BUDGETS``, or ``module:NAME`` of your own, with its settings; it may also be
+    written beside the keys above, like them (docs/extending.md)."""
 
     @property
     def rule(self) -> str:
@@ -98,7 +98,7 @@ class BudgetConfig(Section):
 
     @property
     def declared(self) -> Budget:
-        """Columns that the rule reads, and where its code is."""
+        """The registry's entry of the rule: what the rule reads, and where its code is."""
         return BUDGETS[self.rule]
 
     @property
@@ -114,27 +114,27 @@ class BudgetConfig(Section):
 
     @property
     def is_by_label(self) -> bool:
-        """Each class has a certified cut of its own."""
+        """Whether each class has a certified cut of its own."""
         return self.risk is not None and self.risk.per == "label"
 
     @property
     def reads_scores(self) -> bool:
-        """The reference arm's scores go into n."""
+        """Whether n depends on the reference arm's scores."""
         return "scores" in self.declared.reads
 
     @property
     def needs_gold(self) -> bool:
-        """The pool's gold labels go into n."""
+        """Whether n depends on the pool's gold labels."""
         return "right" in self.declared.reads
 
     @property
     def needs_calibration(self) -> bool:
-        """The grades of ``splits.calibration`` go into n."""
+        """Whether n depends on the grades of ``splits.calibration``."""
         return "calibration" in self.declared.reads
 
     @property
     def purity_split(self) -> str | None:
-        """The graded split, other than pool and calibration, that goes into n; None for rules that read none."""
+        """The graded split, other than pool and calibration, that n depends on; None if the rule reads none."""
         if "measured" not in self.declared.reads:
             return None
         return "source" if not self.fit_purity or self.fit_purity in (True, "source") else f"probe-{self.fit_purity}"
@@ -142,7 +142,7 @@ class BudgetConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_registry(cls, value: object) -> object:
-        """Put rules that have no key here under ``own``."""
+        """Move rules that are no fields of this class under ``own``."""
         if not isinstance(value, Mapping):
             return value
         named = [key for key in value if isinstance(key, str) and key not in cls.model_fields]
@@ -186,7 +186,7 @@ class GoldRolloutsConfig(Section):
 
 
 def _count_or_share(value: object) -> Any:
-    """Refuse what is neither a count nor a share: 1.0 could be meant as either."""
+    """Refuse values that are neither a count nor a share, such as 1.0, which could mean either."""
     if value is None:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -197,7 +197,7 @@ def _count_or_share(value: object) -> Any:
 
 
 def _parse_quota(value: object) -> Any:
-    """Return names of classes as texts: YAML reads 0 as a number."""
+    """Return a quota with class names as strings, since YAML reads 0 as a number."""
     if not isinstance(value, Mapping):
         return value
     weights = list(value.values())
@@ -208,7 +208,7 @@ def _parse_quota(value: object) -> Any:
 
 
 def explain_no_quota(rule: str) -> str:
-    """Return why quotas are refused where a budget takes all rows above a cut, and the mend."""
+    """Return why a budget that takes all rows above a cut refuses quotas, and the fix."""
     return (
         f"quota: classes cannot have places of their own in budget.{rule}, where all rows above a cut are taken; set "
         "budget.n or budget.share, or quota: none"
@@ -220,49 +220,48 @@ class SelectionConfig(Section):
 
     budget: BudgetConfig
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
-    """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md). Unset, with
-    ``splits.audit`` also ``trust_gold`` and ``ground_truth``: what wrong labels and the choice of rows cost."""
+    """Names of ``curation.arms.ARMS``, or ``module:NAME`` of your own (docs/extending.md). Unset, ``splits.audit`` adds
+    ``trust_gold`` and ``ground_truth``, which show the cost of wrong labels and of the choice of rows."""
     required: tuple[str, ...] = ()
-    """Arms without which the run fails. Another arm whose signal gives no value that can be read, of any row, drops
-    out: the run goes on without it, and log and report say why."""
+    """Arms without which the run fails. Any other arm drops out if its signal gives no readable value for any row: the
+    run goes on without it, and log and report say why."""
     difficulty_bins: PositiveInt = 10
-    """The number of difficulty bins for the stratified arms, of about equal size; unknown difficulty is one more."""
+    """Number of difficulty bins of about equal size for the stratified arms; unknown difficulty has a further bin."""
 
     max_per_label: Annotated[PositiveInt | Share | None, BeforeValidator(_count_or_share)] = None
-    """Every arm takes at most so many rows with the same label: a number (``20``), or a share of n (``0.01``); unset,
-    any number. The best rows of a label are taken. If fewer than n rows fit, all arms select as many as fit in each.
-    No guarantee of ``budget.risk`` holds for the rows that are then selected (docs/budget.md)."""
+    """Maximum number of rows with the same label in every arm: a number (``20``), or a share of n (``0.01``); unset: no
+    limit. The best rows of a label are taken. If fewer than n rows fit, all arms select the number that fits in each.
+    No guarantee of ``budget.risk`` holds for rows selected under this limit (docs/budget.md)."""
     max_per_label_by: Annotated[str, Field(min_length=1)] = "label"
-    """The key of rows that count as one label: the ``label`` that is taught, a column of the pool, or
+    """Key by which ``max_per_label`` counts rows: the ``label`` that is taught, a column of the pool, or
     ``module:function`` of an example and its label."""
     quota: Annotated[
         Literal["auto", "none"] | dict[str, float],
         BeforeValidator(_parse_quota),
     ] = "auto"
-    """Places by class, where labels are a closed set (domain ``classification``): ``auto`` follows the classes' shares
-    in the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none``: the best rows, of
-    whatever class; ``{spam: 1, ham: 3}``: in this proportion. All arms that take their best rows have the same quotas.
-    ``auto`` leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
+    """Quotas by class, if labels are a closed set (domain ``classification``): ``auto`` follows the classes' shares in
+    the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none`` takes the best rows of
+    any class; ``{spam: 1, ham: 3}`` sets proportions. All arms that take their best rows have the same quotas. ``auto``
+    leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
     repeats: Literal["one", "all"] = "one"
     """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
     the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
     unseen: Literal["last", "any"] = "last"
-    """Choice of rows whose label no labelled row has, in tasks whose labels come again (at most 5 % of the labelled
-    rows have a label of their own): in arms that rank they come ``last``, since trust was never measured on such
-    labels; or ``any`` of them comes where its trust puts it."""
+    """Rank of rows whose label no labelled row has, in tasks with recurring labels (at most 5 % of the labelled rows
+    have a label of their own): in ranking arms they come ``last``, since trust was never measured on such labels;
+    ``any`` leaves each where its trust puts it."""
     keep: tuple[str, ...] = ()
-    """Columns of the pool's files, e.g. ``[id, url]``, that the selected rows have too, in
-    ``gen-N/keep-.../<arm>.parquet`` and ``.jsonl``. They are read back at the end: naming others later labels nothing
-    again."""
+    """Columns of the pool's files, e.g. ``[id, url]``, to add to the selected rows, in ``gen-N/keep-.../<arm>.parquet``
+    and ``.jsonl``. They are read at the end, so naming others later labels nothing again."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The arms and the budget's reference arm: the run needs the trust functions and signals of all of these."""
+        """The arms and the budget's reference arm, whose trust functions and signals the run needs."""
         return (*self.arms, self.budget.reference)
 
     def required_by(self, arm: str) -> str | None:
-        """Return the key that keeps an arm from dropping out; None where none does."""
+        """Return the key that keeps an arm from dropping out, or None if it may."""
         keys = {"selection.required": self.required, "selection.budget.reference": (self.budget.reference,)}
         return next((key for key, arms in keys.items() if arm in arms), None)
 

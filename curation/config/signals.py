@@ -15,7 +15,7 @@ class SelfConsistencyConfig(Section):
     """A vote over further samples of the teacher."""
 
     num_samples: PositiveInt = 8
-    """Further answers of the teacher to each row."""
+    """Number of further answers of the teacher to each row."""
     temperature: Annotated[float, Field(gt=0)] = 0.7
     """Sampling temperature of these answers."""
 
@@ -28,7 +28,7 @@ class RewardConfig(Section):
     """A sequence-classification head (Skywork-Reward), a head of the model's own code (ArmoRM, Qwen2.5-Math-RM), or a
     causal model that judges in words (CompassVerifier)."""
     chat_template: bool = False
-    """Ask a verifier through its chat template; models with a head use theirs if they have one."""
+    """Whether a verifier is asked through its chat template; models with a head use theirs if they have one."""
 
     @model_validator(mode="after")
     def _allowed(self) -> Self:
@@ -48,9 +48,9 @@ class SignalsConfig(Section):
     self_consistency: SelfConsistencyConfig = SelfConsistencyConfig()
     reward: RewardConfig | None = None
     models: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ModelConfig] = Field(default={})
-    """Further models that signals of one's own ask, by the name in ``asks`` (docs/extending.md)."""
+    """Further models that your own signals ask, by the name in ``asks`` (docs/extending.md)."""
     options: dict[str, Json] = Field(default={})
-    """Settings of signals of one's own, by column."""
+    """Settings of your own signals, by column."""
 
     @property
     def roles(self) -> dict[str, ModelConfig]:
@@ -60,7 +60,7 @@ class SignalsConfig(Section):
         return {name: model for name, model in named.items() if model is not None}
 
     def options_of(self, signal: Signal) -> Json:
-        """Return arguments of a signal's class, beside demonstrations."""
+        """Return the arguments of a signal's class, except demonstrations."""
         if signal.section is not None:
             section: Section = getattr(self, signal.section)
             return section.model_dump()
@@ -76,7 +76,7 @@ class SignalsConfig(Section):
 class JudgeConfig(Section):
     """A model that grades the labels which the domain's own rule calls wrong (paper: Omni-Judge, on Omni-MATH only).
 
-    Of the domain ``text`` with ``check: judge`` it grades all labels of all splits (docs/data-forms.md).
+    In the domain ``text`` with ``check: judge``, the judge grades all labels of all splits (docs/data-forms.md).
     """
 
     model: ModelConfig
@@ -84,7 +84,7 @@ class JudgeConfig(Section):
     """The splits that the judge grades; the domain's rule alone grades the others."""
     decoding: DecodingConfig = DecodingConfig(max_tokens=256, stop=())
     chat_template: bool = False
-    """Ask through the judge's chat template."""
+    """Whether the judge is asked through its chat template."""
 
     @model_validator(mode="after")
     def _in_words(self) -> Self:

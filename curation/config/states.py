@@ -6,8 +6,8 @@ the final norm, too, so L goes up to one below the number of layers. If several 
 concatenated in the order of ``layers_of``.
 
 ``option<R>_output_last``, R from 2 on, means the last token of the row's R-th likeliest option (paper, App. "Using
-embeddings from all answer choices"); the first is the chosen one, whose states have the plain names. A layer stands
-before it: ``layer3_option2_output_last``. A row with fewer options has zeros there. Rows without options have no such
+embeddings from all answer choices"); the first is the chosen one, whose states have the plain names. A layer prefix
+comes first: ``layer3_option2_output_last``. A row with fewer options has zeros there. Rows without options have no such
 state.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 POSITIONS = ("prompt_last", "output_first", "output_last", "output_mean")
-"""``schemas.make_completions_schema`` says what they mean."""
+"""Positions of a hidden state in a row, as ``schemas.make_completions_schema`` defines them."""
 
 LAST = -1
 """The last layer, after the final norm, as an index into transformers' ``hidden_states``."""
@@ -28,7 +28,7 @@ class State(NamedTuple):
     """One hidden state of a row."""
 
     layer: int
-    """L, or ``LAST``."""
+    """Index L into transformers' ``hidden_states``, or ``LAST``."""
     position: str
     rank: int = 1
     """Rank of the row's option by likelihood; 1 is the answer itself."""
@@ -52,32 +52,32 @@ def parse(name: str) -> State:
 
 
 def is_of_prompt(name: str) -> bool:
-    """Return whether a state, of whatever layer, has seen the prompt alone and not the answer."""
+    """Return whether a state depends on the prompt alone and not on the answer, at any layer."""
     return name.endswith("prompt_last")
 
 
 def find_layers(names: Iterable[str]) -> tuple[int, ...]:
-    """Return the layers of these states: the last layer first, the others ascending; without states the last layer."""
+    """Return the layers of the named states: the last layer first (also without names), then the others ascending."""
     return tuple(sorted({parse(name).layer for name in names} or {LAST}))
 
 
 def find_other_layers(names: Iterable[str]) -> tuple[int, ...]:
-    """Return the layers of these states except the last layer, ascending."""
+    """Return the layers of the named states, except the last layer, in ascending order."""
     return tuple(layer for layer in find_layers(names) if layer != LAST)
 
 
 def find_positions(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the positions of these states, each once."""
+    """Return the distinct positions of the named states."""
     return tuple(dict.fromkeys(parse(name).position for name in names))
 
 
 def find_ranks(names: Iterable[str]) -> tuple[int, ...]:
-    """Return the ranks of the options of these states except the chosen one's, ascending."""
+    """Return the ranks of the named states' options in ascending order, without the chosen option's rank 1."""
     return tuple(sorted({parse(name).rank for name in names} - {1}))
 
 
 def find_generated_problem(names: Iterable[str], where: str) -> str | None:
-    """Return why these states cannot be had of answers that a model writes itself, at ``where``; None if they can."""
+    """Return why a model's own answers at ``where`` lack one of the named states, or None if they have all."""
     named = next((name for name in names if parse(name).rank > 1), None)
     if named is None:
         return None
@@ -88,7 +88,7 @@ def find_generated_problem(names: Iterable[str], where: str) -> str | None:
 
 
 def find_depth_problem(names: Iterable[str], num_layers: int) -> str | None:
-    """Return why a model with ``num_layers`` layers cannot give these states; None if it can."""
+    """Return why a model with ``num_layers`` layers lacks one of the named states, or None if it has all."""
     for name in names:
         layer = parse(name).layer
         if layer >= num_layers:

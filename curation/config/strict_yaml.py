@@ -1,4 +1,4 @@
-"""Reads YAML as written or refuses it: the values of JSON, and nothing that is dropped, endless or too deep.
+"""A strict YAML reader: it takes the values of JSON, and refuses what would be dropped, endless or too deep.
 
 PyYAML keeps the last of two equal keys, follows an anchor into itself, recurses as deep as the text nests, and lets
 other exceptions than its own out of values such as ``2020-13-01``. Here each of these is an error that names its lines.
@@ -20,14 +20,14 @@ from curation.escaping import format_error, quote_text
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 50
 MAX_VALUES = 100_000
-"""Values of one text with the anchors written out: ten anchors of ten references each would be 10^10."""
+"""Maximum number of values of a text with its anchors expanded: ten levels of ten references would be 10^10."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _WORDS = ("yes", "no", "on", "off")
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
-"""Values that a run can write down, as JSON has them; not dates and sets."""
+"""YAML types whose values a run can write as JSON; not dates and sets."""
 
 
 def parse(text: str) -> Any:
@@ -47,11 +47,11 @@ def parse(text: str) -> Any:
 class _StrictLoader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         self._open: list[str | None] = []
-        """The anchors of the nodes around the place that is read."""
+        """Anchors of the nodes that enclose the current position."""
         self._sizes: dict[int, tuple[int, int]] = {}
-        """Values and depth of a whole node, by its identity."""
+        """Number of values and depth of each complete node, by its ``id``."""
         self._checked: set[int] = set()
-        """The mappings whose keys are compared, by identity: merging adds keys to the node itself."""
+        """``id`` of the mappings whose keys were compared, each once: merging adds keys to the node itself."""
         self._at_key = False
         super().__init__(text)
 
@@ -75,7 +75,7 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
     def _measure(self, node: Node) -> tuple[int, int]:
-        """Return values and depth of a node whose parts are read."""
+        """Return the number of values and the depth of a node whose parts were measured."""
         children = [] if isinstance(node, ScalarNode) else node.value
         parts = [child for pair in children for child in (pair if isinstance(pair, tuple) else (pair,))]
         values = 1 + sum(self._sizes[id(part)][0] for part in parts)
@@ -143,7 +143,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _is_misread(kind: str, text: str) -> bool:
-    """Return whether a text looks like another value than YAML 1.1 makes of it."""
+    """Return whether YAML 1.1 reads a text as another value than it looks like."""
     if kind == "bool":
         return text.lower() in _WORDS
     return (kind == "int" and not _INTEGER.fullmatch(text)) or (kind == "float" and ":" in text)

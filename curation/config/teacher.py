@@ -1,4 +1,4 @@
-"""The teacher: its model and backend, how it answers, what is kept of its states, the actors that ask it."""
+"""The teacher: its model and backend, how it answers, which of its states are kept, and the actors that run it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,34 +26,34 @@ BackendName = Annotated[str, make_name_check(BACKENDS)]
 
 
 class DecodingConfig(Section):
-    """How a completion is drawn, temperature 0 is greedy; of requests with options, how one is chosen.
+    """Settings by which a completion is drawn, or an option is chosen.
 
-    Unset keys of ``teacher`` and ``evaluation`` follow from the domain (``curation.config.defaults``).
+    Unset keys of ``teacher`` and ``evaluation`` take the domain's defaults (``curation.config.defaults``).
     """
 
     max_tokens: PositiveInt = 8
-    """Tokens of the longest answer."""
+    """Maximum length of an answer, in tokens."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
-    """0 takes the likeliest token; higher values draw more evenly."""
+    """Sampling temperature. 0 takes the likeliest token (greedy); higher values draw more evenly."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Draw among the likeliest tokens that together have this probability; 1 is no limit."""
     top_k: Annotated[int, Field(ge=0)] = 0
-    """0 is no limit."""
+    """Draw among this many of the likeliest tokens; 0 is no limit."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Tokens less likely than this share of the likeliest one are not drawn; 0 is no limit."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    """Taken from the logits of tokens that the answer already has (the prompt's do not count), greedy or not."""
+    """Amount subtracted from the logits of tokens already in the answer (not the prompt), greedy or not."""
     constrained: Literal[False, "scored", "stepwise"] = False
     """Constrained decoding, for a domain that lists a row's possible answers: chess (the legal moves), multiple choice,
-    or one of one's own with a method ``candidates``.
+    or your own domain with a method ``candidates``.
 
-    ``scored``: every answer is scored, and the likeliest as a whole is taken. ``stepwise``: the answer is drawn token
-    by token, greedily or sampled, among the tokens that lead to an answer of the list. ``false``: as the domain has it:
-    multiple choice is scored, other domains' answers are free."""
+    ``scored`` scores every listed answer and takes the likeliest as a whole. ``stepwise`` draws the answer token by
+    token, greedily or sampled, among the tokens that lead to a listed answer. ``false`` leaves the choice to the
+    domain: multiple choice is scored, other domains' answers are free."""
     normalise_options: bool = False
-    """Choose an option by the mean log-probability of its tokens; off, as in the paper: by their sum."""
+    """Whether an option is chosen by the mean log-probability of its tokens; else by their sum, as in the paper."""
     stop: tuple[str, ...] = ("\n",)
-    """Strings that end an answer, besides the tokenizer's end token; cut from the completion."""
+    """Strings that end an answer, besides the tokenizer's end token; they are cut from the completion."""
 
     @model_validator(mode="after")
     def _scored_draws_nothing(self) -> Self:
@@ -67,63 +67,62 @@ class DecodingConfig(Section):
 
 CHUNK_SECONDS = 30.0
 ChunkSeconds = Annotated[float, Field(gt=0)]
-"""How long a chunk is to take."""
+"""Target duration of a chunk, in seconds."""
 FIRST_CHUNK_ROWS = 32
-"""Rows of the first chunks of a pass."""
+"""Maximum number of rows of the first chunks of a pass."""
 
 
 class ActorsConfig(Section):
-    """The pool of teacher actors and what each takes."""
+    """The pool of teacher actors, and the resources of each."""
 
     WITHOUT_GPU: ClassVar[Mapping[str, Any]] = {"num_gpus": 0, "memory_gib": 0, "accelerator_type": None}
-    """Changes for what takes none of a model's resources."""
+    """Changes to these settings for actors that hold no model."""
 
     min: PositiveInt = 1
-    """Actors with which a model's dataset begins, and the fewest that it keeps."""
+    """Minimum number of actors of a model's Ray dataset, which it also begins with."""
     max: PositiveInt = 1
-    """The most actors of a pass."""
+    """Maximum number of actors of a pass."""
     initial: PositiveInt | None = None
-    """How many are asked for at first, though no more than the first pass has chunks; ``min`` where not set. On a
-    cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
+    """Number of actors requested at first, at most the number of chunks of the first pass. Unset: ``min``. A cluster
+    that grows then adds nodes for all of them at once, instead of about twice as many each time."""
     num_cpus: Annotated[float, Field(gt=0)] | None = None
-    """CPUs of an actor, and threads of its model. Unset: 1; of a model without a GPU an equal share of all cores for
-    each of ``max`` actors, no more than a node has, so that one actor takes all cores of its machine. Several small
-    models may be faster than one with more threads: ``max: 4`` gives each a quarter of the cores. Where the variable
-    ``OMP_NUM_THREADS`` is set, it is the number of threads."""
+    """CPUs of an actor, and threads of its model. Unset: 1 or, for a model without a GPU, all cores divided by ``max``,
+    at most a node's, so that a single actor takes all cores of its machine. Several small models may be faster than one
+    with more threads: ``max: 4`` gives each a quarter of the cores. ``OMP_NUM_THREADS`` in the environment overrides
+    the threads."""
     num_gpus: NotNegative = 0
     """GPUs of an actor; a fraction shares one."""
     memory_gib: NotNegative = 0
-    """Memory that an actor needs of its node; 0: not declared. Ray then starts no more actors than a node's memory
-    holds, and stages whose memory does not fit wait for each other."""
+    """Memory that an actor needs on its node, in GiB; 0 declares none. If declared, Ray starts no more actors than a
+    node's memory holds, and stages whose memory does not fit wait for each other."""
     accelerator_type: AcceleratorType = None
     """The type of GPU of the actors' nodes, by Ray's name for it, such as ``A100`` (``ray.util.accelerators``, and
     ``ray status -v`` shows those of a cluster); unset: any."""
     max_idle_seconds: Annotated[float, Field(ge=0)] = 120
-    """Actors that nobody has asked for so long are given back with their GPUs. They are given back at once where
-    nothing asks the model again, or the next stage needs their room, and those beyond ``min`` where Ray Data sees no
-    work for them."""
+    """Seconds without work after which actors and their GPUs are released. They are released at once if no later stage
+    needs the model or the next stage needs their room, and those beyond ``min`` if Ray Data sees no work for them."""
     max_restarts: Annotated[int, Field(ge=0)] = 8
-    """How often in a row an actor's process may die before it has done anything, until the run gives up. A model that
-    does not start there (vLLM's engine, or a GPU without memory) ends its process: the next one may be on another node.
+    """How often in a row an actor's process may die before it has done any work; then the run fails. A model that
+    cannot start (vLLM's engine, or a GPU without memory) ends its process, and the next process may be on another node.
     """
     max_row_retries: Annotated[int, Field(ge=0)] = 1
-    """How often a row is tried again whose process died on it alone, before it is an error row (``poison``)."""
+    """How often a row is retried after a process died on it alone, before it becomes an error row (``poison``)."""
     hang_seconds: Annotated[float, Field(gt=0)] = 7200
-    """An actor whose model gives no row for so long while it works, or whose process is frozen for so long, is ended,
-    for Ray to restart it; more than the longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
+    """Seconds without a row from a working model, or of a frozen process, after which the actor is ended for Ray to
+    restart it; set more than the longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
 
     @property
     def each(self) -> dict[str, float]:
-        """Least resources of an actor on its node, under Ray's names."""
+        """Minimum resources of an actor on its node, by Ray's names."""
         return make_ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib, self.accelerator_type)
 
     def takes_all_cores(self, backend: str) -> bool:
-        """Return whether an actor takes all the cores that its node has for it; of ``auto`` both backends do."""
+        """Return whether an actor takes all cores that its node has for it; ``auto`` counts as a backend that does."""
         known = BACKENDS.get(backend)
         return self.num_cpus is None and not self.num_gpus and (known is None or known.all_cores)
 
     def cpus(self, backend: str, nodes: Sequence[float]) -> float:
-        """Return CPUs of an actor on ``nodes`` with so many CPUs each."""
+        """Return the CPUs of an actor on a cluster, given the number of CPUs of each of its ``nodes``."""
         if not (nodes and self.takes_all_cores(backend)):
             return self.each["CPU"]
         return max(1, min(max(nodes), sum(nodes) // self.max))
@@ -138,26 +137,26 @@ class ActorsConfig(Section):
 
 
 class VllmConfig(Section):
-    """The engine of the vLLM backend."""
+    """Settings of the vLLM backend's engine."""
 
     engine: Json = Field(default={})
     """Arguments of vLLM's ``EngineArgs`` by name; unknown ones are refused.
 
-    ``tensor_parallel_size: 2`` wants ``actors.num_gpus: 2``; with a fraction of a GPU an actor,
-    ``gpu_memory_utilization`` is nine tenths of that fraction unless it is given. CUDA graphs are recorded for all
-    sizes of a batch up to ``max_num_seqs`` unless ``compilation_config`` is given."""
+    ``tensor_parallel_size: 2`` needs ``actors.num_gpus: 2``. If an actor has a fraction of a GPU,
+    ``gpu_memory_utilization`` defaults to nine tenths of that fraction. CUDA graphs are recorded for all batch sizes up
+    to ``max_num_seqs`` unless ``compilation_config`` is given."""
     hang_seconds: Annotated[float, Field(gt=0)] = 300
-    """A step of the engine that takes longer ends the actor's process, for Ray to restart it."""
+    """Seconds after which an unfinished engine step ends the actor's process, for Ray to restart it."""
 
 
 class PcaConfig(Section):
-    """Store principal components of the hidden states, fitted on the source split.
+    """Storage of hidden states as principal components, fitted on the source split.
 
-    Paper, App. "Dimensionality Ablations": 256 of 1,024 numbers lose nothing.
+    In the paper, 256 of 1,024 numbers lose nothing (App. "Dimensionality Ablations").
     """
 
     pca: PositiveInt
-    """How many, over all of ``trust.states`` side by side."""
+    """Number of components, over the concatenation of all ``trust.states``."""
 
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -166,59 +165,59 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 class AnswersConfig(Section):
     """Settings that a model's answers and states depend on besides its weights and its decoding.
 
-    Nothing here says where anything runs or is written: these are the keys that a trust package, which may be a
-    stranger's, determines.
+    None of them says where anything runs or is written, since a trust package sets these keys and may come from a
+    stranger.
     """
 
     backend: BackendName = "transformers"
-    """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of one's own (docs/extending.md). ``auto`` takes
-    vLLM where a probe finds that it can run the model, else transformers."""
+    """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of your own (docs/extending.md). ``auto`` takes vLLM
+    if a probe finds that it can run the model, else transformers."""
     options: Json = Field(default={})
-    """Settings of a backend of one's own."""
+    """Settings of your own backend."""
     states: tuple[Annotated[str, AfterValidator(_check_state)], ...] = ("output_last",)
-    """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
-    layer's, ``layer<L>_<position>`` are another one's, ``option<R>_output_last`` those of options that were not chosen
+    """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` of the last layer,
+    ``layer<L>_<position>`` of layer L, ``option<R>_output_last`` of options that were not chosen
     (``curation.config.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
     """The type in which hidden states are stored."""
     token_logprobs: Annotated[int, Field(ge=0, le=65_536)] = 0
-    """Keep the log-probabilities of the first so many tokens of each answer as ``token_logprobs``, which
-    ``trust.columns`` may then name. Their mean, the least, the first and the last are kept in any case."""
+    """Number of tokens at the start of each answer whose log-probabilities are kept as ``token_logprobs``, which
+    ``trust.columns`` may then name. Their mean, minimum, first and last are always kept."""
     dtype: Dtype = "float32"
     """The type of the model's weights and of its arithmetic."""
     chat_template: bool = False
-    """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
+    """Whether a prompt is wrapped as one user turn of the tokenizer's chat template; off, as in the paper (Qwen3)."""
     scripted: ScriptConfig = ScriptConfig()
     endpoint: ServedConfig | None = None
-    """The model that a server answers for, with ``backend: endpoint``."""
+    """The model that a server runs, with ``backend: endpoint``."""
     reads_given: bool = False
-    """The model answers nothing and reads the answers that came with the rows; from ``teacher.reader``: set that."""
+    """Whether the model only reads the answers that came with the rows; set ``teacher.reader`` instead of this."""
 
 
 class AskConfig(AnswersConfig):
-    """The settings by which any model is asked for answers."""
+    """Settings by which any model is asked for answers."""
 
     SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "chunk_seconds", "max_error_rate"})
     """Keys that change how rows are spread over actors, not what is answered."""
     BARE: ClassVar[JsonView] = {"states": (), "token_logprobs": 0}
-    """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
+    """Values of ``states`` and ``token_logprobs`` for readers who need only what is always kept of an answer."""
 
     dtype: Literal["auto", Dtype] = "auto"  # type: ignore[assignment]
-    """The type of the model's weights and of its arithmetic; of reward models too. ``auto``: on a GPU
-    (``actors.num_gpus`` above 0) bfloat16 or float16 where the checkpoint's ``config.json`` names it, else float32; a
-    model that the run trains has the type of its base."""
+    """The type of weights and arithmetic of the model, and of reward models. ``auto``: on a GPU (``actors.num_gpus``
+    above 0) bfloat16 or float16 if the checkpoint's ``config.json`` names it, else float32; a model that the run trains
+    has the type of its base."""
     decoding: DecodingConfig = DecodingConfig()
     batch_tokens: PositiveInt = 8192
-    """Tokens (prompt, padded, plus answer) in one forward batch."""
+    """Maximum number of tokens in one forward batch, counting padded prompts and answers."""
     chunk_seconds: ChunkSeconds = CHUNK_SECONDS
-    """How long an actor is to work on a chunk, the unit of commit and of what a crash loses: the first chunks are
-    small, later ones as large as the speed says. A model that answers rows side by side (an engine, a server) has
-    chunks that fill it, however long they last, and what has ended of them is committed at this interval."""
+    """Target seconds of an actor's work on a chunk, the unit of commits and of loss in a crash. The first chunks are
+    small, later ones are sized by the measured speed. A model that answers rows concurrently (an engine, a server) has
+    chunks that fill it, however long they take, and their finished rows are committed at this interval."""
     chunk_rows: PositiveInt = 4096
-    """The most rows of a chunk, which is one table fragment."""
+    """Maximum number of rows of a chunk, which is one table fragment."""
     actors: ActorsConfig = ActorsConfig()
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The run stops if a larger share of the labelled rows are error rows."""
+    """Maximum share of error rows among the labelled rows, above which the run stops."""
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
     endpoint: SerializeAsAny[EndpointConfig] | None = None
@@ -226,7 +225,7 @@ class AskConfig(AnswersConfig):
 
     @property
     def answers(self) -> AnswersConfig:
-        """The keys that decide what is answered."""
+        """The part of these settings that the answers depend on."""
         parts: dict[str, Section] = {"scripted": ScriptConfig.part_of(self.scripted)}
         if self.endpoint is not None:
             parts["endpoint"] = ServedConfig.part_of(self.endpoint)
@@ -234,20 +233,20 @@ class AskConfig(AnswersConfig):
 
     @property
     def keyed(self) -> Self:
-        """The same without what changes no value; of a server that is where it is and what it costs."""
+        """These settings without the keys of a server that change no answer, such as its address and prices."""
         return self if self.endpoint is None else self.model_copy(update={"endpoint": self.endpoint.keyed})
 
     def paid_in(self, directory: str) -> Self:
-        """Return the same; what a server is paid for is kept in a folder of the directory."""
+        """Return these settings with a server's paid answers kept in a folder of ``directory``."""
         if self.endpoint is None:
             return self
         kept = {"paid": f"{directory}/{endpoints.PAID}"}
         return self.model_copy(update={"endpoint": self.endpoint.model_copy(update=kept)})
 
     def of_weights(self, *, chat_template: bool) -> Self:
-        """Return the same for other models, which have weights: without the server, and with a template of their own.
+        """Return these settings for other models, which have weights: without the server, and to answer, not to read.
 
-        They answer, and do not read what others answered.
+        ``chat_template`` replaces that of the server.
         """
         if self.endpoint is None:
             return self.model_copy(update={"reads_given": False}) if self.reads_given else self
@@ -256,7 +255,7 @@ class AskConfig(AnswersConfig):
 
     @property
     def first_chunk_rows(self) -> int:
-        """The number of rows of the first chunks, before the time of a row is known."""
+        """Number of rows of the first chunks, before the time per row is known."""
         return min(self.chunk_rows, FIRST_CHUNK_ROWS) if math.isfinite(self.chunk_seconds) else self.chunk_rows
 
 
@@ -265,27 +264,26 @@ class TeacherConfig(AskConfig):
 
     model: ModelConfig | None = None
     completion: given.Column | None = None
-    """With ``backend: given``: the column of the source with the labels, made elsewhere. Each is read as a teacher's
-    completion, or as a label alone."""
+    """With ``backend: given``: the source column of the labels made elsewhere. Each is read as a teacher's completion,
+    or as a label alone."""
     grade: given.Column | None = None
     """With ``backend: given``: a column that says whether a row's label is right (1, 0, true, false), in place of a
     gold label. A row where it is empty, or a file without the column, needs a gold label."""
     confidence: given.Columns = ()
-    """With ``backend: given``: a column with a number, or a list of them, that came with each label; larger is surer.
-    Trust reads them, and each is an arm ``given_<column>``. An empty cell is a missing number."""
+    """With ``backend: given``: a column, or a list of columns, with a number for each label; larger is surer. Trust
+    reads the numbers, and each column is an arm ``given_<column>``. An empty cell is a missing number."""
     reader: given.ReaderConfig | None = None
     """With ``backend: given`` or ``endpoint``: a model that reads prompt and answer once, for hidden states of labels
     made elsewhere (docs/data-forms.md) and of a server's answers (docs/endpoints.md)."""
     adapt: SftConfig | None = None
-    """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
+    """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"). Unset: none."""
     store_states: bool | PcaConfig = True
-    """The hidden states to store of the pool; the source split, which trust is fitted on, keeps all of them in any
-    case.
+    """The hidden states of the pool to store. The source split, on which trust is fitted, always keeps all states.
 
-    ``true``: all, so that another trust function scores the labels that are there. ``false``: scores in their place,
-    given by the labelling actors, 8 bytes a row and trust function (and the states of some 5,000 rows, for the shift
-    test); the other splits are then labelled after the fit, and labelled again where the fit changes. ``{pca: k}``:
-    k numbers a row; labelled again where the projection changes (``trust.states``, ``trust.validation_fraction``)."""
+    ``true`` stores all, so that another trust function can score existing labels. ``false`` stores scores only,
+    computed by the labelling actors: 8 bytes per row and trust function (and the states of some 5,000 rows, for the
+    shift test); the other splits are then labelled after the fit, and again if it changes. ``{pca: k}`` stores k
+    numbers per row; a changed projection labels again (``trust.states``, ``trust.validation_fraction``)."""
 
     @field_validator("adapt")
     @classmethod
@@ -296,7 +294,7 @@ class TeacherConfig(AskConfig):
 
     @property
     def ask(self) -> AskConfig:
-        """How every teacher is asked; a reader of given labels, which is none, to read them."""
+        """Settings by which every teacher is asked or, with given labels, their reader reads them."""
         asked = AskConfig.part_of(self)
         if self.reader is None:
             return asked
@@ -305,7 +303,7 @@ class TeacherConfig(AskConfig):
 
     @property
     def labelling(self) -> AskConfig:
-        """How the first teacher is asked; a server that is read: with nothing that only its reader depends on."""
+        """Settings by which the first teacher is asked; a server with a reader gets none that only the reader needs."""
         if self.reading is None:
             return self.ask
         bare = self.ask.without({"state_dtype", "dtype", "batch_tokens", "vllm"})
@@ -313,7 +311,7 @@ class TeacherConfig(AskConfig):
 
     @property
     def reading(self) -> AskConfig | None:
-        """How a reader is asked to read a server's answers; ``None`` where none does."""
+        """Settings by which a reader reads a server's answers; ``None`` without a reader or a server."""
         if self.reader is None or self.endpoint is None:
             return None
         reads = {"reads_given": True, "backend": self.reader.backend, "chat_template": self.reader.chat_template}
@@ -321,7 +319,7 @@ class TeacherConfig(AskConfig):
 
     @property
     def loaded(self) -> ModelConfig | None:
-        """The model that labels or reads answers; ``None`` where none does."""
+        """The model loaded to label or to read answers; ``None`` if no model is loaded."""
         return self.model if self.reader is None else self.reader.model
 
     @field_validator("store_states", mode="before")
@@ -334,7 +332,7 @@ class TeacherConfig(AskConfig):
 
     @property
     def given(self) -> given.GivenConfig | None:
-        """The columns with labels made elsewhere; ``None`` where a model labels."""
+        """The columns of labels made elsewhere; ``None`` if a model labels."""
         if self.backend != given.GIVEN or self.completion is None:
             return None
         return given.GivenConfig(completion=self.completion, grade=self.grade, confidence=self.confidence)

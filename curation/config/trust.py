@@ -27,7 +27,7 @@ def _check_fitted(name: str) -> str:
 
 
 Number = Literal[LabelNumber, "token_logprobs", "order_agreement"]
-"""``schemas.make_completions_schema`` says what they mean; ``order_agreement`` is of the domain ``pair`` alone."""
+"""Numbers of a label (``schemas.make_completions_schema``); ``order_agreement`` is of the domain ``pair`` alone."""
 
 
 AnyNumber = Annotated[
@@ -39,8 +39,8 @@ AnyNumber = Annotated[
 Preset = Literal["world_knowledge", "world_knowledge_qwen3", "quantitative_reasoning", "strategy_games"]
 DEFAULT_ROW: Preset = "strategy_games"
 PAPER: JsonView = {"states": ("output_last",), "fit_on": "all", "standardise": False, "calibration": "none"}
-"""Settings of ``ntf`` where a file does not say, beside its row of the table. Where the section names another kind, the
-arm ``ntf`` is fitted by these, its row and the section's resources, and reads no other key."""
+"""Defaults of ``ntf``, besides its row of the paper's table. If the section names another kind, the arm ``ntf`` is
+fitted by these, its row and the section's resources, and reads no other key."""
 
 
 class TrustConfig(TrainSection):
@@ -60,15 +60,15 @@ class TrustConfig(TrainSection):
     (the paper's), ``neural``, ``deep_ensemble``, ``attention``, ``linear_probe``, ``boosted_trees``,
     ``fitted_confidence``."""
     search: bool = False
-    """Search for the trust function as the section ``tune`` says, and rank the ``trust`` arm by what is found."""
+    """Whether to search for the trust function as ``tune`` says, and rank the ``trust`` arm by the result."""
     preset: Preset = DEFAULT_ROW
-    """A row of the paper's table of NTF architectures. Unset, that of the run's domain (``curation.config.defaults``),
-    and for ``ntf`` of its teacher; this value if the domain has none."""
+    """A row of the paper's table of NTF architectures. Unset: that of the run's domain (``curation.config.defaults``)
+    and, for ``ntf``, of its teacher; this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
     pca: PositiveInt | None = None
-    """Read the states through their first k principal components, fitted on the fit part; the labels keep the whole
-    states. ``null``: the states themselves, but for ``boosted_trees`` 64 components, or as many as there are."""
+    """Number of principal components through which the states are read, fitted on the fit part; labels keep whole
+    states. ``null``: the states themselves, but at most 64 components for ``boosted_trees``."""
     columns: tuple[AnyNumber, ...] = ()
     """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales.
     Some have a value for chosen options alone (``option_share``, ``option_lead``, ``num_options``), or for generated
@@ -76,21 +76,21 @@ class TrustConfig(TrainSection):
     ``token_logprobs`` are as many as ``teacher.token_logprobs`` says. ``given_<column>`` is a column of
     ``teacher.confidence``."""
     fit_on: Literal["parsed", "all"] = "parsed"
-    """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
-    choice): unparsed rows too, as wrong ones."""
+    """Rows to fit on. ``parsed``: source rows whose label could be read, because trust never selects others. ``all``
+    (the paper's choice): unparsed rows too, as wrong ones."""
     source_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the labelled source rows that the fit uses, by a seeded hash of the question; the rows of a smaller
     share are among those of a larger one. For measuring what more labels would bring."""
     depth: PositiveInt = 4
-    """Residual blocks of the network."""
+    """Number of residual blocks of the network."""
     width: PositiveInt = 512
-    """Numbers that a block takes and gives."""
+    """Size of a block's input and output."""
     expansion: Annotated[float, Field(gt=0)] = 2.0
-    """Numbers within a block, as a multiple of ``width``."""
+    """Hidden size of a block, as a multiple of ``width``."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    """The rate of dropout after each block while it learns."""
+    """Dropout rate after each block during training."""
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The rate at which a row skips a block while it learns; it grows with the block up to this."""
+    """Rate at which a row skips a block during training; it grows with the block up to this."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-5
     """Constant learning rate of AdamW."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
@@ -98,26 +98,26 @@ class TrustConfig(TrainSection):
     class_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Strength of the class reweighting: class c weighs (N / (2 N_c)) ** class_weight; 0 is none, 1 is balanced."""
     batch_size: PositiveInt = 256
-    """Rows of an optimizer step."""
+    """Rows per optimizer step."""
     max_steps: PositiveInt = 8_000
     """The maximum number of optimizer steps, for any number of rows: 50 epochs of 40,000 rows at the default batch
     size."""
     patience: PositiveInt | None = 800
     """Steps without a better validation AUC before stopping; ``null`` takes all steps and keeps the last weights."""
     standardise: bool = True
-    """Shift and scale each input to mean 0 and deviation 1 over the fit rows."""
+    """Whether each input is scaled to mean 0 and standard deviation 1 over the fit rows."""
     validation_fraction: Share = 0.2
     """The share of the rows held out for early stopping and calibration, by a seeded hash of the question. A stack is
     cross-fitted and holds none out."""
     calibration: Literal["platt", "isotonic", "none"] = "platt"
-    """How a logit becomes trust: a sigmoid with slope and intercept, a step-like function that never falls (both fitted
-    on the held-out rows), or the bare sigmoid, as in the paper. Ranks never depend on it."""
+    """How a logit becomes trust: ``platt``, a sigmoid with slope and intercept, ``isotonic``, a step function that
+    never falls (both fitted on the held-out rows), or the bare sigmoid, as in the paper. Ranks never depend on it."""
     score_dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type in which ``neural`` and ``deep_ensemble`` take products when they score. ``bfloat16`` is faster where
-    the processor has it, and taken only if it keeps the order of the held-out source rows (``train.rounding``); the
+    """The type in which ``neural`` and ``deep_ensemble`` compute products when they score. ``bfloat16`` is faster where
+    the processor has it, and used only if it keeps the order of the held-out source rows (``train.rounding``); the
     record of the fit says so."""
     options: dict[str, Json] = Field(default={})
-    """Settings of trust functions of one's own, by name (docs/extending.md)."""
+    """Settings of trust functions, built-in or your own, by name (docs/extending.md)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -126,7 +126,7 @@ class TrustConfig(TrainSection):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Inputs that the function reads of a row, in order: states, then numbers."""
+        """Inputs that the function reads from a row, in order: states, then numbers."""
         return (*self.states, *self.columns)
 
     @classmethod
@@ -147,13 +147,13 @@ class TrustConfig(TrainSection):
 
 
 ROW_KEYS = frozenset({"fit_on", "source_share", "validation_fraction"})
-"""The keys that decide which part of a fit a row of the source is in."""
+"""Keys that decide which part of a fit a source row belongs to."""
 READ_BY_ALL = frozenset({"states", "columns", "pca"})
-"""Further keys that every fit reads, but ``pca`` where it reads state by state."""
+"""Further keys that every fit reads, except ``pca`` if the fit reads state by state."""
 
 
 def find_read_keys(fitted: Fitted) -> frozenset[str]:
-    """Return the keys of the section ``trust`` that change what a fit gives."""
+    """Return the keys of the section ``trust`` that change the result of a fit."""
     network = TrustConfig.model_fields.keys() - TrustConfig.RESOURCES - {"kind", "search", "options", "preset"}
     own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
     own |= {"calibration"} if fitted.fit is None else set()  # train.trust calibrates what is fitted there
@@ -163,10 +163,10 @@ def find_read_keys(fitted: Fitted) -> frozenset[str]:
 
 
 def with_row(run: Mapping[str, Any]) -> Json:
-    """Return the sections of a run, with the row of the paper's table for its teacher where ``trust`` is the paper's.
+    """Return the sections of a run; where ``trust`` is the paper's, with its table's row for the teacher.
 
-    Of world knowledge Qwen3 has a row of its own; every other teacher has that of OLMo2-1B. The other domains have the
-    same values for all teachers. A ``preset`` there is the domain's.
+    For world knowledge Qwen3 has its own row, and every other teacher that of OLMo2-1B. The other domains have the same
+    values for all teachers. ``trust.preset`` must be the domain's.
     """
     trust, teacher = run.get("trust"), run.get("teacher")
     model = teacher.get("model") if isinstance(teacher, Mapping) else getattr(teacher, "model", None)
@@ -179,7 +179,7 @@ def with_row(run: Mapping[str, Any]) -> Json:
 
 
 def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:
-    """Refuse ``trust.pca`` for trust functions that read state by state (``ValueError``)."""
+    """Raise ``ValueError`` if ``trust.pca`` is set and a trust function reads state by state."""
     if trust.pca is not None and (found := [name for name, fitted in find_fitted(kinds).items() if fitted.by_state]):
         raise ValueError(
             f"trust.pca: {trust.pca}, but {', '.join(found)} reads state by state, and the components mix all states; "

@@ -13,47 +13,47 @@ LARGER_IS_BETTER: Mapping[Metric, bool] = {"auc": True, "brier": False, "purity"
 
 
 class TuneConfig(Section):
-    """Which trust functions a search tries, how it measures them, and how it chooses (``tune.space`` has the spaces).
+    """Settings of a search: the trust functions to try (``tune.space``), how to measure them, and how to choose.
 
-    Every trial is one fit on the labelled source rows. The last word have fits on other folds and seeds, where the best
-    few trials meet the trust function of the section ``trust`` (``tune.choose``).
+    Every trial is one fit on the labelled source rows. Fits on other folds and seeds then compare the best few trials
+    with the trust function of the section ``trust``, and decide (``tune.choose``).
     """
 
     RESOURCES: ClassVar[set[str]] = {"parallel", "cpus_per_trial", "gpus_per_trial", "memory_gib_per_trial"}
 
     space: Json = Field(default={"preset": "kinds"})
-    """Settings and their values: ``preset`` and/or keys of ``trust``, ``kind`` and ``options.KIND.NAME``."""
+    """Settings to search and their values: ``preset`` and/or keys of ``trust``, ``kind`` and ``options.KIND.NAME``."""
     search: Literal["tpe", "random", "grid"] = "tpe"
-    """``tpe``: Optuna's tree-structured Parzen estimator; ``grid``: all points of a space of lists."""
+    """Search method. ``tpe``: Optuna's tree-structured Parzen estimator; ``grid``: all points of a space of lists."""
     trials: PositiveInt = 64
-    """The number of points to try; of a grid, at most."""
+    """Number of points to try; for a grid, the maximum."""
     metric: Metric = "auc"
-    """On the held-out fold: AUC or Brier score of parsed rows; purity of the share of all rows that the run selects;
-    the share of rows that ``selection.budget.risk`` certifies."""
+    """Metric on the held-out fold: ``auc`` or ``brier`` of parsed rows; ``purity`` of the share of all rows that the
+    run selects; ``certified``, the share of rows that ``selection.budget.risk`` certifies."""
     share: Share | None = None
-    """The share of ``purity``; unset, ``selection.budget.n`` as a share of the pool."""
+    """Share of rows whose ``purity`` is measured. Unset: ``selection.budget.n`` as a share of the pool."""
     folds: Annotated[int, Field(ge=2)] = 5
-    """Parts of the source; a trial holds out the first, the fits of the choice each of them in turn."""
+    """Number of folds of the source. A trial holds out the first; the final comparison holds out each in turn."""
     finalists: PositiveInt = 3
-    """The best trials, which are compared with the default."""
+    """Number of best trials to compare with the default."""
     seeds: PositiveInt = 2
-    """Repetitions of the choice, each with folds and weights of its own."""
+    """Number of repetitions of the final comparison, each with its own folds and initial weights."""
     ahead: PositiveInt = 8
     """``tpe`` proposes trial k from the results of trials 0 to k - ``ahead``, so that the points do not depend on which
     trial ends first. More trials than this never run at once."""
     halving: Annotated[int, Field(ge=2)] | None = None
     """Successive halving by this factor: a network that is not among the best 1 / ``halving`` of earlier trials ends
-    early (``tune.halving``). Unset, every trial takes its steps."""
+    early (``tune.halving``). Unset: every trial takes all its steps."""
     parallel: PositiveInt | None = None
-    """Most trials at once; unset, as many as the cluster has room for."""
+    """Maximum number of concurrent trials. Unset: as many as the cluster has room for."""
     cpus_per_trial: Annotated[float, Field(gt=0)] = 1.0
-    """A fraction where small fits share a core."""
+    """CPUs of a trial; a fraction lets small fits share a core."""
     gpus_per_trial: NotNegative = 0
     """GPUs of a trial."""
     memory_gib_per_trial: NotNegative = 0
-    """Memory that a trial needs of its node; 0: not declared."""
+    """Memory that a trial needs on its node, in GiB; 0 declares none."""
     hours: Annotated[float, Field(gt=0)] | None = None
-    """No trial starts after so long; the choice is made among those that ended."""
+    """Hours after which no trial starts; the choice is then made among finished trials."""
 
     @property
     def per_trial(self) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""Keys that a file sets and that no stage of its run reads: refused, as who sets a key expects an effect.
+"""Refusal of keys that a file sets and no stage of its run reads, since who sets a key expects an effect.
 
-What reads a key is known where a section has kinds: of ``trust`` by what a line of ``curation.arms.TRUST`` reads, of
-``teacher`` by the backend, of ``signals`` and ``selection`` by the arms and the budget's rule. Sections of a part that
-a run leaves out (a student without ``generations``, tests without a test split) are read as soon as it is there, and
-are not refused.
+The readers of a key are known in sections with kinds: for ``trust`` from a line of ``curation.arms.TRUST``, for
+``teacher`` from the backend, for ``signals`` and ``selection`` from the arms and the budget's rule. Sections of a part
+that a run leaves out (a student without ``generations``, tests without a test split) are not refused, since they are
+read as soon as it is there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from curation.errors import ConfigError
 from curation.registry import BUDGETS
 
 OURS = frozenset({"auto", "endpoint", "given", "scripted", "transformers", "vllm"})
-"""Backends whose keys are known, and that take no ``options``."""
+"""Built-in backends, whose keys are known, and which take no ``options``."""
 
 
 def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where: str) -> None:
@@ -43,7 +43,7 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
 
 
 def _iter_unread(run: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield keys that nothing in a run reads, each with why and the mend."""
+    """Yield each key that nothing in a run reads, with the reason and a fix."""
     yield from _check_trust(run)
     yield from _check_teacher(run)
     yield from _check_signals(run)
@@ -94,7 +94,7 @@ def _check_signals(run: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def _is_set(given: Mapping[str, object], key: str) -> bool:
-    """Return whether a file sets ``a.b``; a section that is null or empty is as if left out."""
+    """Return whether a file sets the key ``a.b``; outside ``trust`` a null or empty section counts as left out."""
     node: object = given
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:

@@ -59,7 +59,7 @@ class Vocabulary:
 
 
 class Preference(NamedTuple):
-    """A prompt with two answers, of which one is preferred, as preference training reads it."""
+    """A prompt with two answers, one of them preferred, as preference training reads it."""
 
     prompt: str
     chosen: str
@@ -67,7 +67,7 @@ class Preference(NamedTuple):
 
 
 class SettledOptions(NamedTuple):
-    """Options of a domain that the labelled rows of a source decide, and a warning about them or ""."""
+    """Options of a domain decided by the labelled rows of a source, and a warning about them or ""."""
 
     options: Mapping[str, object]
     warning: str = ""
@@ -84,22 +84,21 @@ class Domain:
     """
 
     name: ClassVar[str]
-    """The domain's name in messages and reports; by default the class's in small letters."""
+    """The domain's name in messages and reports; by default the class's name in lower case."""
     columns: pa.Schema = pa.schema([("text", pa.string())])
     """The domain's own columns in source, pool and test tables; by default ``text``."""
     defaults: ClassVar[Defaults] = GENERIC
-    """The run's decoding, tests and trust function where the file does not give them, by section and key."""
+    """Defaults for the run's decoding, tests and trust function, by section and key."""
     answering: ClassVar[Answering] = "by_row"
-    """How rows are answered, as far as it is known before one is read (``curation.config.defaults``)."""
+    """The way rows are answered, as far as it is known before one is read (``curation.config.defaults``)."""
     head: str = ""
-    """The prompt's first paragraph, before demonstrations; empty: none."""
+    """The prompt's first paragraph, before demonstrations; may be empty."""
 
     in_pairs: bool = False
-    """Whether the options stand in pairs, yes and no of a question each, and the answer is the likelier one of each
-    pair, one after the other."""
+    """Whether the options are pairs of yes and no, one per question, and the answer joins the likelier of each pair."""
 
     label_sets: "LabelSets | None" = None
-    """The sets of classes that labels are, where a row may have several; ``None``: a label is no set."""
+    """The sets of classes if a row's label is a set; else ``None``."""
 
     def __init_subclass__(cls) -> None:
         """Name the class."""
@@ -113,12 +112,12 @@ class Domain:
         return DomainTraits(cls.defaults, cls.answering)
 
     blanks: ClassVar[tuple[Example, ...]] = ()
-    """Examples without content, which :meth:`prompt` and :meth:`options` understand; by them the choice of options can
-    be calibrated."""
+    """Examples without content that :meth:`prompt` and :meth:`options` accept, by which the choice of options can be
+    calibrated."""
 
     @cached_property
     def forms(self) -> tuple[tuple[str, ...], ...]:
-        """The row formats that it reads, each given by its columns; an input file must have all columns of one of them.
+        """The row formats that the domain reads, each given by its columns; an input file must have all columns of one.
 
         By default one form, of all ``columns``.
         """
@@ -127,8 +126,8 @@ class Domain:
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """Return the example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
 
-        Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``. By default
-        the columns as they are, texts without white space around them.
+        Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``. By
+        default, the columns unchanged, with white space stripped from texts.
 
         Raises:
             RowError: ``null_field``, where a value is missing.
@@ -148,12 +147,12 @@ class Domain:
         return None if label is None else format_cell(label, "label")
 
     settles: ClassVar[tuple[str, ...]] = ()
-    """Options that :meth:`settle` decides where the configuration leaves them out."""
+    """Options that :meth:`settle` decides if the configuration leaves them out."""
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
         """Return the options of ``settles`` that fit all labelled rows of a source; ``where`` names it in messages.
 
-        A run keeps them, so that all its tasks read rows in the same way. By default none.
+        A run keeps these options, so that all its tasks read rows in the same way. By default none.
 
         Raises:
             ConfigError: the rows leave a doubt; the message names the key that decides.
@@ -171,14 +170,14 @@ class Domain:
     def question(self, example: Example) -> str:
         """Return the part of the prompt that asks about one row, up to where the completion begins.
 
-        By default the values of ``columns``, a line each.
+        By default the values of ``columns``, one per line.
         """
         return "\n".join(str(example[column]) for column in self.columns.names)
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """Return the prompt's text: ``head``, the demonstrations ``shots`` (examples with ``gold``), then the row.
 
-        By default paragraphs, of :meth:`question`, with :meth:`answer` after a demonstration's.
+        By default each part is a paragraph: :meth:`question`, followed by :meth:`answer` for demonstrations.
         """
         blocks = [self.question(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
@@ -191,25 +190,25 @@ class Domain:
         return plain_identity(self.prompt(example))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """Return the completions of which the teacher picks the likeliest; ``None``, the default: it writes its own."""
+        """Return the completions of which the likeliest is chosen; ``None``, by default, if the teacher writes."""
         return None
 
     def candidates(self, example: Example) -> tuple[str, ...] | None:
         """Return all completions that answer a row, for constrained decoding; ``None`` if the domain lists none.
 
-        None of them has to be the beginning of another, but one that is can still be chosen (docs/method.md). By
-        default the options.
+        No candidate needs to be a prefix of another; one that is can still be chosen (docs/method.md). By default the
+        options.
         """
         return self.options(example)
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
-        """Return the ``blanks`` by whose prompts the choice among a row's options is calibrated; none by default."""
+        """Return the ``blanks`` whose prompts calibrate the choice among a row's options; none by default."""
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """Return all labels that a row may have, if they are few and equal for all rows; else ``None``, the default.
+        """Return all labels that a row may have if they are few and the same for all rows; else ``None``, the default.
 
-        By default the places of a selection are divided among them (``selection.quota``).
+        By default, selection quotas are divided among them (``selection.quota``).
         """
         return None
 
@@ -228,8 +227,8 @@ class Domain:
     def parse(self, completion: str, example: Example) -> str | None:
         """Return the label that a completion states; ``None`` if it cannot be read (unparsed).
 
-        By default the completion without white space around it, where that is no empty text and, if the row has
-        options, one of them.
+        By default the completion without surrounding white space, if it is not empty and, for a row with options, is
+        one of them.
         """
         label, options = completion.strip(), self.options(example)
         known = options is None or label in {option.strip() for option in options}
@@ -241,16 +240,16 @@ class Domain:
 
     @property
     def is_equality(self) -> bool:
-        """Whether a label is right by being the gold label, letter by letter; by default where no class says otherwise.
+        """Whether a label is right only if it equals the gold label exactly; by default, if no class overrides grading.
 
-        Only then can labels of the pool be compared with the gold labels of other rows.
+        Only then can labels of the pool be compared with gold labels of other rows.
         """
         return type(self).is_correct is Domain.is_correct
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """Return why no answer to a row can be right by its gold label, after the kind of this row error; or "".
+        """Return why no answer to a row can match its gold label, after the kind of this row error; or "".
 
-        By default it is asked whether :meth:`answer` is right once :meth:`parse` has read it.
+        By default, check that :meth:`answer` is right after :meth:`parse` has read it.
         """
         label = self.parse(self.answer(gold, example), example)
         if label is not None and self.is_correct(label, gold):
@@ -261,10 +260,10 @@ class Domain:
     def check(
         self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
     ) -> list[bool | RowError]:
-        """Return whether each label is right, or why that cannot be said; the grade stage asks for many rows at once.
+        """Return for each label whether it is right, or the error if that is undecidable; called for many rows.
 
-        By default :meth:`is_correct` of each row. A domain overrides it whose grading needs the row's other columns, or
-        costs less for many rows than one by one.
+        By default :meth:`is_correct` of each row. Override it if grading needs the row's other columns, or is cheaper
+        for many rows together.
 
         Raises:
             UserError: nothing can be graded; it ends the stage.
@@ -273,7 +272,7 @@ class Domain:
         return [RowError(problem) if problem else bool(right) for right, problem in found]
 
     def difficulty(self, example: Example) -> float | None:
-        """Return the difficulty on the domain's own scale, larger is harder; ``None``, as by default, if unknown."""
+        """Return the difficulty on the domain's own scale, larger is harder; ``None`` (default) if unknown."""
         return None
 
     def vocabulary(self) -> Vocabulary:
@@ -285,7 +284,7 @@ class Domain:
 
 
 def load_domain(config: DomainConfig) -> Domain:
-    """Return :func:`get_domain`, one domain per process, not per task, because it may have its own helper process."""
+    """Return :func:`get_domain`, cached per process, because a domain may have its own helper process."""
     return _load_domain(config.model_dump_json())
 
 
@@ -343,19 +342,19 @@ def _check_blanks(domain: Domain) -> None:
 
 
 def get_position_function(domain: Domain) -> Callable[[Example], str] | None:
-    """Return the function that gives the position (FEN) in which a row's labels are moves; ``None`` without one."""
+    """Return the function that gives a row's position (FEN) if labels are chess moves, else ``None``."""
     position: Callable[[Example], str] | None = getattr(domain, "position", None)
     return position
 
 
 def get_preference_function(domain: Domain) -> Callable[[str, Example], Preference] | None:
-    """Return the function that gives the pair of answers which a label states; ``None`` where rows are no pairs."""
+    """Return the function that gives the pair of answers that a label orders, or ``None`` if rows are not pairs."""
     preference: Callable[[str, Example], Preference] | None = getattr(domain, "preference", None)
     return preference
 
 
 def format_cell(value: Any, name: str = "a value") -> str:
-    """Return a value of the column ``name`` as a text; a whole number, held as a float beside nulls, without a point.
+    """Return a value of the column ``name`` as text; a whole number stored as float has no decimal point.
 
     Raises:
         RowError: ``not_a_text``: it is a list, an object, or bytes that are not UTF-8.
@@ -371,12 +370,12 @@ def format_cell(value: Any, name: str = "a value") -> str:
 
 
 def to_one_line(value: Any) -> str:
-    """Return a cell with runs of white space as one space, as classes and labels are read from files and rows."""
+    """Return a cell as text with runs of white space as one space, as classes and labels are read."""
     return " ".join(format_cell(value).split())
 
 
 def require_texts(**options: object) -> None:
-    """Refuse options that are no texts, such as a column's name that YAML reads as a number; ``None`` is one left out.
+    """Refuse options that are not texts, such as a column's name that YAML reads as a number; accept ``None``.
 
     Raises:
         ConfigError: the message names the key.
@@ -387,7 +386,7 @@ def require_texts(**options: object) -> None:
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, str]:
-    """Call ``function``; return its result and "", or None and the error in a line: users' code may raise anything."""
+    """Call ``function``; return its result and "", or None and any error in a line: users' code may raise anything."""
     try:
         return function(*arguments), ""
     except RowError as error:

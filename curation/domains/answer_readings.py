@@ -1,7 +1,7 @@
 """Readings of a multiple-choice answer: by a column's name, a letter, the option's text, or a number from 0 or 1.
 
-A cell such as ``1`` fits several of them among options that are numbers. Which one is meant follows from all labelled
-rows of a source: the reading that fits them, where no other one does.
+Among options that are numbers, several readings fit a cell such as ``1``. All labelled rows of a source decide: the
+reading that fits them, if no other does.
 """
 
 import re
@@ -16,24 +16,24 @@ from curation.escaping import quote_text
 LETTERS = "ABCDEFGH"
 KEY = "domain.answer_is"
 RIVAL = 0.9
-"""A reading of so many of the rows that the best one reads is a rival of it, where both name different options."""
+"""Share of the best reading's rows from which another reading is a rival, if the two name different options."""
 LEAST_EXPECTED, FEW = 4.6, 0.05
-"""Numbers from 0 are doubted where so many rows should have 0, if right options were uniform, and a smaller share of
-these has it: of 4.6 that are expected none occurs with a chance of 1 %."""
+"""Numbers from 0 are doubted if at least this many rows should have 0 under uniform right options, and a smaller share
+of these has it: with 4.6 expected, none occurs with a chance of 1 %."""
 _LETTER = re.compile(r"[(\[]?([A-Ha-h])[)\].:]?")
 _INTEGER = re.compile(r"(\d{1,3})(?:\.0+)?")
 _ENDING = re.compile(r"\d+$|(?<=[a-z])[A-H]$|(?<=[_ -])[A-Ha-h]$")
 
 
 class StatedAnswer(NamedTuple):
-    """The answer of a row, as the file has it."""
+    """A row's answer, as the file has it."""
 
     text: str
     is_number: bool
     """Whether the file's own type is a number, so that it is not the text of an option."""
     choices: Sequence[str]
     columns: Sequence[str]
-    """The columns of the options; none where they are a list."""
+    """The columns of the options; empty if the options are a list."""
 
 
 def _find_by_column(row: StatedAnswer) -> int | None:
@@ -81,8 +81,8 @@ READINGS: Mapping[str, Callable[[StatedAnswer], int | None]] = {
     "number_from_0": _make_number_reading(0),
     "number_from_1": _make_number_reading(1),
 }
-"""The place of the option that an answer names, by each reading; ``None`` if it names none. ``column``: the name of the
-option's column, or the number at its end. ``text``: as written, else without regard to Unicode's forms and case."""
+"""Readings by name, each returning the place of the option that an answer names, or ``None``. ``column``: the name of
+the option's column, or the number at its end. ``text``: as written, else ignoring Unicode forms and case."""
 _FROM = ("number_from_0", "number_from_1")
 _NUMBERS = ("column", *_FROM)
 
@@ -93,10 +93,10 @@ def squeeze_spaces(text: str) -> str:
 
 
 def find_places(row: StatedAnswer) -> dict[str, int]:
-    """Return the option that each reading finds, of those that fit a row alone.
+    """Return the option that each reading finds, for readings that fit a row alone.
 
-    Numbers are those at the end of columns' names, or from 0 in a list, as in MMLU, and a number by the file's own type
-    is no text.
+    Numbers are those at the end of columns' names, or from 0 in a list, as in MMLU; a number by the file's type is not
+    text.
     """
     named = {"column"} if row.columns else {"number_from_0"}
     named |= {"letter"} if row.is_number else {"letter", "text"}
@@ -104,7 +104,7 @@ def find_places(row: StatedAnswer) -> dict[str, int]:
 
 
 class AnswerTally:
-    """Counts how many labelled rows each reading fits, to choose the one that is meant."""
+    """A tally of the labelled rows that each reading fits, to choose the intended one."""
 
     def __init__(self) -> None:
         self.num_rows = 0
@@ -113,9 +113,9 @@ class AnswerTally:
         self._apart: Counter[tuple[str, str]] = Counter()
         self._first: dict[tuple[str, str], str] = {}
         self._as_alone: Counter[str] = Counter()
-        """Rows that a reading reads as :func:`find_places` does."""
+        """Number of rows that each reading reads like :func:`find_places`."""
         self._expected = 0.0
-        """The number of rows in which the first option is right, if right options were uniform."""
+        """Expected number of rows in which the first option is right, if right options were uniform."""
 
     def add(self, row: StatedAnswer) -> None:
         """Count a row."""
@@ -136,7 +136,7 @@ class AnswerTally:
                     self._first.setdefault((one, other), f"{quote_text(row.text)} of {listed} is {ways}")
 
     def decide(self, where: str) -> tuple[str | None, str]:
-        """Return the reading of all rows, and a warning or ""; ``None`` where each row alone is read in the same way.
+        """Return the reading of all rows, or ``None`` if each row is read alone, and a warning or "".
 
         Raises:
             ConfigError: two readings fit, and name different options; ``where`` says of which rows.
@@ -159,9 +159,9 @@ class AnswerTally:
         return (None if self._as_alone[best] == self.num_rows else best), warning * (doubt != "" and best in _NUMBERS)
 
     def _find_fitting(self) -> tuple[list[str], str]:
-        """Return the readings that may be meant, column names first, of numbers the likelier; and a doubt or "".
+        """Return the possible readings, column names first, the likelier numbering first; and a doubt or "".
 
-        A 0, or the number of the last option where they count from 1, is read by one of them alone.
+        Only one numbering reads a 0, or the number of the last option counted from 1.
         """
         fits = [name for name in READINGS if self._read[name] >= RIVAL * max(self._read.values())]
         most = max((self._read[name] for name in fits if name in _NUMBERS), default=0)

@@ -29,7 +29,7 @@ _IMPOSSIBLE = ~(
     | chess.STATUS_IMPOSSIBLE_CHECK
     | chess.STATUS_TOO_MANY_CHECKERS
 )
-"""Piece counts that make a position impossible; composed puzzles set the other fields of a FEN as they like."""
+"""Flags of impossible positions; castling and en passant are ignored, as composed puzzles set them freely."""
 _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
@@ -91,9 +91,9 @@ class Chess(Domain):
         )
 
     def identity(self, example: Example) -> Identity:
-        """Return board, side to move, castling rights, and the en-passant square if a pawn can be taken there.
+        """Return board, side to move, castling rights, and the en-passant square if a pawn can be captured there.
 
-        The moves' counters and the rating are left out, because they do not change the best move.
+        Move counters and rating are left out, because they do not change the best move.
         """
         board, side, castling, square = example["fen"].split()[:4]
         if square != "-" and not read_fen(example["fen"]).has_legal_en_passant():
@@ -105,7 +105,7 @@ class Chess(Domain):
         return tuple(sorted(f" {move.uci()}" for move in read_fen(example["fen"]).legal_moves))
 
     def position(self, example: Example) -> str:
-        """Return the position as FEN; the row's labels are moves in it."""
+        """Return the position as FEN, in which the row's labels are moves."""
         return str(example["fen"])
 
     def parse(self, completion: str, example: Example) -> str | None:
@@ -128,7 +128,7 @@ class Chess(Domain):
         return None if rating is None else float(rating)
 
     def vocabulary(self) -> Vocabulary:
-        """Return a token per header value, piece on a square, square and promotion: a position has about 40 tokens."""
+        """Return one token per header value, piece on a square, square and promotion: about 40 tokens per position."""
         squares = chess.SQUARE_NAMES
         castling = ["-"] + [
             "".join(flag for bit, flag in enumerate("KQkq") if mask >> bit & 1) for mask in range(1, 16)
@@ -152,7 +152,7 @@ class Chess(Domain):
 
 
 def get_cell(raw: Mapping[str, object], name: str) -> Any:
-    """Return a column by our name (``fen``), or by the name in the published file (``FEN``, ``Moves``, ``Rating``)."""
+    """Return a column by its lower-case name (``fen``) or its published name (``FEN``, ``Moves``, ``Rating``)."""
     published = name.upper() if name == "fen" else name.capitalize()
     return raw.get(name, raw.get(published))
 
@@ -208,12 +208,12 @@ def _push(board: chess.Board, uci: str, whose: str) -> chess.Move:
 class ChessMate(Chess):
     """The domain of mate in one: positions of chess in which every mating move is right.
 
-    The gold label is computed from the position, so it is exact and complete, and rows are without limit. It holds all
+    The gold label is computed from the position, so it is exact and complete, and rows are unlimited. It holds all
     mating moves in UCI notation, sorted, with a space between them; a label is right if it is one of them. Prompt,
     answer and parser are those of the chess domain.
 
-    A row has a position, ``fen``, with the solver to move. Where it has ``moves`` too, it is a Lichess puzzle, whose
-    first move is the opponent's. The difficulty is the number of legal moves, because only puzzles have a rating.
+    A row has a position, ``fen``, with the solver to move. With ``moves`` it is a Lichess puzzle, whose first move is
+    the opponent's. The difficulty is the number of legal moves, because only puzzles have a rating.
     """
 
     name = "chess_mate"
@@ -244,7 +244,7 @@ class ChessMate(Chess):
         return " ".join(mates)
 
     def answer(self, label: str, example: Example) -> str:
-        """Return one move after a space; of several mating moves one that is drawn by a hash of the position."""
+        """Return one move after a space; a hash of the position chooses among several mating moves."""
         moves = label.split()
         return f" {moves[derive(0, example['fen']) % len(moves)]}"
 
@@ -289,7 +289,7 @@ def _find_lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.B
 
 
 def _find_discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bitboard) -> chess.Bitboard:
-    """Return pieces nearest to the king behind which an own slider stands."""
+    """Return the pieces nearest to the king that have one of their own sliders behind them."""
     own, found = board.occupied_co[board.turn], chess.BB_EMPTY
     for square in chess.scan_forward(nearest):
         straight, diagonal = _find_lines(king, board.occupied ^ chess.BB_SQUARES[square])

@@ -1,9 +1,9 @@
-"""Rows by class and by the teacher's label, for domains with a closed set of labels, or of sets of classes.
+"""Counts of rows by class and the teacher's label, for domains with closed labels or sets of classes.
 
-Beside the C classes of sets the empty set is counted, as if it were one more: what holds no class. So each row counts
-once for every class of its set, or once for the empty set. As a stratum, a row counts by the rarest class that its set
-holds, and one without classes by itself: rows whose sets are many fall into one stratum for each class. A class that
-few rows have has its rows nearly all in its own stratum; a frequent one shares them with the rarer classes beside it.
+For sets of C classes, the empty set counts as one more class. A row counts once for every class of its set, or once for
+the empty set. As a stratum, a row counts for the rarest class of its set, or for the empty set, so that the many
+possible sets have one stratum per class. Nearly all rows of a rare class are in its stratum; rows of a frequent class
+are also in the strata of rarer classes.
 """
 
 from collections.abc import Sequence
@@ -60,18 +60,18 @@ class LabelledSets(NamedTuple):
     gold_NC: Bools
     """Whether the gold set holds the class, [N, C + 1]."""
     said_NC: Int64s
-    """Whether the teacher's does (1, else 0); 2: its label could not be read."""
+    """Whether the teacher's set holds the class (1, else 0); 2 if its label could not be read."""
     cluster_N: Int64s | None
 
     @property
     def counts_C23(self) -> Int64s:
-        """The rows by class, ``gold_NC`` and ``said_NC``, int64 [C + 1, 2, 3]."""
+        """Number of rows by class, ``gold_NC`` and ``said_NC``, int64 [C + 1, 2, 3]."""
         of = [[((self.gold_NC == gold) & (self.said_NC == said)).sum(axis=0) for said in range(3)] for gold in range(2)]
         return np.moveaxis(np.array(of, dtype=np.int64), 2, 0)
 
 
 def read_labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, sets: LabelSets) -> LabelledSets:
-    """Return the gold and the teacher's sets of the labelled rows."""
+    """Return the gold sets and the teacher's sets of labelled rows."""
     graded = read_grades(grades)
     graded = graded.subset(np.unique(graded.question_N, return_index=True)[1])
     gold_NC = make_held_mask(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
@@ -83,7 +83,7 @@ def read_labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, s
 
 @dataclass(frozen=True, kw_only=True)
 class RarestClass:
-    """The strata, by name in the order of the classes, with the empty set as the last."""
+    """Strata named by classes in order, with the empty set as the last."""
 
     sets: LabelSets
     by_rarity: tuple[int, ...]
@@ -91,7 +91,7 @@ class RarestClass:
 
     @classmethod
     def of(cls, sets: LabelSets, examples: TableRef) -> "RarestClass":
-        """Classes that fewer of the ``examples``' gold sets hold are rarer; of equally rare ones the first is."""
+        """Return strata in which a class is rarer if fewer gold sets of ``examples`` hold it; ties keep their order."""
         num_C = make_held_mask(io.read(examples, ["gold"])["gold"].combine_chunks(), sets)[:, :-1].sum(axis=0)
         return cls(sets=sets, by_rarity=(*np.argsort(num_C, kind="stable").tolist(), len(num_C)))
 
@@ -104,7 +104,7 @@ class RarestClass:
         return len(self.by_rarity)
 
     def places(self, labels: pa.Array) -> Int64s:
-        """Return the stratum of each label, int64 [N]; the number of strata for one that is no set of the classes."""
+        """Return the stratum of each label, int64 [N]; the number of strata if it is no set of the classes."""
         held_NC = make_held_mask(labels, self.sets)
         order_C = np.array(self.by_rarity, dtype=np.int64)
         place_N: Int64s = order_C[held_NC[:, order_C].argmax(axis=1)]
@@ -112,7 +112,7 @@ class RarestClass:
 
 
 Grouping = Sequence[str] | RarestClass
-"""The C classes that labels are or, where labels are sets of classes, the C strata that stand for them."""
+"""The C classes of labels or, if labels are sets of classes, the C strata."""
 
 
 def find_class_places(labels: pa.Array, classes: Grouping) -> Int64s:
@@ -124,7 +124,7 @@ def find_class_places(labels: pa.Array, classes: Grouping) -> Int64s:
 
 
 def count_given(labels: TableRef, classes: Grouping) -> Int64s:
-    """Count the answered rows of a labels table by label: of C classes, then without a readable one, int64 [C + 1]."""
+    """Count a labels table's answered rows by C classes, then those without a readable label, int64 [C + 1]."""
 
     def counted(fragments: Sequence[int] | None) -> Int64s:
         total = np.zeros(len(classes) + 1, dtype=np.int64)

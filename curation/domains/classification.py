@@ -1,4 +1,4 @@
-"""Texts, each of one of a few fixed classes, whose names are scored as completions of the prompt.
+"""Texts of a few fixed classes, whose names are scored as completions of the prompt.
 
 Not one of the paper's tasks. The label is a class as the label column has it; the teacher scores the words of all
 classes, so it writes nothing. With ``multi`` a row may have several classes or none: each class is a yes/no question of
@@ -125,7 +125,7 @@ class Classification(Domain):
         return DomainTraits(lines if options.get("multi", False) is not False else cls.defaults, cls.answering)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
-        """Return the text; of several columns a line each, without those that are empty.
+        """Return the text; several columns give one line each, without empty ones.
 
         Raises:
             RowError: ``null_field``, where all are empty; ``not_a_text``; or as the template.
@@ -167,7 +167,7 @@ class Classification(Domain):
         return "\n\n".join([*self._preamble, *blocks, self._format_block(example)])
 
     def _describe_classes(self, descriptions: Mapping[object, str]) -> str:
-        """Return a line with the words and the description of every class; nothing where none has a description."""
+        """Return a line with the words and the description of every class; "" without descriptions."""
         if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
             raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
         texts = {to_one_line(name): to_one_line(text) for name, text in descriptions.items()}
@@ -182,29 +182,29 @@ class Classification(Domain):
         return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:
-        """Return a space and the words of every class; or yes and no of each."""
+        """Return a space and the words of every class; with ``multi``, yes and no for each."""
         if self.label_sets is not None:
             return self.label_sets.options()
         return tuple(f" {words}" for words in self._words.values())
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
-        """Return the blanks, where the choice is calibrated."""
+        """Return the blanks if the choice is calibrated, else none."""
         return self.blanks if self._calibrate == "content_free" else ()
 
     def candidates(self, example: Example) -> tuple[str, ...] | None:
-        """Return the options; ``None`` where rows have several classes, whose sets are too many."""
+        """Return the options; ``None`` if rows have several classes, whose sets are too many."""
         return None if self.in_pairs else self.options(example)
 
     def num_answers(self, example: Example) -> int:
-        """Return the number of classes; or of their sets."""
+        """Return the number of classes or, with ``multi``, of their sets."""
         return 2 ** len(self._words) if self.in_pairs else len(self._words)
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """Return the classes; ``None`` where rows have several."""
+        """Return the classes; ``None`` if rows have several."""
         return None if self.in_pairs else tuple(self._words)
 
     def answer(self, label: str, example: Example) -> str:
-        """Return a space and the words of the class; or a line for each class."""
+        """Return a space and the words of the class; with ``multi``, a line for each class."""
         if self.label_sets is not None:
             return self.label_sets.answer(label)
         return f" {self._words[label]}"
@@ -218,7 +218,7 @@ class Classification(Domain):
 
 
 def parse_labels(value: object, options: Mapping[str, Any]) -> set[str]:
-    """Return the classes in a cell of the label's column, by the domain's options.
+    """Return the classes in a cell of the label column, by the domain's options.
 
     Raises:
         RowError: ``bad_label``: one of several is empty.
@@ -228,9 +228,9 @@ def parse_labels(value: object, options: Mapping[str, Any]) -> set[str]:
 
 
 def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
-    """Labels as ``classes``: where one has underscores, with words in which these are spaces, as a text has them.
+    """Return labels as ``classes``; if one has underscores, map all to words with spaces instead.
 
-    Where the words of two labels would be the same, the labels as they are.
+    If two labels would have the same words, return the labels unchanged.
     """
     words = {label: to_one_line(label.replace("_", " ")) for label in labels}
     if list(words.values()) == list(labels) or not all(words.values()) or _find_alike(words.values()) is not None:

@@ -8,19 +8,19 @@ from typing import Literal
 from curation.domains import Domain, Example, attempt
 
 Format = Literal["answer", "rollout", "label"]
-"""``label``: students learn from labels alone, whatever the completions are."""
+"""Format of completions; ``label`` means that students learn from labels alone, whatever the completions are."""
 GoldSource = Literal["answer", "solution", "sample", "label"]
 """The completion that gold arms train on: the domain's sentence for the label, worked solutions, the teacher's right
 rollouts, or the label alone (with the sentence beside it)."""
 GoldWanted = Literal["auto", "solutions", "samples", "answers"]
-"""The values of ``selection.gold_rollouts.source``."""
+"""Values of ``selection.gold_rollouts.source``."""
 
 NEARLY_ALL = 0.95
-"""From this share on, completions count as bare answers, and rows as solved by the dataset (our choice)."""
+"""Minimum share of bare answers, or of rows with solutions, that counts as all (our choice)."""
 
 
 def is_bare(domain: Domain, completion: str, label: str, example: Example) -> bool:
-    """Return whether a completion is only its label, apart from white space around it; a chosen option always is."""
+    """Return whether a completion is only its label, apart from surrounding white space; a chosen option always is."""
     if attempt(domain.options, example)[0] is not None:
         return True
     answer, _ = attempt(domain.answer, label, example)
@@ -33,7 +33,7 @@ def choose_format(num_bare: int, num_rows: int) -> Format:
 
 
 def choose_gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_solved: int) -> GoldSource:
-    """Return where gold arms have completions from, given the weak arms' format (``selection.gold_rollouts.source``).
+    """Return the source of gold arms' completions, given the weak arms' format (``selection.gold_rollouts.source``).
 
     ``num_solved`` of the ``num_gold`` rows with a gold label have a worked solution. Solutions and samples are never
     mixed; otherwise the rows of an arm would differ in more than their labels.

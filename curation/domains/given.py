@@ -1,6 +1,6 @@
-"""Domains around a domain: as a constrained decoding asks it, and with labels made elsewhere.
+"""Wrappers of a domain: for constrained decoding, and for labels made elsewhere.
 
-Of the latter completion, grade and numbers are columns of the source.
+Completions, grades and numbers of labels made elsewhere are columns of the source.
 """
 
 import math
@@ -22,7 +22,7 @@ from curation.tables.schemas import GIVEN_TYPE
 
 
 class _Around:
-    """A domain that takes from another one what it does not define itself."""
+    """A wrapper that takes from its domain what it does not define itself."""
 
     _domain: Domain
 
@@ -35,7 +35,7 @@ class _Around:
 
 
 class Constrained(_Around):
-    """The same domain, with ``candidates`` as options."""
+    """A domain with its ``candidates`` as options."""
 
     def __init__(self, domain: Domain, *, stepwise: bool) -> None:
         self._domain = domain
@@ -43,7 +43,7 @@ class Constrained(_Around):
         """Whether answers are drawn token by token instead of scored."""
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """Return the possible answers of a row; ``None`` if the domain does not list them."""
+        """Return the possible answers of a row, or ``None`` if the domain does not list them."""
         return self._domain.candidates(example)
 
 
@@ -55,9 +55,9 @@ def as_asked(domain: Domain, decoding: DecodingConfig) -> Domain:
 
 
 RIGHT, WRONG = "grade: right", "grade: wrong"
-"""The gold labels of rows that are graded: they say whether the given label is right, and not which one is."""
+"""Gold labels of graded rows, which say whether the given label is right, but not which one is."""
 GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
-"""Values of a column of grades, in small letters."""
+"""Values of a grade column in lower case, and their gold labels."""
 
 
 class GivenLabels(_Around):
@@ -68,7 +68,7 @@ class GivenLabels(_Around):
     """
 
     both_orders = False
-    """Nobody is asked, so that there is no second order."""
+    """Whether both orders are asked; never, since no model is asked."""
 
     def __init__(self, domain: Domain, given: GivenConfig) -> None:
         unordered = getattr(domain, "unordered", None)
@@ -118,7 +118,7 @@ class GivenLabels(_Around):
         return grade
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Return whether the grade says right, or the domain does; an unparsed label is wrong."""
+        """Return whether the grade or, without one, the domain says right; an unparsed label is wrong."""
         if gold in (RIGHT, WRONG):
             return label is not None and gold == RIGHT
         return self._domain.is_correct(label, gold)
@@ -140,7 +140,7 @@ class GivenLabels(_Around):
         return found
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """Return the domain's own reason; "" of a grade, which says only whether the given label is right."""
+        """Return the domain's own reason, or "" for a grade, which says only whether the given label is right."""
         return "" if gold in (RIGHT, WRONG) else self._domain.gold_problem(gold, example)
 
     def given_completion(self, example: Example) -> str:
@@ -164,14 +164,14 @@ class GivenLabels(_Around):
 
     @cached_property
     def _by_case(self) -> dict[str, str]:
-        """Labels of a closed set by their names and words without case."""
+        """Labels of a closed set by their case-folded names and words."""
         labels = self._domain.closed_labels() or ()
         words = {label: attempt(self._domain.answer, label, {})[0] or label for label in labels}
         return {" ".join(text.split()).casefold(): label for label in labels for text in (words[label], label)}
 
 
 def wrap_domain(domain: Domain, given: GivenConfig | None) -> Domain:
-    """Return the domain that reads labels made elsewhere; without such labels, itself.
+    """Return the domain wrapped to read labels made elsewhere, or itself without such labels.
 
     Raises:
         ConfigError: the domain has a column of one of the names that are added.
@@ -191,7 +191,7 @@ def get_given_numbers(domain: Domain) -> tuple[str, ...]:
 
 
 def _read_number(name: str, value: Any) -> float | None:
-    """Return a cell as a number; ``None`` where it is empty or not finite."""
+    """Return a cell as a number, or ``None`` if it is empty or not finite."""
     if value is None or not format_cell(value):
         return None
     try:

@@ -23,15 +23,15 @@ class Graded:
 
     row_ids_N: Int64s
     correct_N: Bools
-    """Unparsed labels are wrong."""
+    """Whether each label is right; unparsed labels are wrong."""
     question_N: Int64s
-    """Return a number that rows share which ask the same question; of an unknown question the row's id."""
+    """A number shared by rows that ask the same question; the row's id if the question is unknown."""
     cluster_N: Int64s | None = None
-    """The cluster of each row (``curation.sources.splits``), with a row's question where it is one of its own. None:
+    """The cluster of each row (``curation.sources.splits``), or its question if the row is its own cluster. None if
     ``splits.group`` is not set."""
 
     def subset(self, keep_N: Bools | Int64s) -> "Graded":
-        """Return the rows for which ``keep_N`` holds, or at these places."""
+        """Return the rows for which ``keep_N`` is true, or at these places."""
         return Graded(
             row_ids_N=self.row_ids_N[keep_N],
             correct_N=self.correct_N[keep_N],
@@ -41,17 +41,17 @@ class Graded:
 
     @property
     def unit_N(self) -> Int64s:
-        """The units that no fold and no part of a fit divides: the rows' clusters, or else their questions."""
+        """The units that no fold and no part of a fit divides: clusters of rows or, without any, questions."""
         return self.question_N if self.cluster_N is None else self.cluster_N
 
 
 def read_grades(grades: TableRef) -> Graded:
-    """Return the content of a table of grades (schema ``schemas.GRADES``)."""
+    """Return the rows of a grades table (schema ``schemas.GRADES``)."""
     return _make_graded(io.read(grades, columns=_list_columns(grades)))
 
 
 def read_grades_among(grades: TableRef, ids_n: Int64s) -> Graded:
-    """Return the graded rows among the ids, which ascend, as :func:`read_grades`; the table is read in parts."""
+    """Return the graded rows among ascending ids, like :func:`read_grades`, reading the table in parts."""
     found = []
     for batch in scans.iter_table_batches(grades, {name: name for name in _list_columns(grades)}, None):
         ids_B = batch.column("row_id").to_numpy()

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 Rule = Literal["same", "permuted", "near_copy"]
 RULES: tuple[Rule, ...] = ("same", "permuted", "near_copy")
-"""The ways in which two rows can ask the same question, the strictest first."""
+"""Rules by which two rows can ask the same question, the strictest first."""
 SHARED_PARTS = 2
-"""The number of parts that near-copies share; one if both rows have two. See docs/method.md for the numbers."""
+"""Number of parts that near-copies share, or one if both rows have two (docs/method.md has the measurements)."""
 
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("(?=[¼-¾⅐-⅞])")
@@ -34,7 +34,7 @@ _CONFUSABLE = str.maketrans(
     "\u03bf\u03b9\u03bd\u03c1\u03c5\u03b1\u0131\u0251\u0261",
     "ABESIJKMHOPCTYXaesijopcyxhdqwABEZHIKMNOPTYXoivpuaiag",
 )
-"""Letters of Cyrillic and Greek, and a few of Latin, that look like letters of English."""
+"""Cyrillic, Greek and a few Latin letters that look like English letters, mapped to those."""
 _APOSTROPHE = re.compile(r"(?<![\w')\]])'+|'(?=[^\W\d])|(?<=[^\W\d_]{2})'+")
 """Quotation marks and apostrophes; not those of a derivative, such as f'(x) and y'' + y."""
 _MARKS = re.compile(r"[.,;:?]+(?!\S)")
@@ -106,7 +106,7 @@ def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
 
 
 def look(text: str) -> str:
-    """Return a short text as it looks: equal for two of other Unicode forms, unseen signs or confusable letters."""
+    """Return a short text as it looks: equal for texts that differ in Unicode form, unseen signs or confusables."""
     return " ".join(normalise_unicode(text).translate(_CONFUSABLE).translate(_QUOTES).split())
 
 
@@ -117,7 +117,7 @@ def describe_code_points(one: str, other: str) -> str:
 
 
 def normalise_unicode(text: str) -> str:
-    """NFKC without signs that are not seen, with exponents and fractions apart from what is before them; one dash."""
+    """Return NFKC without invisible signs, with exponents and fractions set apart from their left side and one dash."""
     text = _SUPERSCRIPTS.sub(lambda found: f"^{found[0]}", text)
     text = unicodedata.normalize("NFKC", _FRACTIONS.sub(" ", text))
     return text.translate(_DASHES | _INVISIBLE).replace("\N{FRACTION SLASH}", "/")

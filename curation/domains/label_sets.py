@@ -1,7 +1,7 @@
 """Sets of labels: rows of a classification that may have several classes, or none.
 
-Each class is a yes/no question of the row, and a row's label is the set of classes that are answered by yes, as a text:
-their names in the order of the classes.
+Each class is a yes/no question about the row. A row's label is the set of classes answered by yes, as a text: their
+names in the order of the classes.
 """
 
 import ast
@@ -16,11 +16,11 @@ from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 
 MOST_NAMED = 8
-"""Classes that a message names."""
+"""Maximum number of classes that a message names."""
 
 
 class SetFormat(NamedTuple):
-    """How a column holds a set of labels as a text."""
+    """The format in which a column holds a set of labels as a text."""
 
     separator: str = ","
     empty: str = "none"
@@ -46,7 +46,7 @@ def set_format(multi: object) -> SetFormat | None:
 
 
 def split_names(value: Any, form: SetFormat) -> list[str]:
-    """Return the names in a cell: of a list its items, of a text its parts; none in the word for the empty set.
+    """Return the names in a cell, from a list's items or a text's parts; none for the word for the empty set.
 
     A text that is a list in JSON or in Python's writing is read as one.
 
@@ -81,7 +81,7 @@ def parse_list(text: str) -> list[Any] | None:
 
 
 def suggest_class(name: str, classes: Iterable[str]) -> str:
-    """Return a hint at the class that is meant: one that differs in case alone, or the nearest; empty without one."""
+    """Return a hint at the intended class, which differs in case alone or is the nearest; "" without one."""
     known = list(classes)
     alike = [other for other in known if other.casefold() == name.casefold()]
     found = alike or difflib.get_close_matches(name, known, n=1)
@@ -149,11 +149,11 @@ class LabelSets:
         return self._form.empty
 
     def names(self, label: str) -> list[str]:
-        """Return the classes of a set."""
+        """Return the classes of a set, given as its label."""
         return split_names(label, self._form)
 
     def options(self) -> tuple[str, ...]:
-        """Yes and no of each class in turn, a line each after the prompt."""
+        """Return yes and no for each class in turn, each a line after the prompt."""
         return tuple(self._format_line(name, word) for name in self._words for word in ("yes", "no"))
 
     def _format_line(self, name: str, word: str) -> str:

@@ -38,7 +38,7 @@ _BARE = re.compile(r"[^\s${}\\]{1,100}")
 _SAME_LATEX = re.compile(
     r"\\(?:([dt])frac(?![a-zA-Z])|(?:left|right|quad|qquad|displaystyle)(?![a-zA-Z])|[,;:! ()\[\]])|[$~]"
 )
-"""Commands that delimit, space or size a formula and have no meaning."""
+"""Commands that delimit, space or size a formula, without a meaning of their own."""
 _END = re.compile(r"[.?:;,\s]+$")
 _NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -48,9 +48,9 @@ _STATED = re.compile(
 )
 _FORMULAS = re.compile(r"\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\]|\\[a-zA-Z]+\s*(?:\{[^{}]*\})?", re.DOTALL)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{2}|[^\W\d_\u3040-\u30ff\u3400-\u9fff]{2,}")
-"""A word; of Chinese and Japanese, which have no spaces, two signs."""
+"""A word; in Chinese and Japanese, which have no spaces, two characters."""
 PROSE_WORDS = 6
-"""An answer with so many words outside formulas is prose (our choice)."""
+"""Minimum number of words outside formulas that makes an answer prose (our choice)."""
 
 
 class Math(Domain):
@@ -111,7 +111,7 @@ class Math(Domain):
     def gold(self, raw: Mapping[str, object]) -> str | None:
         r"""Return the row's answer, else the last box of its solution; ``None`` without either.
 
-        Of an answer that is a worked solution it is what follows ``####``, the last box, or what "the answer is".
+        If the answer is a worked solution, take what follows ``####``, the last box, or what "the answer is".
 
         Raises:
             RowError: ``no_box`` if the solution boxes no answer; ``bad_value``: a value is neither a text nor a number,
@@ -163,11 +163,11 @@ class Math(Domain):
         return rf" The final answer is \boxed{{{label}}}."
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the expression in the last box; ``None`` if there is no box, or the last is empty or incomplete."""
+        """Return the expression in the last box, or ``None`` if there is none or the last is empty or incomplete."""
         return find_last_box(completion)
 
     def restated(self, text: str) -> str | None:
-        """Return a text without a box as a completion that boxes the answer that it states, or is; ``None`` if none."""
+        """Return a text without a box as a completion that boxes the answer that it states or is, or ``None``."""
         reasoning, marked, final = text.rpartition("####")
         answer, _ = attempt(_find_answer, final.strip())
         if not answer or any(len(token) > 2 for token in _TOKEN.findall(text)):
@@ -222,7 +222,7 @@ def find_last_box(text: str) -> str | None:
 
 
 def _find_answer(answer: str) -> str:
-    """Return the answer that a text states in its last box or in words, or is; boxes without words between are a list.
+    """Return the answer that a text is, or states in its last box or words; adjacent boxes form a list.
 
     Raises:
         RowError: ``bad_value``: it is prose that states none.
@@ -247,7 +247,7 @@ def _find_words(text: str) -> list[str]:
 
 
 def _tidy(answer: str) -> str:
-    """Return an answer without a backslash at its end, and with its open braces closed."""
+    """Return an answer without a trailing backslash and with its open braces closed."""
     answer = re.sub(r"(?<!\\)\\$", "", answer)
     plain = re.sub(r"\\.", "", answer, flags=re.DOTALL)
     return answer + "}" * (plain.count("{") - plain.count("}"))

@@ -137,7 +137,7 @@ class Mcqa(Domain):
         return LETTERS[row.keys.index(key)]
 
     def _find_place(self, answer: StatedAnswer) -> int:
-        """Return the option that an answer names by the file's reading; without one, by all that fit the row alone."""
+        """Return the option that an answer names by the file's reading or, without one, by all that fit the row."""
         if self._answer_is is not None:
             places = {READINGS[self._answer_is](answer)} - {None}
         else:
@@ -153,7 +153,7 @@ class Mcqa(Domain):
         return StatedAnswer(format_cell(row.key), is_number, row.choices, self._choices)
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
-        """Return the reading of the answers that fits the labelled rows of a source; rows that have none are left out.
+        """Return the reading that fits the answers of a source's labelled rows, ignoring rows without an answer.
 
         Raises:
             ConfigError: two readings fit.
@@ -220,12 +220,12 @@ class Mcqa(Domain):
 
 
 class _ChoiceRow(NamedTuple):
-    """A question in any format; ``key`` is the row's answer."""
+    """A question in any format; ``key`` is its answer."""
 
     question: str
     choices: list[str]
     keys: list[str] | None
-    """The name of each option, of which ``key`` is one; ``None`` where the file decides how answers name them."""
+    """The names of the options, including ``key``; ``None`` if the file decides how answers name options."""
     key: Any
 
 

@@ -1,10 +1,10 @@
 """The next token of another domain's texts (paper, App. "Other Ablations", on pretraining the trust function).
 
 A text is a row's prompt with its gold answer. It is cut before one of the answer's tokens, and the teacher's label is
-the token with which it goes on. A trust function that is fitted on such rows learns when the teacher predicts texts
-rightly, whatever the task. The paper does not give its texts, positions or tokens. We chose: positions in the answer,
-since that is what a teacher of our training predicts, one a row, by a hash of the prompt; and the tokens of the other
-domain's own vocabulary, so that rows do not depend on the teacher.
+the token with which it continues the text. A trust function fitted on such rows learns when the teacher predicts texts
+correctly, whatever the task. The paper does not give its texts, positions or tokens. We chose: positions in the answer,
+which a teacher of our training predicts, one per row, by a hash of the prompt; and tokens of the other domain's
+vocabulary, so that rows do not depend on the teacher.
 """
 
 import re
@@ -44,7 +44,7 @@ class NextToken(Domain):
         self.columns = pa.schema([*self._of.columns, (BEGUN, pa.string())])
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the other domain's example and the part of its answer that is given; without an answer, none of it.
+        """Return the other domain's example with the given part of its answer, which is empty without an answer.
 
         Raises:
             RowError: as the other domain's.
@@ -53,7 +53,7 @@ class NextToken(Domain):
         return {**example, BEGUN: self._cut(raw, example)[0]}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the answer's token before which it is cut; ``None`` if the row has no answer, or one without tokens.
+        """Return the token of the answer at the cut, or ``None`` without an answer or tokens in it.
 
         Raises:
             RowError: as the other domain's.
@@ -71,11 +71,11 @@ class NextToken(Domain):
         return answer[: token.start()].rstrip(), token.group()
 
     def question(self, example: Example) -> str:
-        """Return the other domain's prompt and the part of its answer that is given."""
+        """Return the other domain's prompt and the given part of its answer."""
         return self._of.prompt(example) + str(example[BEGUN])
 
     def identity(self, example: Example) -> Identity:
-        """Return the other domain's identity: a puzzle and its text are one question, so no split knows another's."""
+        """Return the other domain's identity, so that no split has the text of a puzzle in another split."""
         return self._of.identity(example)
 
     def answer(self, label: str, example: Example) -> str:

@@ -33,10 +33,10 @@ class AnswerPair(Domain):
     Args:
         prompt: the column with the prompt, or a Jinja template over columns, with ``{{ }}`` in it, in a sandbox
             (:mod:`curation.domains.templates`).
-        chosen: of labelled rows the column with the better answer.
-        rejected: of labelled rows the column with the worse answer.
-        first: of rows without these two the column with an answer.
-        second: of rows without these two the column with the other answer.
+        chosen: the column with the better answer of labelled rows.
+        rejected: the column with the worse answer of labelled rows.
+        first: the column with an answer, in rows without these two.
+        second: the column with the other answer, in rows without these two.
         preferred: of such rows, where they are labelled, the column that says which is better: ``first``, ``second``,
             or the name of its column.
         by: ``judge``: a model is shown both answers and asked which is better; ``likelihood``: the better answer is the
@@ -107,7 +107,7 @@ class AnswerPair(Domain):
                 raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is no part of the prompt: name another")
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the prompt and both answers: of a row with ``chosen`` in the order of a hash, else in the columns'.
+        """Return the prompt and both answers, ordered by a hash for a row with ``chosen``, else by the columns.
 
         Raises:
             RowError: ``null_field``, ``not_a_text``; ``same_answers``: the two are equal but for white space; or as the
@@ -134,7 +134,7 @@ class AnswerPair(Domain):
         return label
 
     def _is_ordered(self, raw: Mapping[str, object]) -> bool:
-        """Return whether the columns say which answer is better: not if they are empty and the other two are not."""
+        """Return whether ``chosen`` and ``rejected`` are used: not if they are empty and the other two are not."""
         if not self._ordered or not all(name in raw for name in self._ordered):
             return False
         return _has_any(raw, self._ordered) or not _has_any(raw, self._open)
@@ -152,7 +152,7 @@ class AnswerPair(Domain):
         return question, one, other
 
     def question(self, example: Example) -> str:
-        """Return the row's prompt, both answers and the cue; by likelihood the row's prompt alone."""
+        """Return the row's prompt, both answers and the cue; if compared by likelihood, the row's prompt alone."""
         if self._by == "likelihood":
             return str(example["question"])
         answers = [f"Answer {letter}: {example[place]}" for place, letter in _LETTERS.items()]
@@ -163,11 +163,11 @@ class AnswerPair(Domain):
         return plain_identity(example["question"], (example[FIRST], example[SECOND]))
 
     def options(self, example: Example) -> tuple[str, ...]:
-        """Return a space and "A" or "B"; or the two answers."""
+        """Return a space and "A" or "B" or, by likelihood, the two answers."""
         return tuple(self.answer(label, example) for label in _LETTERS)
 
     def answer(self, label: str, example: Example) -> str:
-        """Return a space and the label's letter; or its answer, after a space where the prompt does not end in one."""
+        """Return a space and the label's letter or, by likelihood, its answer, with a space if one is missing."""
         if self._by == "judge":
             return f" {_LETTERS[label]}"
         return format_continuation(str(example["question"]), str(example[label]))
@@ -178,14 +178,14 @@ class AnswerPair(Domain):
         return next((label for label in _LETTERS if self.answer(label, example).split() == stated), None)
 
     def other_order(self, label: str, example: Example) -> tuple[str, Json]:
-        """Return a label and its example as they are with the two answers in the other order."""
+        """Return a label and its example with the two answers in the other order."""
         return _OTHER[label], {**example, FIRST: example[SECOND], SECOND: example[FIRST]}
 
     def unordered(self) -> Self:
-        """Return the same where labels made elsewhere name a place: for rows with ``first`` and ``second`` alone.
+        """Return the domain for given labels that name a place: for rows with ``first`` and ``second`` alone.
 
-        Such a label means a column, and ``chosen`` and ``rejected`` are shown in an order of their own. By likelihood a
-        label is an answer's text, so that the order is no matter, and rows of both forms are read.
+        Such a label names a column, while ``chosen`` and ``rejected`` are shown in an order of their own. By
+        likelihood, a label is an answer's text, so order does not matter and rows of both forms are read.
         """
         if self._by == "likelihood":
             return self
@@ -194,12 +194,12 @@ class AnswerPair(Domain):
         return other
 
     def preference(self, label: str, example: Example) -> Preference:
-        """Return the pair as training reads it, where the answer at ``label`` is the better one."""
+        """Return the pair for training, with the answer at ``label`` as the better one."""
         return Preference(str(example["question"]), str(example[label]), str(example[_OTHER[label]]))
 
 
 def format_continuation(prompt: str, answer: str) -> str:
-    """Return an answer as it goes on from its prompt: after a space, where the prompt does not end in white space."""
+    """Return an answer as it continues its prompt: after a space, unless the prompt ends in white space."""
     return answer if prompt[-1:].isspace() else f" {answer}"
 
 

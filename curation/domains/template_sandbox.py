@@ -42,7 +42,7 @@ MOST_NUMBER = 10**30
 
 
 class WorkBudget(threading.local):
-    """The work that is left for the row whose text this thread makes."""
+    """The work left for the row that the current thread renders."""
 
     left = MOST_WORK
 
@@ -68,12 +68,12 @@ budget = WorkBudget()
 
 
 def _spend_on(*values: object) -> None:
-    """Pay for reading values."""
+    """Spend the work of reading values."""
     budget.spend(sum(len(value) for value in values if isinstance(value, str | list | tuple | dict | range)))
 
 
 def _bound_value(value: object) -> Any:
-    """Return a value that an expression made, where it is not too long."""
+    """Return an expression's value if it is not too long."""
     if isinstance(value, str | list | tuple):
         if len(value) > MOST_CHARACTERS:
             raise RowError(f"too_long: an expression of the template has more than {MOST_CHARACTERS:,} characters")
@@ -88,7 +88,7 @@ def _require_present(value: object) -> Any:
 
 
 def _to_writable(value: object) -> Any:
-    """Return a value that a template may write; lists and objects would be in Python's writing, but for messages."""
+    """Return a value that a template may write; lists and objects would appear in Python syntax, except in messages."""
     if not isinstance(value, Iterable) or isinstance(value, str | jinja2.Undefined):
         return _require_present(value)
     try:
@@ -101,7 +101,7 @@ def _to_writable(value: object) -> Any:
 
 
 def _iter_turns(values: Iterable[object]) -> Iterator[Any]:
-    """Yield the values of a loop, each of which costs a turn."""
+    """Yield the values of a loop, each at the cost of a turn."""
     for value in values:
         budget.spend(TURN)
         yield value
@@ -121,7 +121,7 @@ def _join(values: Iterable[object], between: str = "", attribute: str | None = N
 
 
 def _to_json(value: object) -> str:
-    """Return a value as JSON; Jinja's own filter escapes signs of HTML, and indents as far as it is told."""
+    """Return a value as JSON; Jinja's own filter escapes HTML and allows any indentation."""
     text = json.dumps(_require_present(value), ensure_ascii=False, default=str)
     budget.spend(len(text))
     return str(_bound_value(text))
@@ -176,20 +176,20 @@ class BoundedEnvironment(SandboxedEnvironment):
         self.globals = {"range": _make_range}
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Return whether a template may read an attribute: data, and of methods the named ones."""
+        """Return whether a template may read an attribute: data, or an allowed method."""
         safe = super().is_safe_attribute(obj, attr, value)
         return safe and (not callable(value) or attr in _METHODS)
 
     def wrap_str_format(self, value: object) -> None:
-        """Return None: ``format`` is no method of the language, as a width makes a text of any length."""
+        """Return None: ``format`` is not allowed, as a width makes a text of any length."""
 
     def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:
-        """Return the result of a method, which costs as many characters as the text or list has whose method it is."""
+        """Return the result of a method, at the cost of the length of its text or list."""
         _spend_on(getattr(function, "__self__", None))
         return _bound_value(super().call(context, function, *arguments, **named))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Return the result, where it is bounded: texts and lists are added, and numbers multiplied."""
+        """Return the result of an operator, bounded where texts and lists are added or numbers multiplied."""
         numbers = all(isinstance(side, _NUMBERS) for side in (left, right))
         if operator in "*%" and not numbers:
             raise SecurityError(f"{operator} takes numbers")
@@ -202,10 +202,10 @@ class BoundedEnvironment(SandboxedEnvironment):
 
 
 def _bound_filter(function: Callable[..., Any], *, missing: bool, of_text: bool) -> Callable[..., Any]:
-    """Return a filter of Jinja's whose result is bounded; it keeps the marks by which Jinja passes it a context.
+    """Return a Jinja filter with a bounded result and the marks by which Jinja passes it a context.
 
-    ``missing``: it is given missing values too, of which others would make a text. ``of_text``: it makes a text of
-    whatever it is given.
+    ``missing``: the filter accepts missing values, of which others would make a text. ``of_text``: it makes a text of
+    any value.
     """
 
     @functools.wraps(function)

@@ -17,9 +17,9 @@ from curation.errors import ConfigError, RowError
 from curation.escaping import format_error
 
 MOST_SOURCE = 100_000
-"""Characters of a template."""
+"""Maximum length of a template, in characters."""
 ROW = "row"
-"""The name under which a template finds all columns, for those whose names are no identifiers: ``row['the text']``."""
+"""The name by which a template finds all columns, also those whose names are no identifiers: ``row['the text']``."""
 
 # fmt: off
 _NODES: tuple[type[nodes.Node], ...] = (
@@ -89,7 +89,7 @@ class Template:
 
 
 def _check(tree: nodes.Template) -> None:
-    """Refuse what is not of the language.
+    """Refuse a template that uses anything outside the language.
 
     Raises:
         TemplateSyntaxError: names it and its line.

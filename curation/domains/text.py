@@ -66,7 +66,7 @@ class Text(Domain):
         return isinstance(self._check, Equal)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the rendered prompt, and the columns that it was made of.
+        """Return the rendered prompt and the columns that it reads.
 
         Raises:
             RowError: ``null_field``, ``too_long``, ``bad_template``.
@@ -78,7 +78,7 @@ class Text(Domain):
         return {"question": question, "fields": json.dumps(fields, default=str, ensure_ascii=False)}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the reference answer; a list, a mapping, true or false as JSON. ``None`` if the row has none."""
+        """Return the reference answer, with lists, mappings and booleans as JSON; ``None`` if the row has none."""
         value = raw.get(self._reference)
         if value is None:
             return None
@@ -90,11 +90,11 @@ class Text(Domain):
         return str(example["question"])
 
     def answer(self, label: str, example: Example) -> str:
-        """Return the label, after a space where the prompt does not end in white space."""
+        """Return the label, after a space unless the prompt ends in white space."""
         return label if str(example.get("question", ""))[-1:].isspace() else f" {label}"
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Return whether the rule says so; of a command, which grades rows (:meth:`check`), whether both texts agree.
+        """Return whether the rule says right; for a command, which grades rows (:meth:`check`), whether texts agree.
 
         Raises:
             RowError: as the rule.
@@ -109,7 +109,7 @@ class Text(Domain):
         return verdict
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """Return the domain's own reason; "" where references are patterns, or where a program grades."""
+        """Return the domain's own reason, or "" if references are patterns or a program grades."""
         is_answer = not isinstance(self._check, Pattern | CommandCheck | Removed)
         return super().gold_problem(gold, example) if is_answer else ""
 

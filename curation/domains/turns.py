@@ -1,4 +1,4 @@
-"""Chat messages in a cell: turns of role and content, as chat data sets and TRL's ``messages`` hold them."""
+"""Chat messages in a cell: turns of role and content, as in chat data sets and TRL's ``messages``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from curation.domains import format_cell
 from curation.domains.label_sets import parse_list
 
 _FORMS = (("role", "content"), ("from", "value"))
-"""Keys of a turn: who speaks, and what is said (the second: ShareGPT)."""
+"""Keys of a turn's speaker and content (second pair: ShareGPT)."""
 
 
 def read_cell_text(value: Any, name: str = "a value") -> str:
-    """Return a value of the column ``name`` as a text; of chat messages a line a turn, as ``user: hi``.
+    """Return a value of the column ``name`` as text; chat messages give one line per turn, as ``user: hi``.
 
     Raises:
         RowError: ``not_a_text``: it is another list, an object, or bytes that are not UTF-8.
@@ -25,7 +25,7 @@ def read_cell_text(value: Any, name: str = "a value") -> str:
 
 
 def _format_turn(turn: object) -> str | None:
-    """Return a turn as a text, or None if it is none, or has parts that are no text (an image, a call of a tool)."""
+    """Return a turn as text, or None for anything else or for parts that are not text (an image, a tool call)."""
     if not isinstance(turn, Mapping):
         return None
     for who, what in _FORMS:

@@ -1,9 +1,8 @@
-"""Labels that no labelled row has: how well trust tells right ones from wrong ones among these was never measured.
+"""Labels that no labelled row has, among which trust was never measured.
 
-It concerns tasks whose labels come again. The share of labels that another labelled row would be the first to have is
-estimated by the share of rows whose label is theirs alone (Good 1953, after Turing). Where it is above ``OPEN``, as in
-mathematics, new labels are what is to be expected, and none is unseen. Nor is one where labels are graded otherwise
-than by equality (``Domain.is_equality``).
+They matter in tasks with recurring labels. The share of labels that no labelled row has is estimated by the share of
+rows with a label of their own (Good 1953, after Turing). Above ``OPEN``, as in mathematics, new labels are expected and
+none counts as unseen. The same holds if labels are graded otherwise than by equality (``Domain.is_equality``).
 """
 
 from collections import Counter
@@ -24,24 +23,24 @@ from curation.refs import TableRef
 from curation.tables import io, scans
 
 OPEN = 0.05
-"""The share of rows with a label of their own above which new labels are to be expected."""
+"""Share of rows with a label of their own above which new labels are expected."""
 MIN_ROWS = 20
-"""Labelled rows by which that share is known."""
+"""Minimum number of labelled rows that determine this share."""
 MOST = 10
-"""Labels that are listed."""
+"""Maximum number of labels listed."""
 
 
 class SeenLabels(NamedTuple):
-    """The labels of labelled rows, where labels come again."""
+    """The labels of labelled rows in a task with recurring labels."""
 
     labels: tuple[str, ...]
     num_rows: int
     num_once: int
-    """Rows whose label is theirs alone."""
+    """Number of rows with a label of their own."""
 
     @classmethod
     def of(cls, counts: Counter[str]) -> "SeenLabels | None":
-        """Return the labels of so many rows each; ``None`` where labels are open, or the rows are too few to tell."""
+        """Return the labels with these counts, or ``None`` if labels are open or the rows are too few to tell."""
         num_rows, num_once = counts.total(), sum(count == 1 for count in counts.values())
         is_open = num_rows < MIN_ROWS or num_once > OPEN * num_rows
         return None if is_open else cls(tuple(sorted(counts)), num_rows, num_once)
@@ -52,21 +51,21 @@ class UnseenLabels:
     """Pool rows whose label no labelled row has."""
 
     num_seen: int
-    """Different labels of the labelled rows."""
+    """Number of different labels of the labelled rows."""
     expected: float
-    """The upper end of the 95 % interval of the share of such rows that the labelled rows let expect."""
+    """Upper end of the 95 % interval of the share of such rows, estimated from the labelled rows."""
     num_read: int
-    """Pool rows with a label that could be read."""
+    """Number of pool rows with a readable label."""
     num_rows: int
-    """Rows among them whose label is unseen."""
+    """Number of those rows whose label is unseen."""
     num_labels: int
     """The number of different unseen labels."""
     most: dict[str, int]
-    """The most frequent of these, with their rows."""
+    """The most frequent unseen labels, with their numbers of rows."""
 
     @classmethod
     def of(cls, seen: SeenLabels, num_read: int, unseen: Counter[str]) -> Self:
-        """Return what ``num_read`` labels are, of which ``unseen`` are not among those seen."""
+        """Return the counts for ``num_read`` labels, of which ``unseen`` are not among those seen."""
         return cls(
             num_seen=len(seen.labels),
             expected=compute_proportion(seen.num_once, seen.num_rows).high,
@@ -78,14 +77,14 @@ class UnseenLabels:
 
     @property
     def words(self) -> str:
-        """The labels and their rows."""
+        """The most frequent unseen labels and their rows, in words."""
         listed = ", ".join(f"{label} {rows:,}" for label, rows in self.most.items())
         more = self.num_labels - len(self.most)
         return listed + (f", and {more:,} more" if more else "")
 
 
 def collect_seen_labels(labelled: TableRef, config: DomainConfig) -> SeenLabels | None:
-    """Return the labels of a split with gold labels, as the domain reads them; ``None`` where labels are open."""
+    """Return the labels of a split with gold labels, as the domain reads them, or ``None`` if labels are open."""
     domain, counts = get_domain(config), Counter[str]()
     if not domain.is_equality:
         return None
@@ -101,7 +100,7 @@ def collect_seen_labels(labelled: TableRef, config: DomainConfig) -> SeenLabels 
 
 
 def is_unseen(labels: pa.Array, seen: Sequence[str]) -> Bools:
-    """Return which labels are not among ``seen``, bool [N]; a null is not unseen."""
+    """Return whether each label is missing from ``seen``, bool [N]; a null is not unseen."""
     known = pc.or_(pc.is_in(labels, value_set=pa.array(seen, pa.string())), pc.is_null(labels))
     return ~np.asarray(known.to_numpy(zero_copy_only=False), dtype=np.bool_)
 

@@ -1,4 +1,4 @@
-"""Input files: find and number them, read them in a fixed order, assign row ids, and deal rows into disjoint splits."""
+"""Input files: find and number them, read them in a fixed order, assign row ids, and split rows into disjoint parts."""
 
 from curation.sources.files import check_unchanged, describe_left_out, discover, find_nearest_column, require_columns
 from curation.sources.ids import check_unique, get_row_ids

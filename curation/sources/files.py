@@ -1,4 +1,4 @@
-"""Finds, describes and numbers the files of a source, and refuses files that changed."""
+"""Discovery and description of a source's files, and refusal of files that changed."""
 
 import difflib
 import posixpath
@@ -27,18 +27,18 @@ SPLITS = {
     "labelled": ("labelled", "labeled"),
     "unlabelled": ("unlabelled", "unlabeled", "unsupervised"),
 }
-"""Words by which the name of a file or folder says a split, what follows them aside (``train2``, ``testset``)."""
+"""Words in the name of a file or folder that name a split, ignoring any suffix (``train2``, ``testset``)."""
 _AFTER = re.compile(r"\d+$|(?<=.)(?:set|data|split|file)s?\d*$")
 METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json")
-"""Files of a data set's repository that hold no rows."""
+"""Names of files in a data set's repository that hold no rows."""
 UNREAD = (".tsv", ".tsv.gz", ".xlsx", ".xls", ".arrow", ".feather", ".avro", ".orc", ".xz", ".lz4")
-"""Endings of files of rows that no reader takes."""
+"""Endings of files that hold rows but have no reader."""
 _SPLIT_OF = {word: split for split, words in SPLITS.items() for word in words}
 _KEY = re.compile(r"([^=]+)=(.*)")
 _SPLIT_KEYS = ("split", "fold", "set", "subset", "partition")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 MOST_NAMED = 3
-"""Files of a kind that a message names."""
+"""Maximum number of files of a kind that a message names."""
 
 
 def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
@@ -82,7 +82,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
 
 
 def describe_left_out(files: Iterable[SourceFile]) -> list[str]:
-    """Return in words how many records of the files are no rows, by the reason; nothing where all are."""
+    """Return why records of the files are not rows, as texts with counts; empty if all records are rows."""
     counts = Counter[str]()
     for file in files:
         counts.update(file.left_out)
@@ -134,7 +134,7 @@ def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]])
 
 
 def find_nearest_column(name: str, columns: Iterable[str]) -> str | None:
-    """Return the column whose name is most like another one, whatever its case; ``None`` where none is like it."""
+    """Return the column whose name is most similar to ``name``, ignoring case; ``None`` if none is similar."""
     by_lower = {column.strip().lower(): column for column in columns}
     close = difflib.get_close_matches(name.strip().lower(), by_lower, n=1)
     return by_lower[close[0]] if close else None
@@ -174,7 +174,7 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
 
 
 def _check_read(source: SourceConfig, forms: Collection[str]) -> None:
-    """Refuse keys of text files that no file of these formats reads."""
+    """Refuse keys for text files that no reader of these formats uses."""
     for key, kinds in (("form", TEXTS), ("delimiter", ("csv",)), ("quoting", ("csv",))):
         value = getattr(source, key)
         if value != SourceConfig.model_fields[key].default and not {*kinds} & {*forms}:
@@ -185,7 +185,7 @@ def _check_read(source: SourceConfig, forms: Collection[str]) -> None:
 
 
 def _with_its_time(old: SourceFile, new: SourceFile) -> str:
-    """Return words on a local file of the same bytes whose time alone is another, as a copy or a checkout makes it."""
+    """Return a hint for a local file whose bytes are the same but whose time differs, as after a copy or checkout."""
     is_touched = new.content and replace(new, modified=old.modified) == old and "://" not in old.path
     if not is_touched:
         return ""
@@ -195,7 +195,7 @@ def _with_its_time(old: SourceFile, new: SourceFile) -> str:
 
 
 def _is_same(old: SourceFile | None, file: FoundFile, form: str, dialect: Dialect) -> bool:
-    """Return whether a file is as it was; of a Lance table only its version tells."""
+    """Return whether a file is unchanged; for a Lance table, only its version counts."""
     if old is None or form == "lance" or (form in TEXTS and old.dialect.asked(form) != dialect.asked(form)):
         return False
     return (old.format, old.size, old.modified) == (form, file.size, file.modified)
@@ -229,16 +229,16 @@ def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> Sourc
 
 
 def parse_folder_columns(inner: str) -> dict[str, str]:
-    """Return the columns that the folders of a path give, as Hive, Spark and pandas write them: ``label=pos/x.csv``."""
+    """Return the columns given by the folders of a path, as Hive, Spark and pandas write them: ``label=pos/x.csv``."""
     found = (_KEY.fullmatch(part) for part in PurePosixPath(inner).parts[:-1])
     return {key: "" if value == _NO_VALUE else unquote(value) for key, value in (hit.groups() for hit in found if hit)}
 
 
 def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
-    """Refuse files of a folder or glob that are of several splits or formats, unless the source says ``mixed``.
+    """Refuse files of a folder or glob that mix several splits or formats, unless the source says ``mixed``.
 
-    A folder is often a clone of a data set's repository: test rows, a sample and the same rows in two formats stand
-    beside those that are meant, and read together they are labelled rows without a word.
+    A folder is often a clone of a data set's repository, with test rows, a sample and the same rows in two formats
+    beside the intended files. Read together, they would silently become labelled rows.
 
     Args:
         source: where they were found.
@@ -264,13 +264,13 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
 
 
 def _without_compression(inner: str) -> tuple[str, str]:
-    """Return a path without the ending of a compressed file, and that ending or ""."""
+    """Return a path without the ending of a compression format, and that ending or ""."""
     name, ending = posixpath.splitext(inner)
     return (name, ending) if ending.lower() in COMPRESSED else (inner, "")
 
 
 def _find_split(inner: str) -> str:
-    """Return the split that a path names, in its file before its folders, or the arm that a run selected; else ""."""
+    """Return the split that a path names (the file name goes first), or the arm that a run selected; else ""."""
     *folders, file = PurePosixPath(inner).parts or ("",)
     if folders and folders[-1].startswith(("select-", "keep-")):  # a run's own, with a file for each arm
         return f"arm {PurePosixPath(file).stem}"
@@ -280,7 +280,7 @@ def _find_split(inner: str) -> str:
 
 
 def _find_split_word(name: str) -> str:
-    """Return the split that the words of a name say: the first that does."""
+    """Return the split named by the first word of a name that names one."""
     parts = re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)
     words = (_AFTER.sub("", part.casefold()) for part in parts)
     return next((_SPLIT_OF[word] for word in words if word in _SPLIT_OF), "")

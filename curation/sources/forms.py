@@ -1,7 +1,7 @@
-"""Forms of rows: what programs of annotation export, as plain columns.
+"""Forms of rows: exports of annotation programs, read as plain columns.
 
 A form is one class here and one line in ``curation.registry.FORMS``; a user's own is an entry point of the group
-``curation.forms``. ``sources.NAME.form: auto`` takes the first one that a record of the file has.
+``curation.forms``. ``sources.NAME.form: auto`` takes the first form that fits a record of the file.
 """
 
 import ast
@@ -24,18 +24,18 @@ class FlatRow(NamedTuple):
     """A record as plain columns."""
 
     row: Json | None
-    """None: it is no row."""
+    """The columns, or None if the record is not a row."""
     choices: tuple[str, ...] = ()
-    """The columns that hold what a person chose: a label, or a list where the person chose several or none."""
+    """The columns that hold a person's choice: a label, or a list if the person chose several or none."""
     left_out: str = ""
-    """Why it is no row, in words."""
+    """Reason why the record is not a row, in words."""
 
 
 class Form(Protocol):
-    """The members of a form, whose class takes no arguments."""
+    """The interface of a form, whose class takes no arguments."""
 
     def fits(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a record has this form, which others have not."""
+        """Return whether a record has this form, which must exclude all other forms."""
 
     def read(self, record: Mapping[str, Any]) -> FlatRow:
         """Return a record of a file in this form as plain columns."""
@@ -43,13 +43,13 @@ class Form(Protocol):
 
 @cache
 def get_form(name: str) -> Form | None:
-    """Return the form of that name; ``None`` of plain rows."""
+    """Return the form of that name, or ``None`` for plain rows."""
     path = FORMS[name]
     return None if path is None else load_code(path)()
 
 
 def find_form_name(record: Mapping[str, Any]) -> str:
-    """Return the name of the first form that a record has; plain rows of none."""
+    """Return the name of the first form that fits a record, or that of plain rows if none does."""
     return next((name for name in _list_names() if (form := get_form(name)) and form.fits(record)), ROWS)
 
 
@@ -61,14 +61,14 @@ def _list_names() -> list[str]:
 class Prodigy:
     """Prodigy's ``db-out``: tasks with ``answer``: accept, reject or ignore.
 
-    Of a task with a choice the label is ``accept``; tasks that were rejected or ignored are no rows. Of a task that
-    asks about one ``label`` a rejected one is a row of the class ``not LABEL``.
+    The label of a task with a choice is in ``accept``; rejected or ignored tasks are not rows. A rejected task that
+    asks about one ``label`` is a row of the class ``not LABEL``.
     """
 
     ANSWERS = ("accept", "reject", "ignore")
 
     def fits(self, record: Mapping[str, Any]) -> bool:
-        """Return whether it is an answered task."""
+        """Return whether the record is an answered task."""
         is_task = isinstance(record.get("accept"), list) or "_task_hash" in record
         return is_task and record.get("answer") in self.ANSWERS
 
@@ -88,12 +88,12 @@ class Prodigy:
 class LabelStudio:
     """Label Studio's exports JSON, JSON-MIN and CSV.
 
-    Of JSON the columns are those of ``data``, its ``id``, and the choices of people under the names of their fields
-    (``from_name``; ``label`` without one). Tasks that were skipped, or on which people disagree, are no rows.
+    The columns of JSON exports are those of ``data``, its ``id``, and people's choices under the names of their fields
+    (``from_name``; ``label`` without one). Tasks that were skipped, or on which people disagree, are not rows.
     """
 
     def fits(self, record: Mapping[str, Any]) -> bool:
-        """Return whether it is a task with annotations, or has choices as JSON-MIN and CSV write several."""
+        """Return whether the record is a task with annotations, or has choices as JSON-MIN and CSV write several."""
         is_task = isinstance(record.get("data"), dict) and isinstance(record.get("annotations"), list)
         return is_task or any(_parse_choices(value) is not None for value in record.values())
 
@@ -122,13 +122,13 @@ class LabelStudio:
 
 
 def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:
-    """Return a row with each choice as one label, or the list of several or none."""
+    """Return a row with each choice as one label, or as a list if there are several or none."""
     labels = {name: chosen[0] if len(chosen) == 1 else chosen for name, chosen in choices.items()}
     return FlatRow(row | labels, tuple(choices))
 
 
 def _parse_choices(value: object) -> list[Any] | None:
-    """Return the labels in ``{"choices": [...]}``, an object or the text of one; ``None`` of anything else."""
+    """Return the labels in ``{"choices": [...]}``, given as an object or its text; ``None`` for anything else."""
     if isinstance(text := value, str) and _CHOICES.match(text):
         for read in (json.loads, ast.literal_eval):  # pandas writes objects as Python does
             with suppress(ValueError, SyntaxError, RecursionError, MemoryError):

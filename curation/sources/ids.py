@@ -1,4 +1,4 @@
-"""Row ids: the file's number and the row in it, or the user's own unique integers."""
+"""Row ids: the file's number with the row's place in it, or the user's own unique integers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -51,7 +51,7 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
 
 
 def check_some(file: SourceFile, values: Sequence[object], id_column: str) -> None:
-    """Check some ids of a file, as they were read, but for their uniqueness.
+    """Check some ids of a file as read, except for their uniqueness.
 
     Raises:
         SourceError: as :func:`get_row_ids`.

@@ -1,4 +1,4 @@
-"""The values of a user's file in Python: which count as missing, in every format, and columns kept as they are.
+"""Python values of a user's files: which count as missing, in every format, and columns kept unchanged.
 
 Missing are null, NaN and NaT (pandas writes these for an empty cell), and text of only whitespace. The text ``nan`` is
 an ordinary text.
@@ -18,7 +18,7 @@ from curation.sources.source_file import SourceFile
 
 
 def is_missing(value: object) -> bool:
-    """Return whether the value of a cell is missing; a list or a struct never is."""
+    """Return whether a cell's value is missing; lists and structs never are."""
     if isinstance(value, str):
         return not value or value.isspace()
     if value is None or isinstance(value, list | tuple | Mapping):
@@ -28,9 +28,9 @@ def is_missing(value: object) -> bool:
 
 
 def replace_missing(value: object) -> Any:
-    """Return the value with None for everything missing, and bytes as the text that they are, in lists and structs too.
+    """Return the value with None for missing parts and with bytes decoded as text, in lists and structs too.
 
-    Bytes that are not UTF-8 stay as they are, for the domain to refuse.
+    Bytes that are not UTF-8 stay unchanged, for the domain to refuse.
     """
     if isinstance(value, Mapping):
         return {name: replace_missing(item) for name, item in value.items()}
@@ -43,13 +43,13 @@ def replace_missing(value: object) -> Any:
 
 
 def as_json(values: Iterable[object]) -> pa.Array:
-    """Return values of JSON as a column that :func:`to_python_values` reads as they are; null where one is missing."""
+    """Return JSON values as a column that :func:`to_python_values` converts back unchanged; null for missing ones."""
     texts = [None if value is None else json.dumps(value) for value in map(replace_missing, values)]
     return pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.string()))
 
 
 def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
-    """Return the rows of a batch from a file, as a domain gets them: None for missing values.
+    """Return the rows of a file's batch as a domain receives them, with None for missing values.
 
     Raises:
         SourceError: neither Python nor Arrow's own texts can give the values of a column.
@@ -62,7 +62,7 @@ def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
 
 
 def to_python_values(column: pa.Array, name: str) -> list[Any]:
-    """Return a column's values in Python; one that Python has no type for (a date after 9999) is Arrow's text of it.
+    """Return a column's Python values; one without a Python type (a date after 9999) becomes Arrow's text of it.
 
     Raises:
         SourceError: neither Python nor Arrow's own texts can give a value of the column, which is called ``name``.
@@ -89,11 +89,11 @@ def _to_python_value(name: str, value: pa.Scalar) -> Any:
 
 
 _TEXTS = ("text", "json", "choice")
-"""The types of columns in files that name none (``SourceFile.schema``)."""
+"""Type names of columns in files without Arrow types (``SourceFile.schema``)."""
 
 
 def make_kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.Field]:
-    """Return the columns with the types that they have in the files.
+    """Return the kept columns as fields, with their types in the files.
 
     Raises:
         SourceError: files disagree about the type of a column.
@@ -102,7 +102,7 @@ def make_kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> lis
 
 
 def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values in the column's type; as texts where files name none, lists and structs as JSON."""
+    """Return the values in the column's type; if files name none, as texts, with lists and structs as JSON."""
     if values.type == kind:
         return values
     if pa.types.is_string(kind) and not pa.types.is_string(values.type):

@@ -1,4 +1,4 @@
-"""Finds input files: local paths and URLs, folders and globs, through pyarrow's filesystems or fsspec's."""
+"""Discovery of input files: local paths and URLs, folders and globs, through pyarrow's filesystems or fsspec's."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ from curation.storage.digest import compute_even_starts
 
 _WILD = re.compile(r"[*?\[]")
 _PLAIN = "/=+,@:~()'!$&*;"
-"""Characters that a URL's path may hold as they are, beside letters, digits and ``_.-``."""
+"""Characters that a URL's path may hold unescaped, besides letters, digits and ``_.-``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class FoundFile:
     size: int
     modified: str
     inner: str = ""
-    """The path below the folder that was looked through; "" of a file that was named itself."""
+    """The path below the searched folder; "" for a file that was named itself."""
 
 
 BLOCKS, BLOCK_BYTES = 16, 64 << 10
-"""How many blocks of a large file tell it apart from another one of its size and time, and how long each is."""
+"""Number and length in bytes of the blocks whose digest tells a large file from another of its size and time."""
 
 
 def get_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
@@ -76,15 +76,15 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
 
 
 def is_of_store(error: Exception, path: str) -> bool:
-    """Return whether the store of a path is to blame for an error; what clients of stores raise has no type in common.
+    """Return whether an error comes from the store of a path; exceptions of stores' clients have no common type.
 
-    A client's connection that fails may be no ``OSError``, as those of the Hugging Face Hub.
+    A client's failed connection may not be an ``OSError``, e.g. that of the Hugging Face Hub.
     """
     return isinstance(error, OSError | pa.ArrowException) or "://" in path
 
 
 def read_stamp(path: str) -> tuple[int, str]:
-    """Return the size and the tag of a file, as they stand in :class:`FoundFile`.
+    """Return the size and the tag of a file, as in :class:`FoundFile`.
 
     Raises:
         OSError: the file cannot be looked at.
@@ -95,7 +95,7 @@ def read_stamp(path: str) -> tuple[int, str]:
 
 
 def compute_content_digest(path: str, size: int) -> str:
-    """Return a digest of the bytes of a file: of all if it is small, else of its head, tail and blocks between them.
+    """Return a digest of a file's bytes: of all if it is small, else of its head, tail and blocks in between.
 
     Raises:
         OSError, pa.ArrowException: the file cannot be read.
@@ -135,7 +135,7 @@ def _find(path: str) -> tuple[list[FoundFile], bool]:
 
 
 def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[FoundFile]:
-    """Return the visible files under ``root`` whose path from there matches, named under ``shown``, sorted."""
+    """Return the visible files under ``root`` whose path from there matches, renamed to be under ``shown``, sorted."""
     found: dict[str, FoundFile] = {}
     # Names as in a URL, %20 for a space: pyarrow decodes its URLs, fsspec does not.
     is_quoted = "://" in shown and not isinstance(fs, pafs.PyFileSystem)

@@ -1,9 +1,9 @@
-"""Reads Parquet, JSONL, JSON, CSV and Lance in row order, one range at a time.
+"""Readers of Parquet, JSONL, JSON, CSV and Lance, in row order, one range at a time.
 
-CSV has no types: its values are text, empty fields null. A value of JSONL and JSON is that of its own row (Arrow's type
-``json``, which ``curation.sources.missing`` turns into Python's values), whatever stands in the rows beside it: one
-Arrow type for a column would add keys to objects and make integers floats. These formats have marked record positions,
-so that reading a range in the middle costs no more than its own bytes.
+CSV has no types: its values are text, empty fields null. A value of JSONL and JSON keeps its row's own type (Arrow's
+type ``json``, which ``curation.sources.missing`` turns into Python values), whatever other rows hold: one Arrow type
+per column would add keys to objects and make integers floats. These formats have marked record positions, so that
+reading a range in the middle costs no more than its own bytes.
 """
 
 import json
@@ -46,17 +46,17 @@ class Shape:
 
 
 class Reads(Protocol):
-    """The members of a reader of one's own, whose class takes no arguments (``curation.registry.Reader``)."""
+    """The interface of a user's reader, whose class takes no arguments (``curation.registry.Reader``)."""
 
     def measure(self, path: str) -> Shape:
-        """Count the rows of a file, and name its columns with their types, as the file has them."""
+        """Count the rows of a file, and return its columns with their types."""
 
     def read(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Return the rows ``start`` to ``stop`` in their order, as batches of these columns, which the file has."""
+        """Return the rows ``start`` to ``stop`` in order, as batches of these columns, which the file has."""
 
 
 def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
-    """Count the rows of a file and name its columns; ``dialect`` is how CSV is written, so far as it is known.
+    """Count the rows of a file and name its columns; ``dialect`` is what is known of how CSV is written.
 
     Raises:
         SourceError: the file cannot be read as ``form``.
@@ -124,7 +124,7 @@ def read_rows(
 
 
 def _require_as_found(file: SourceFile) -> None:
-    """Refuse what was read of a file that is not the one that was found: between the two Ray starts."""
+    """Refuse rows read from a file that changed since it was found, since Ray starts in between."""
     try:
         size, modified = read_stamp(file.path)
         is_same = (size, modified) == (file.size, file.modified)
@@ -146,7 +146,7 @@ def _require_as_found(file: SourceFile) -> None:
 
 
 def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return the batch with the columns that the folders' names give, in the order of ``columns``."""
+    """Return the batch with the columns given by the folders' names, in the order of ``columns``."""
     arrays = [
         pa.array([file.folders[name] or None] * batch.num_rows, pa.string())
         if name in file.folders
@@ -171,15 +171,15 @@ def _require_distinct(path: str, names: Sequence[str]) -> None:
 
 
 class DelimiterError(SourceError):
-    """A CSV file whose header another delimiter separates."""
+    """A CSV file whose header seems to use another delimiter."""
 
 
 _DELIMITERS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
-"""Delimiters of CSV files, as a message names them."""
+"""Names of CSV delimiters in messages."""
 
 
 def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
-    """Refuse a header of one column that holds another delimiter: which one is meant is for the user to say."""
+    """Refuse a header of one column that contains another delimiter, since only the user knows which is meant."""
     for sign, named in _DELIMITERS.items():
         parts = names[0].rstrip(sign).split(sign)
         if len(names) == 1 and len(parts) > 1 and all(part.strip() for part in parts):
@@ -191,7 +191,7 @@ def _require_delimiter(path: str, names: Sequence[str], delimiter: str) -> None:
 
 
 def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
-    """Refuse values that are larger than a record of text may be: a few kilobytes can hold one of a gigabyte."""
+    """Refuse values larger than ``MAX_RECORD``, since a few kilobytes can hold one of a gigabyte."""
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         for column in map(group.column, range(group.num_columns)):
@@ -204,14 +204,14 @@ def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
 
 
 def _cast_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with plain texts and bytes for Arrow's views, for which many functions of Arrow are missing."""
+    """Return the batch with plain texts and bytes for Arrow's views, which many Arrow functions do not take."""
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema)
 
 
 def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> None:
-    """Refuse texts that are not UTF-8: Parquet and Lance store bytes and say that they are text."""
+    """Refuse texts that are not UTF-8, since Parquet and Lance do not check bytes that are declared as text."""
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid:
@@ -274,7 +274,7 @@ def _open_lance(path: str, version: int | None = None) -> Any:
 
 
 def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
-    """Measure a file of text; where ``auto`` finds another form in a record, once more from the start."""
+    """Measure a text file, again from the start if ``auto`` finds another form in a record."""
     dialect = dialect._replace(found_form=ROWS if dialect.form == "auto" else dialect.form)
     found = iter_records(path, format, 0, number=0 if format == "csv" else 1, dialect=dialect)
     names: list[str] = []
@@ -311,7 +311,7 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
 
 
 def _inspect_record(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
-    """Return a record for its keys and its form, so far as plain rows need it: faults of late ones are told later."""
+    """Return a record, parsed as far as its keys and form require; faults of late records are reported later."""
     is_whole = number <= _HEAD_ROWS or dialect.found_form != ROWS
     if format == "csv":
         quoted_end = b"\n" in record.rstrip()  # which quotes may have swallowed

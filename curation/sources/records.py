@@ -1,7 +1,7 @@
-"""The records of JSONL and CSV files, and the values of JSON files: where each starts, its bytes, and its content.
+"""The records of JSONL and CSV files and the values of JSON files: their starts, bytes and content.
 
-They can be read from any of them on, so that a range costs its own bytes alone.
-A record that cannot be read is refused with its file, its number and the text around the fault.
+Reading can start at any record, so a range costs only its own bytes. A record that cannot be read is refused with its
+file, its number and the text around the fault.
 """
 
 import codecs
@@ -22,15 +22,15 @@ from curation.sources.paths import get_filesystem
 from curation.sources.source_file import PLAIN, Dialect
 
 MAX_RECORD = 64 << 20
-"""Bytes of a record; a quote that is not closed would take in the rest of the file."""
+"""Maximum length of a record, in bytes; an unclosed quote would otherwise take in the rest of the file."""
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
-"""The greatest depth of a JSON value; the file formats behind it nest by the call stack."""
+"""Maximum depth of a JSON value, since the output file formats nest by the call stack."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _BOM = b"\xef\xbb\xbf"
 _AROUND = 30
-"""Characters that are shown on either side of a fault."""
+"""Number of characters shown on either side of a fault."""
 _AS_ARRAY = "a file that is one array of objects is read as format: json (ending .json)"
 _BETWEEN = re.compile(r"[\s,]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -42,7 +42,7 @@ csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a 
 def iter_records(
     path: str, form: str, offset: int, number: int, dialect: Dialect = PLAIN
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the records of a file from a byte on, without blank ones: each start, and the bytes; of JSON its values.
+    """Yield the records (for JSON: values) of a file from a byte on, as start and bytes, without blank ones.
 
     ``number`` is that of the first record; a CSV file's header is record 0.
 
@@ -85,7 +85,7 @@ def iter_records(
 
 
 def _open(path: str, offset: int) -> pa.NativeFile:
-    """Return a file, open at a byte of its text; compressed text is read up to it."""
+    """Return a file opened at a byte of its text; compressed text is read up to that byte."""
     fs, inner = get_filesystem(path)
     compression = next((name for ending, name in COMPRESSED.items() if inner.lower().endswith(ending)), None)
     if compression is None:
@@ -99,9 +99,9 @@ def _open(path: str, offset: int) -> pa.NativeFile:
 
 
 def _iter_json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the values of a JSON file that is open at ``offset``, each with the byte at which it starts.
+    """Yield each value of a JSON file that is open at ``offset``, with the byte at which it starts.
 
-    One that is no JSON is the last, with all that follows it, for the caller to refuse.
+    A value that is not JSON is yielded last, with all that follows it, for the caller to refuse.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     text, at, is_array, has_all = "", 0, False, False
@@ -191,7 +191,7 @@ def parse_json_object(path: str, number: int, record: bytes) -> Json:
 
 
 def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
-    """Return the names of a CSV file's columns, without empty ones at the end, and its dialect as the header shows it.
+    """Return the column names of a CSV file, without empty ones at the end, and its dialect as the header shows it.
 
     Raises:
         SourceError: as :func:`parse_csv_fields`; the lines end in carriage returns alone; or it is Excel's hint
@@ -217,7 +217,7 @@ def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[s
 def parse_csv_fields(
     path: str, number: int, record: bytes, names: list[str] | None = None, dialect: Dialect = PLAIN
 ) -> list[str]:
-    """Return the fields of a CSV record, as many as there are ``names``; empty ones beyond them are left out.
+    """Return the fields of a CSV record, as many as ``names``; further empty ones are left out.
 
     Raises:
         SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields; or quotes
@@ -264,8 +264,8 @@ def parse_csv_fields(
 def _can_be_rows(lines: list[str], num_fields: int, delimiter: str) -> bool:
     """Return whether the lines of a quoted record have the right number of fields by themselves.
 
-    Between tabs it is enough that the first and the last have, where no quote is doubled, as CSV's are. A delimiter
-    before a space is one of a sentence (``yes, but``).
+    With tabs, the first and the last line suffice if no quote is doubled, as CSV's are. A delimiter before a space
+    belongs to a sentence (``yes, but``).
     """
     if delimiter == "\t" and len(lines) > 1 and not any('""' in line for line in lines):
         lines = [lines[0], lines[-1]]
@@ -284,7 +284,7 @@ def _decode(path: str, number: int, record: bytes) -> str:
 
 
 class _TwiceError(ValueError):
-    """A key that stands twice in an object; JSON leaves open which value counts."""
+    """An object in which a key stands twice; JSON leaves open which value counts."""
 
 
 def _require_unique(pairs: list[tuple[str, Any]]) -> Json:
@@ -301,7 +301,7 @@ def _compute_depth(value: object) -> int:
 
 
 def _find_fault(record: str, delimiter: str) -> int:
-    """Return where a CSV record first departs from the rules of RFC 4180."""
+    """Return the position at which a CSV record first violates RFC 4180."""
     at, sign = 0, re.escape(delimiter)
     pattern = re.compile(rf'(?:"(?:[^"]|"")*"|[^"{sign}\r\n]*)(?:{sign}|\r?\n\Z|\Z)')
     while (field := pattern.match(record, at)) and field.end() > at:

@@ -1,4 +1,4 @@
-"""Reads single rows from anywhere in the files of a source, without reading the files."""
+"""Reads of single rows anywhere in a source's files, without reading whole files."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +15,9 @@ from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 
 NEAR_ROWS = 256
-"""Wanted rows that are no further apart are read in one go."""
+"""Maximum distance between requested rows that one read covers."""
 READERS = 8
-"""Reads at once: most of their time is the store's."""
+"""Number of concurrent reads, which mostly wait for the store."""
 
 
 class SampledRow(NamedTuple):
@@ -32,10 +32,10 @@ class SampledRow(NamedTuple):
 def read_rows_at(
     files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None
 ) -> list[SampledRow]:
-    """Return the rows at these positions of a source, in the order asked for.
+    """Return the rows at these positions of a source, in the requested order.
 
-    A source's positions go through its files in the order of their numbers. Only what holds a wanted row is read: of
-    Parquet the row group up to it, of JSONL and CSV at most 10,000 records.
+    Positions count through the source's files in the order of their numbers. Only parts with a requested row are read:
+    of Parquet the row group up to the row, of JSONL and CSV at most 10,000 records.
 
     Raises:
         SourceError: a file cannot be read.

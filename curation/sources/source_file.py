@@ -1,4 +1,4 @@
-"""The record of one input file of a run, and stretches of files: the units in which tasks read a source."""
+"""The record of one input file of a run, and stretches of files, the units in which tasks read a source."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,27 +9,27 @@ from curation.json_types import Json
 
 
 class Dialect(NamedTuple):
-    """How the records of a text file are written; the first two and ``is_spaced`` are of CSV alone."""
+    """The way in which a text file's records are written; the first two fields and ``is_spaced`` are for CSV alone."""
 
     delimiter: str = ","
     """The character between the fields."""
     quoting: str = "auto"
     """``quotes``, ``none`` or ``auto``, as ``SourceConfig.quoting``."""
     form: str = "auto"
-    """The form of its rows as it was asked for, as ``SourceConfig.form``."""
+    """The requested form of the rows, as ``SourceConfig.form``."""
     is_spaced: bool = False
     """Whether a space follows each delimiter and belongs to no field, as in ``text, "label"``."""
     found_form: str = "rows"
-    """The form of its rows, by name in ``curation.sources.forms.FORMS``."""
+    """The form found in the file, by its name in ``curation.sources.forms.FORMS``."""
 
     def asked(self, form: str) -> tuple[str, ...]:
-        """Return what was asked for that reads a file of this format."""
+        """Return the requested settings that affect reading a file of this format."""
         return self[:3] if form == "csv" else (self.form,)
 
 
 PLAIN = Dialect()
 TEXTS = ("jsonl", "json", "csv")
-"""Formats of text, whose records are read one by one."""
+"""Text formats, whose records are read one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,36 +43,36 @@ class SourceFile:
     """The file's number in the source, used as the upper bits of its rows' ids."""
     num_rows: int
     size: int
-    """Bytes; 0 for a Lance table."""
+    """Size in bytes; 0 for a Lance table."""
     modified: str
     """Time of modification in nanoseconds, or an entity tag, or a Lance table's version."""
     schema: dict[str, str]
-    """The type of each column, by name: ``text`` in CSV, ``json`` in JSONL and JSON, ``choice`` of what people chose in
-    a program of annotation, ``string`` of a folder's."""
+    """The type of each column, by name: ``text`` in CSV, ``json`` in JSONL and JSON, ``choice`` for people's choices in
+    an annotation program, ``string`` for a folder's."""
     marks: tuple[int, ...] = ()
     """The byte at which each ``readers.MARK_ROWS``-th row of a JSONL, JSON or CSV file starts."""
 
     delimiter: str = ","
-    """This and the next four: the :class:`Dialect` of a text file."""
+    """The first of five fields of the :class:`Dialect` of a text file."""
     quoting: str = "auto"
     form: str = "auto"
     is_spaced: bool = False
     found_form: str = "rows"
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Records that are no rows, by the reason (``curation.sources.forms``)."""
+    """Numbers of records that are not rows, by reason (``curation.sources.forms``)."""
     folders: Mapping[str, str] = field(default_factory=dict)
-    """The columns that the names of its folders give, with their value in all of its rows."""
+    """The columns given by the names of the file's folders, with their value in all of its rows."""
     content: str = ""
-    """The digest of its bytes (``curation.sources.paths.compute_content_digest``); "" of a Lance table, a reader of
-    one's own, and where an earlier version found the file."""
+    """The digest of the file's bytes (``curation.sources.paths.compute_content_digest``); "" for a Lance table, a
+    user's own reader, or a file found by an earlier version."""
 
     @property
     def dialect(self) -> Dialect:
-        """How the records of a text file are written."""
+        """The way in which the records of a text file are written."""
         return Dialect(self.delimiter, self.quoting, self.form, self.is_spaced, self.found_form)
 
     def to_json(self) -> Json:
-        """Return the file as a JSON object: a part of cache keys, without ``content`` and what is as usual."""
+        """Return the file as a JSON object for cache keys, without ``content`` and fields at their defaults."""
         usual = {**PLAIN._asdict(), "left_out": {}, "folders": {}}
         left_out = {"content", *(name for name, value in usual.items() if getattr(self, name) == value)}
         return {name: value for name, value in asdict(self).items() if name not in left_out} | {
@@ -80,12 +80,12 @@ class SourceFile:
         }
 
     def recorded(self) -> Json:
-        """Return the file as the manifest has it: with ``content`` where it is known."""
+        """Return the file as a JSON object for the manifest, with ``content`` if it is known."""
         return self.to_json() | ({"content": self.content} if self.content else {})
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """Return the inverse of :meth:`to_json`."""
+        """Return the file that :meth:`to_json` wrote."""
         return cls(**{**value, "marks": tuple(value["marks"])})
 
     @classmethod
@@ -98,12 +98,12 @@ class SourceFile:
 
 
 MOST_FILES = 64
-"""The most files of a group: a store may take long to open each."""
+"""Maximum number of files in a group, since a store may take long to open each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Rows ``start`` to ``stop`` of a file. A task is sent its own files alone: a source may have very many."""
+    """Rows ``start`` to ``stop`` of a file. A task receives only its own files, since a source may have very many."""
 
     file: SourceFile
     start: int
@@ -111,7 +111,7 @@ class Stretch:
 
     @property
     def num_rows(self) -> int:
-        """The number of its rows."""
+        """Number of rows."""
         return self.stop - self.start
 
 
@@ -123,7 +123,7 @@ def iter_stretches(files: Iterable[SourceFile], most_rows: int) -> Iterator[Stre
 
 
 def group_stretches(found: Iterable[Stretch], most_rows: int) -> Iterator[tuple[Stretch, ...]]:
-    """Consecutive stretches of at most ``most_rows`` rows together: of tiny files many, of a large one each alone."""
+    """Yield groups of consecutive stretches, each of at most ``most_rows`` rows (or one stretch) in few files."""
     group: list[Stretch] = []
     num_rows = 0
     for stretch in found:

@@ -4,9 +4,9 @@ The permutation is a keyed bijection over [0, N) that needs no array of N: an un
 power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA
 2002, cycle walking).
 
-With ``splits.group`` the groups are permuted instead, in an array, and an interval ends where the nearest group does:
-rows of one cluster are alike (a user's, a document's), so that no draw may divide them, and an interval counts them as
-fewer than they are. A cluster is a hash of the column's value: it needs no list of values, and is equal in all files.
+With ``splits.group`` the groups are permuted instead, in an array, and an interval ends at the nearest group's end:
+rows of one cluster (a user's, a document's) are alike, so no draw may divide them, and confidence intervals count them
+as fewer rows. A cluster is a hash of the column's value, equal in all files without a list of values.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ from curation.sources.source_file import SourceFile
 
 
 def compute_cluster(value: object) -> int | None:
-    """Return the cluster of a row by its value, an int64; ``None`` of a missing value, which is a cluster of its own.
+    """Return a row's cluster by its value, as int64; ``None`` for a missing value, which is a cluster of its own.
 
-    Whole numbers are equal however they are written: a column with missing values holds them as 7.0.
+    Whole numbers are equal however written, since a column with missing values holds 7 as 7.0.
     """
     if (value := replace_missing(value)) is None:
         return None
@@ -40,9 +40,9 @@ def compute_cluster(value: object) -> int | None:
 
 
 def read_clusters(files: Sequence[SourceFile], column: str) -> Int64s:
-    """Return the cluster of each row of a source by its position, int64 [N]; of a row without a value one of its own.
+    """Return the cluster of each row of a source by position, int64 [N]; a row without a value has its own.
 
-    All rows of the column are read, once a process.
+    All rows of the column are read, once per process.
 
     Raises:
         SourceError: a file cannot be read.
@@ -68,19 +68,19 @@ def _read_clusters(files: tuple[str, ...], column: str) -> Int64s:
 
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
-"""The rows of splits that were dealt before, where none were."""
+"""Rows of previously assigned splits, if there are none."""
 _ROUNDS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Permutation:
-    """A bijection over [0, size) that ``seed`` chooses."""
+    """A bijection over [0, size), determined by ``seed``."""
 
     size: int
     seed: int
 
     def __call__(self, positions_N: Int64s) -> Int64s:
-        """Return where each position goes, int64 [N], each in [0, size)."""
+        """Return the place of each position, int64 [N], in [0, size)."""
         moved_N = self._permute(np.asarray(positions_N, dtype=np.int64))
         while (outside := np.flatnonzero(moved_N >= self.size)).size:
             moved_N[outside] = self._permute(moved_N[outside])
@@ -113,23 +113,23 @@ class Permutation:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedPermutation:
-    """A bijection over the rows of a source after which the rows of a cluster stand together, in the order of files."""
+    """A bijection over a source's rows that puts rows of a cluster next to each other, in the order of files."""
 
     position_N: Int64s
-    """The position that goes to each place."""
+    """The position of the row at each place."""
     place_N: Int64s
-    """Where each position goes."""
+    """The place of each position."""
 
     @classmethod
     def of(cls, cluster_N: Int64s, seed: int) -> "GroupedPermutation":
-        """Return the permutation in which a seeded hash orders the clusters, of which each position has one."""
+        """Return the permutation that orders clusters by a seeded hash; ``cluster_N`` has each position's cluster."""
         position_N = np.lexsort((cluster_N, hash64(cluster_N, seed)))
         place_N = np.empty_like(position_N)
         place_N[position_N] = np.arange(len(place_N))
         return cls(position_N=position_N, place_N=place_N)
 
     def __call__(self, positions_N: Int64s) -> Int64s:
-        """Return where each position goes, int64 [N]."""
+        """Return the place of each position, int64 [N], in [0, size)."""
         return self.place_N[positions_N]
 
     def inverse(self, places_N: Int64s) -> Int64s:
@@ -137,7 +137,7 @@ class GroupedPermutation:
         return self.position_N[places_N]
 
     def counts_of_groups(self, counts: Mapping[str, int], cluster_N: Int64s) -> dict[str, int]:
-        """Return the rows of each split, so that its interval ends where the nearest cluster does."""
+        """Return the number of rows of each split, so that its interval ends where the nearest cluster does."""
         if not len(cluster_N):
             return dict(counts)
         in_order_N = cluster_N[self.position_N]
@@ -155,11 +155,11 @@ class Assignment:
     """The split of each row of one source."""
 
     counts: dict[str, int]
-    """Rows of each split, in the order of their intervals."""
+    """Number of rows of each split, in the order of their intervals."""
     permutation: Permutation | GroupedPermutation
 
     def split_of(self, positions_N: Int64s) -> Int64s:
-        """Return the place in ``counts`` of each position's split, int64 [N]; ``len(counts)`` for rows of no split."""
+        """Return the index in ``counts`` of each position's split, int64 [N]; ``len(counts)`` for rows of no split."""
         ends = np.cumsum(list(self.counts.values()))
         place_N: Int64s = np.searchsorted(ends, self.permutation(positions_N), side="right")
         return place_N
@@ -167,7 +167,7 @@ class Assignment:
     def draw(self, splits: Collection[str], num: int, seed: int) -> Int64s:
         """Return positions of ``num`` rows of these splits together, drawn at random without replacement; int64 [num].
 
-        In random order. The rows need not be read for it, nor their positions listed.
+        The positions are in random order. No row is read for it, and no list of positions is made.
         """
         starts = dict(zip(self.counts, np.cumsum([0, *self.counts.values()]).tolist(), strict=False))
         sizes = {name: self.counts[name] for name in self.counts if name in splits}
@@ -186,10 +186,10 @@ def assign(
     *,
     cluster_N: Int64s | None = None,
 ) -> Assignment:
-    """Deal the rows of one source to its ``splits``, those that are not ``taken``: rows by split, dealt before.
+    """Assign the rows of one source to its ``splits``, except the ``taken`` ones, counted by split.
 
-    Splits get whole clusters where ``cluster_N`` [total_rows] gives those of the rows, and then about as many rows as
-    they ask for: a split ends within half a cluster of where it would.
+    With ``cluster_N`` [total_rows], the clusters of the rows, splits get whole clusters and about as many rows as
+    requested: a split ends within half a cluster of its size.
 
     Raises:
         ConfigError: two splits take the rest.
@@ -241,7 +241,7 @@ def assign(
 def make_assignment(
     config: RowsConfig, source: str, files: Sequence[SourceFile], taken: Mapping[str, int] = NOTHING
 ) -> Assignment:
-    """Return how a run deals the rows of one of its sources; ``taken``: rows of the splits that were dealt before.
+    """Return the assignment of a source's rows to splits; ``taken`` are rows of splits that were assigned before.
 
     Raises:
         ConfigError, SourceError: as :func:`assign`.
@@ -267,7 +267,7 @@ def _format_sizes(rows: Mapping[str, int]) -> str:
 def compute_split_sizes(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, int]:
-    """Return the rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
+    """Return the number of rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
 
     Raises:
         ConfigError, SourceError: as :func:`assign`.

@@ -1,4 +1,4 @@
-"""Checks: how a completion of the domain ``text`` is graded against its row's reference answer."""
+"""Checks, which grade completions of the domain ``text`` against their rows' reference answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -11,19 +11,19 @@ from curation.errors import ConfigError, RowError
 __all__ = ["Check", "Verdict", "check_of"]
 
 Verdict = bool | RowError
-"""Whether a completion is right, or why that cannot be said."""
+"""Whether a completion is right, or the error if that is undecidable."""
 
 
 class Check(Protocol):
-    """Grades completions."""
+    """A grader of completions."""
 
     needs_rows: ClassVar[bool]
-    """Whether it is given the rows' columns."""
+    """Whether the check needs the rows' columns."""
 
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[Verdict]:
-        """Return a verdict for each completion; ``rows`` are empty where it needs none."""
+        """Return a verdict for each completion; ``rows`` is empty if the check needs none."""
         ...
 
 
@@ -39,7 +39,7 @@ _KNOWN = (*_RULES, "command")
 
 
 def check_of(value: object) -> Check:
-    """Return the check of the option ``check``: a name, or a mapping of one name to its options.
+    """Return the check that the option ``check`` gives: a name, or a mapping of one name to its options.
 
     Raises:
         ConfigError: there is no such check, or it does not take the options.

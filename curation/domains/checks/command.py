@@ -1,7 +1,7 @@
 """The check by a user's own command: JSON lines in, a verdict a line out, in processes with limits.
 
-A command is run for a batch of rows. Where that fails (it hangs, crashes, prints another number of lines or something
-that is no verdict), the batch's rows are run one by one, so that only the rows at fault are errors (``check_failed``).
+A command is run for a batch of rows. If that fails (it hangs, crashes, or prints another number of lines or an invalid
+verdict), the batch's rows are run one by one, so that only the rows at fault are errors (``check_failed``).
 
 Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the number
 of processes, the size of files and of what is printed, an environment of ``PATH`` alone; and in a sandbox, which is
@@ -31,30 +31,30 @@ from curation.json_types import Json, JsonView
 logger = get_logger(__name__)
 
 REMOVED = "command"
-"""The option ``check`` of a trust package whose run graded by a command: a package brings none."""
+"""The option ``check`` of a trust package whose run graded by a command, which the package leaves out."""
 FILE_BYTES, TOTAL_BYTES = 16 * 2**20, 64 * 2**20
-"""The largest file that a command may write, and the most that it may write in all."""
+"""Maximum size of one file that a command writes, and of all its files."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
-"""Folders of programs and their settings, which each command is shown."""
+"""Folders of programs and their settings, which every command can read."""
 EMPTY = ("/", "/tmp", "/run", "/dev", "/proc")
-"""Folders of which a command is shown only the files that it names."""
+"""Folders in which a command sees only the files that it names."""
 LINE_BYTES, MORE_BYTES = 1_000, 100_000
-"""Bytes that a command may print: so many a row, and so many more."""
+"""Maximum output of a command, in bytes: per row, and in addition."""
 LEAST_ALONE, SHARE_ALONE = 10.0, 10
-"""A row alone has ten times its share of the batch's time, and at least ten seconds where a batch has more."""
+"""Minimum seconds of a row run alone if the batch has more, and factor of its share of the batch's time."""
 SCRIPTS = (".py", ".sh", ".js", ".rb", ".pl", ".R")
-"""Endings of words that name a program's file."""
+"""Endings of a command's words that name a script."""
 MOST_FAILED = 20
-"""Rows at the beginning of a batch that fail alone before the command itself is called broken."""
+"""Number of consecutive rows failing alone after which the command itself is called broken."""
 _LAUNCH = Path(__file__).with_name("launch.py")
 
 
 class _Failed(Exception):
-    """A command failed on some rows; the message says how."""
+    """A failure of a command on some rows, described by its message."""
 
 
 class CommandCheck:
-    """Grades completions by a command.
+    """A check that grades completions by a command.
 
     Args:
         command: the program and its arguments; those that name a file beside the configuration become absolute paths.
@@ -97,13 +97,13 @@ class CommandCheck:
             raise ConfigError(f"check.sandbox: {sandbox!r} is neither full nor none; give one of them")
         self._is_boxed = sandbox == "full"
         self._num_failed = 0
-        """Rows in a row that failed alone, over all batches."""
+        """Number of consecutive rows that failed alone, over all batches."""
         self._limits = {"memory_bytes": memory_mb * 2**20, "processes": processes, "file_bytes": FILE_BYTES}
         self._limits["total_bytes"] = TOTAL_BYTES
 
     @property
     def digest(self) -> str:
-        """A digest of the command and of the files that its words name.
+        """Digest of the command and of the files that its words name.
 
         Raises:
             ConfigError: the program, or a script, is not there.
@@ -125,7 +125,7 @@ class CommandCheck:
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
-        """Return a verdict for each completion; equal ones of equal rows are asked about once.
+        """Return a verdict for each completion; equal completions of equal rows are graded once.
 
         Raises:
             ConfigError: the command cannot be started, or fails on ``MOST_FAILED`` rows in a row, each given alone.
@@ -163,7 +163,7 @@ class CommandCheck:
         return found
 
     def _make_row_error(self, error: _Failed) -> RowError:
-        """Return the error of a row that the command was given alone.
+        """Return the error of a row on which the command was run alone.
 
         Raises:
             ConfigError: it failed on as many rows before, one after the other.
@@ -218,9 +218,9 @@ class CommandCheck:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _list_shown(self) -> list[str]:
-        """Return the folders that the command is shown: of the system, of its program, and of the files that it names.
+        """Return the folders that the command can read: of the system, its program, and the files that it names.
 
-        Of a folder that is its own there (``EMPTY``) it is shown the named files instead.
+        For folders in ``EMPTY``, the named files are returned instead.
         """
         program = os.path.realpath(shutil.which(self.command[0], path=_get_search_path()) or self.command[0])
         found = {*SYSTEM, *_get_search_path().split(os.pathsep), sys.prefix, sys.base_prefix}
@@ -233,7 +233,7 @@ class CommandCheck:
         return sorted(path for path in paths if os.path.isdir(path) or os.path.isfile(path))
 
     def _launch(self, folder: Path, seconds: float) -> tuple[int, bool]:
-        """Run the command in ``folder``; its exit code, and whether its time was up."""
+        """Run the command in ``folder``; return its exit code, and whether it ran out of time."""
         with (
             (folder / "in").open("rb") as stdin,
             (folder / "out").open("wb") as stdout,
@@ -271,7 +271,7 @@ class CommandCheck:
 
 @cache
 def require_sandbox() -> None:
-    """Refuse a machine that grants commands no sandbox.
+    """Raise an error if this machine grants commands no sandbox.
 
     Raises:
         ConfigError: as a check on that machine would raise it.
@@ -298,12 +298,12 @@ class Removed:
 
 
 def _get_search_path() -> str:
-    """Return the search path of commands: ``python`` is the one that runs this."""
+    """Return the search path of commands, on which ``python`` is this interpreter."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def _describe_exit(code: int) -> str:
-    """Return an exit code in words; of a process that a signal ended it is 128 and its number, or minus that."""
+    """Describe an exit code; that of a process ended by a signal is 128 plus its number, or minus the number."""
     number = -code if code < 0 else code - 128
     try:
         return f"signal {signal.Signals(number).name}"
@@ -312,7 +312,7 @@ def _describe_exit(code: int) -> str:
 
 
 def _read_last_line(path: Path) -> str:
-    """Return the last line of what a command said of its error, in brackets."""
+    """Return the last line of a command's standard error, in brackets."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 2_000))
         lines = file.read().decode(errors="replace").strip().splitlines()
@@ -339,7 +339,7 @@ UNLIMITED = {
     "files": "it can write wherever its user can, and reach sockets, pipes and devices",
     "processes": "a process that leaves its session outlives it",
 }
-"""Harm that a command can do where the system does not prevent it, by the facts of the launcher."""
+"""Harm that a command can do if the system does not prevent it, by the launcher's facts."""
 
 
 def _describe_unlimited(facts: JsonView) -> str:

@@ -1,7 +1,7 @@
 """The check by a judge: a model chooses between two words, one for right and one for wrong.
 
-The model is that of the section ``judge``, which the stage :class:`curation.stages.judge.JudgeByChoice` asks. Where no
-stage can ask it (votes of several answers, the teacher's own rollouts of gold arms) normalised texts are compared.
+The model is that of the section ``judge``, which the stage :class:`curation.stages.judge.JudgeByChoice` asks. If no
+stage can ask it (votes of several answers, the teacher's own rollouts of gold arms), normalised texts are compared.
 """
 
 import difflib
@@ -28,7 +28,7 @@ Reply:"""
 
 
 class JudgeCheck(Normalised):
-    """Asks a judge about each completion; called, it compares normalised texts.
+    """A check that asks a judge about each completion; called directly, it compares normalised texts.
 
     Args:
         prompt: a Jinja template over ``prompt`` (what the teacher was asked), ``reference`` and ``answer``.
@@ -62,7 +62,7 @@ class JudgeCheck(Normalised):
         self._words = right, wrong
 
     def question(self, prompt: str, reference: str | None, answer: str) -> str:
-        """Return the judge's prompt about an answer; a row without a ``reference`` has no such name.
+        """Return the judge's prompt about an answer; without ``reference``, the template lacks that name.
 
         Raises:
             RowError: as :meth:`curation.domains.templates.Template.render`.
@@ -71,7 +71,7 @@ class JudgeCheck(Normalised):
         return self._template.render(fields if reference is None else {**fields, "reference": reference})
 
     def options(self, question: str) -> tuple[str, str]:
-        """Return the words for right and wrong as they go on from a prompt: after a space, where that ends in none."""
+        """Return the words for right and wrong as they continue a prompt: after a space, unless it ends in one."""
         space = "" if question[-1:].isspace() else " "
         right, wrong = self._words
         return f"{space}{right}", f"{space}{wrong}"

@@ -1,4 +1,4 @@
-"""Starts a user's checking command within limits; a script of the standard library alone.
+"""A launcher of a user's checking command within limits; a script of the standard library alone.
 
 Run as ``launch.py LIMITS COMMAND...``. ``LIMITS`` is a JSON object: ``parent``, the process whose end ends all,
 ``seconds`` (of processor time a process), ``memory_bytes`` (of address space a process), ``file_bytes`` (of each file
@@ -39,7 +39,7 @@ CANNOT_START = 127
 
 
 def call(name: str, *arguments: object) -> bool:
-    """Return a function of the C library; whether it succeeded."""
+    """Call a function of the C library; return whether it succeeded."""
     try:
         return bool(getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) == 0)
     except (OSError, AttributeError):
@@ -47,7 +47,7 @@ def call(name: str, *arguments: object) -> bool:
 
 
 def write(path: str, text: str) -> None:
-    """Write a setting of the kernel, where it lets this process."""
+    """Write a setting of the kernel if this process may."""
     with suppress(OSError), open(path, "w") as file:
         file.write(text)
 
@@ -61,7 +61,7 @@ def hurry() -> int:
 
 
 def isolate() -> dict[str, bool]:
-    """Leave the network and the process table; return which of them were left."""
+    """Leave the network and the process table; return by name which of them were left."""
     uid, gid = os.geteuid(), os.getegid()
     if call("unshare", NEWUSER | ALL):
         inside = uid or NOBODY  # not root there: a root of its own namespace has capabilities
@@ -84,7 +84,7 @@ def mount(kind: str, at: str, flags: int, options: str = "", source: str = "none
 
 
 def enter_root(limits: Limits) -> bool:
-    """Change to a file system of its own; return whether that was possible.
+    """Change to a new root file system; return whether that was possible.
 
     It has the folders ``read`` as they are, but read-only and each by an overlay: sockets and pipes in them lead to no
     process outside, devices do not open. Of ``/dev`` it has what does no harm, ``/tmp`` and ``/run`` are empty. The
@@ -163,7 +163,7 @@ def limit(limits: Limits, others: int) -> None:
 
 
 def list_pids() -> list[int]:
-    """Return all processes that are seen."""
+    """Return the ids of all visible processes."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -183,7 +183,7 @@ def count_user_threads() -> int:
 
 
 def is_of_command(pid: int, table: str | None, first: int) -> bool:
-    """Return whether a process is the command's: of its process table, or else of this session."""
+    """Return whether a process belongs to the command: by its process table, or else by this session."""
     try:
         if table is not None:
             return os.readlink(f"/proc/{pid}/ns/pid") == table
@@ -193,7 +193,7 @@ def is_of_command(pid: int, table: str | None, first: int) -> bool:
 
 
 def has_too_many(table: str | None, first: int, most: int) -> bool:
-    """Return whether the command has more processes than allowed; counting ends there."""
+    """Return whether the command has more processes than allowed, counting no further than that."""
     found = 0
     for pid in reversed(list_pids()):
         found += is_of_command(pid, table, first)
@@ -231,18 +231,18 @@ def start(limits: Limits, command: list[str], others: int, niceness: int, is_alo
 
 
 def tell(limits: Limits, **facts: object) -> None:
-    """Write to the file of the status."""
+    """Write facts to the status file."""
     os.write(limits["status"], json.dumps(facts).encode() + b"\n")
 
 
 def to_exit_code(status: int) -> int:
-    """Return the exit code of a wait status; of a signal as a shell has it."""
+    """Return the exit code of a wait status; for a signal, as a shell gives it."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def main() -> int:
-    """Run the command, and exit as it does."""
+    """Run the command, and return its exit code."""
     limits, command = json.loads(sys.argv[1]), sys.argv[2:]
     call("prctl", PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != limits["parent"]:

@@ -15,12 +15,12 @@ from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 
 PATTERN_SECONDS = 1.0
-"""Seconds after which a match of a pattern is given up; the package looks at the clock now and then, so it may be some
-seconds more."""
+"""Seconds after which a pattern match is given up; the package checks the clock rarely, so it may take some seconds
+more."""
 MOST_MATCHED = 20_000
-"""Characters of a completion that is matched."""
+"""Maximum length of a completion to match, in characters."""
 MOST_PATTERN = 10_000
-"""Characters of a pattern."""
+"""Maximum length of a pattern, in characters."""
 _NUMBER = re.compile(
     r"(?:(?<![\w.,)\]])[-+\u2212])?"
     r"(?:(?:\d{1,3}(?:,\d{3})+|\d{1,300})(?:\.\d{1,300})?|(?<!\d)\.\d{1,300})(?:[eE][-+]?\d{1,4})?"
@@ -59,7 +59,7 @@ class Equal(_Rule):
     """The texts are equal, without white space around them, and in one form of Unicode (NFC)."""
 
     def right(self, completion: str, reference: str) -> bool:
-        """Return whether they are."""
+        """Return whether the texts are equal in this sense."""
         return unicodedata.normalize("NFC", completion.strip()) == unicodedata.normalize("NFC", reference.strip())
 
 
@@ -67,7 +67,7 @@ class Normalised(_Rule):
     """The texts are equal without letter case, white space, quotation marks and punctuation at words' ends."""
 
     def right(self, completion: str, reference: str) -> bool:
-        """Return whether they are (``curation.domains.identity.normalise_prose``)."""
+        """Return whether the normalised texts are equal (``curation.domains.identity.normalise_prose``)."""
         return normalise_prose(completion) == normalise_prose(reference)
 
 
@@ -121,7 +121,7 @@ class Pattern(_Rule):
                 raise ConfigError(f"check.regex.pattern: {str(error).partition(': ')[2]}") from error
 
     def right(self, completion: str, reference: str) -> bool:
-        """Return whether it matches."""
+        """Return whether the completion matches."""
         pattern = self._pattern or _compile(reference.strip())
         if len(completion) > MOST_MATCHED:
             raise RowError(f"check_failed: a completion of more than {MOST_MATCHED:,} characters is not matched")
@@ -163,7 +163,7 @@ class Json(_Rule):
         self._fields = tuple(fields)
 
     def right(self, completion: str, reference: str) -> bool:
-        """Return whether they are equal; numbers are by value, and true is not 1."""
+        """Return whether the values are equal; numbers compare by value, and true is not 1."""
         try:
             wanted = self._cut(_parse_json(reference))
         except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-r"""Decides whether two final answers in mathematics are equivalent, in bounded time (paper: latexsympy; math-verify).
+r"""Equivalence of two final answers in mathematics, in bounded time (paper: latexsympy; math-verify).
 
 ``latex.py`` normalises an answer, and ``answers.py`` splits it: it compares lists and sets as sets, tuples and
 intervals element by element, and handles percent signs and plain numbers. math-verify decides on single expressions, in

@@ -1,4 +1,4 @@
-"""Splits answers: lists, sets, tuples and intervals, percent signs, plain numbers."""
+"""Comparison of answers by their parts: lists, sets, tuples and intervals, percent signs, plain numbers."""
 
 import re
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from curation.domains.equivalence.latex import Exploded, closes_bracket, list_de
 from curation.domains.equivalence.units import Unit, iter_sizes, parse_count
 
 MAX_CHARS = 4000
-"""Longer answers are refused unless they are identical."""
+"""Maximum length of an answer, in characters; longer ones are refused unless identical."""
 MAX_PAIRS = 4096
 """The maximum number of pairs of items of two lists."""
 TOLERANCE = Fraction(1, 10_000)
 DECIMALS = 6
 
 Atom = Callable[[str, str], bool]
-"""Compares two canonical expressions, gold first."""
+"""A function that compares two canonical expressions, gold first."""
 
 
 def is_equivalent(gold: str, label: str, *, atom: Atom) -> bool:
@@ -142,7 +142,7 @@ class PlainNumber(NamedTuple):
         )
 
     def near(self, other: "PlainNumber") -> bool:
-        """Return equality; if one is a decimal, to six decimals and one part in 10,000."""
+        """Return whether the numbers are equal or, if one is a decimal, to six decimals and one part in 10,000."""
         if not (self.decimal or other.decimal):
             return self.value == other.value
         return round(self.value, DECIMALS) == round(other.value, DECIMALS) and abs(self.value - other.value) <= (
@@ -176,7 +176,7 @@ class _Bracketed(NamedTuple):
 
 
 def _split_items(text: str) -> list[str]:
-    r"""Return the items of a list or a set, two for an item with a ``\pm``; a single item for anything else."""
+    r"""Return the items of a list or a set, two for an item with ``\pm``; for anything else, one item."""
     if text.startswith(r"\{") and text.endswith(r"\}") and not closes_bracket(text[2:-2]):
         text = text[2:-2]
     if _TUPLES.fullmatch(text):

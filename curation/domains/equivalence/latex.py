@@ -1,4 +1,4 @@
-"""Normalises an answer in LaTeX to one spelling; its tokens and brackets."""
+"""Normalisation of an answer in LaTeX to one spelling; its tokens and brackets."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ MAX_DEPTH = 50
 
 
 class Exploded(Exception):
-    """The answers cannot be compared within the limits."""
+    """An error for answers that cannot be compared within the limits."""
 
 
 def normalise_latex(text: str) -> str:
@@ -49,14 +49,14 @@ def parse_measured(text: str) -> MeasuredAnswer:
 
 
 def strip_markdown(text: str) -> str:
-    """Return a text without the marks of Markdown for bold, italic or code around the whole of it."""
+    """Return a text without Markdown marks for bold, italic or code around the whole of it."""
     while found := _MARKED.fullmatch(text):
         text = found["text"]
     return text
 
 
 def remove_separators(text: str) -> str:
-    """Return a number without separators between groups of three digits; another text as it is."""
+    """Return a number without separators between groups of three digits; other texts unchanged."""
     return _GROUPED.sub(lambda found: re.sub("[, '\u2019]", "", found[0]), text)
 
 
@@ -155,7 +155,7 @@ _CLOSING = {")", "]", "}", r"\}", r"\end", r"\rfloor", r"\rceil", r"\rangle"}
 _ENDS = " .,;:"
 _TOKEN = re.compile(r"\\(?:left|right)\s*\.|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _ARITY = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\mathbb": 1, r"\overline": 1}
-"""How many arguments a command takes."""
+"""Number of arguments of a command."""
 _FONTS = {
     **dict.fromkeys([r"\text", r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\mbox"], False),
     **dict.fromkeys([r"\mathrm", r"\mathbf", r"\mathit"], True),
@@ -193,7 +193,7 @@ _MENDS = {"\x08": r"\b", "\x0c": r"\f", "\t": r"\t", "rac": r"\frac"}
 _MENDED = re.compile(r"[\x08\x0c\t](?=[a-z]{3})|(?<![a-zA-Z\\\x0c])rac(?=\{)")
 _THOUSANDS = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})")
 _DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)(?!\d{3}(?!\d))")
-"""The comma of ``1{,}5``, which no group of three digits follows."""
+"""A decimal comma, as in ``1{,}5``, which no group of three digits follows."""
 _GROUPED = re.compile(
     r"^(?:[a-zA-Z] ?= ?)?-?\d{1,3}(?:[, ]\d{3})+(?=$|\.|%| ?\\)|^-?\d{1,3}(?:['\u2019]\d{3})+(?=$|\.)"
 )

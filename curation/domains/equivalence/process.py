@@ -24,7 +24,7 @@ from curation.errors import CurationError
 
 MEMORY_BYTES = 2**30
 START_SECONDS = 120.0
-"""The helper process starts in a second or two; a busy machine may need far more."""
+"""Maximum seconds for the helper process to start; it takes one or two, but far more on a busy machine."""
 
 
 class _Undecided(Exception):
@@ -32,7 +32,7 @@ class _Undecided(Exception):
 
 
 class Equivalence:
-    """Compares answers. All instances in a process share one helper process, which starts when first needed.
+    """A comparer of answers. All instances in a process share one helper process, which starts when first needed.
 
     Args:
         timeout: seconds for one comparison, without the start of the helper.
@@ -41,8 +41,8 @@ class Equivalence:
     def __init__(self, *, timeout: float = 5.0) -> None:
         self._timeout = timeout
         self.num_exploded = 0
-        """The number of comparisons that were refused, ran out of time or memory, or killed the helper process; they
-        count as unequal."""
+        """Number of comparisons that were refused, ran out of time or memory, or killed the helper process; they count
+        as unequal."""
 
     def same(self, label: str, gold: str) -> bool:
         """Return whether ``label`` is equivalent to ``gold``."""
@@ -86,7 +86,7 @@ class _Helper:
         return self._process.poll() is None
 
     def ask(self, gold: str, label: str, timeout: float) -> bool | None:
-        """Return the helper's verdict; ``None`` if it gave none in ``timeout`` seconds, and can no longer be used."""
+        """Return the helper's verdict, or ``None`` after ``timeout`` seconds, when the helper can no longer be used."""
         try:
             self._connection.send_bytes(json.dumps([gold, label, timeout]).encode())
         except OSError:  # it is dead
@@ -126,7 +126,7 @@ def _ask(gold: str, label: str, timeout: float) -> bool | None:
 
 
 def _forget() -> None:
-    """Keep a forked child from its parent's pipe, and from waiting for a thread that it does not have."""
+    """Drop the helper in a forked child, which must not use its parent's pipe or wait for a missing thread."""
     global _helper, _lock
     _helper, _lock = None, threading.Lock()
 

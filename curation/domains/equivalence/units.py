@@ -1,4 +1,4 @@
-r"""Units at the end of an answer, and signs of money: an answer may leave its unit out, and not have another one."""
+r"""Units at the end of an answer, and currency signs: an answer may omit its unit, but not have another one."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 Unit = frozenset[tuple[str, int, Fraction]]
-"""The meanings of a unit: a dimension, its power, and the size of the unit in it. Pounds are a mass or money."""
+"""The meanings of a unit: a dimension, its power, and the unit's size in it. Pounds are a mass or money."""
 
 _SIZES = {
     "time": {
@@ -73,12 +73,12 @@ NOT_COUNTED = (
     r"(?:[\d=]|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm]|hundred|thousand|million|billion"
     r"|trillion|(?i:lakh|crore|tausend|million[ei]n?|milliard\w*|mille|mil|mill[oó]n|millones|тысяч\w*|милли\w*)|dozen|half|halves|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?\b)"
 )
-"""Words after a number that say something else than what is counted."""
+"""Words after a number that do not name what is counted."""
 _UNNAMED = ("unit",)
 """Words that stand for any unit."""
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _LETTERS = ("g", "h", "l", "m", "s")
-"""Units of one letter, which is a variable unless it is set as a word."""
+"""One-letter units, which are variables unless set as words."""
 _WORDS = r"[A-Za-z°][A-Za-z/°. ]*"
 _TRAILING = re.compile(
     rf"^(?P<number>.*(?:[\d)}}]|\\pi)) ?(?:\\text\{{ ?(?P<set>{_WORDS})\}}|(?P<plain>{_WORDS}))"
@@ -97,7 +97,7 @@ _MONEY = re.compile(r"\\\$|[€£¥₹](?= ?\.?\d)|(?<=\d)[€£¥₹¢]|(?<=\d 
 
 
 class MeasuredAnswer(NamedTuple):
-    """An answer without its unit, and the unit; ``NO_UNIT`` where it has none that is known."""
+    """An answer without its unit, and the unit, which is ``NO_UNIT`` if none is known."""
 
     text: str
     unit: Unit
@@ -134,7 +134,7 @@ def _make_unit(name: str, power: int) -> Unit:
 
 
 def with_signs(text: str) -> str:
-    """Return an answer with signs of money in place of codes before a number, as ``US$5``, ``EUR 5`` and ``Rs. 5``."""
+    """Return an answer with currency signs for codes before a number, such as ``US$5``, ``EUR 5`` and ``Rs. 5``."""
     return _CODES.sub(lambda found: (r"\$", "€", "£", "₹")[(found.lastindex or 1) - 1], text)
 
 
@@ -146,6 +146,6 @@ def find_currency(text: str) -> Unit:
 
 
 def iter_sizes(one: Unit, other: Unit) -> Iterator[tuple[Fraction, Fraction]]:
-    """Yield the sizes of two units in each dimension that both have; none where they measure different things."""
+    """Yield the sizes of two units in each dimension that both have; none if they measure different things."""
     for kind, power, size in one:
         yield from ((size, second) for dimension, exponent, second in other if (dimension, exponent) == (kind, power))
