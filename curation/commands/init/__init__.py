@@ -1,4 +1,4 @@
-"""``curate init --data``: a configuration for a user's own files, from what their columns and values look like."""
+"""``curate init --data``: drafts a configuration for a user's own files from their columns and values."""
 
 from curation.commands.init.draft import draft_config
 from curation.commands.init.table import TableFiles, look
