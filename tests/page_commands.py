@@ -117,7 +117,7 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
     **dict.fromkeys(_listed(_FIRST), "test_first_contact.py::test_from_two_files_to_filtered_rows"),
-    **dict.fromkeys(_listed(_INIT), "curation/commands/test_init_data.py::test_texts_with_classes_in_two_files"),
+    **dict.fromkeys(_listed(_INIT), "curation/extras/test_init_data.py::test_texts_with_classes_in_two_files"),
     "curate review serve runs/my-run --port 8123": "test_review_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
     **dict.fromkeys(

@@ -29,7 +29,7 @@ from curation.tables.versions import parse_version
 
 @dataclass(frozen=True, kw_only=True)
 class RemovedFiles:
-    """Rows of one table that were removed, or the whole directory of a stage (``versions`` 0)."""
+    """Numbers of removed versions and files of one table, or of a whole stage directory (``versions`` is 0)."""
 
     path: str
     versions: int
@@ -38,7 +38,7 @@ class RemovedFiles:
 
 
 def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[RemovedFiles]:
-    """Remove what is older than ``hours``, and yield each removal; ``dry``: only yield.
+    """Remove unneeded files older than ``hours`` hours and yield each removal; with ``dry``, only yield.
 
     Raises:
         RunDirError: the directory is neither a run directory nor a filter's output, is of another format, or is in use.
@@ -71,9 +71,9 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
 
 
 def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool = False) -> RemovedFiles:
-    """Remove all versions of a table but the newest and those ``pinned``, the files that only they name, and orphans.
+    """Remove a table's versions except the newest, ``pinned`` and tagged ones, their own files, and orphans.
 
-    ``before``: seconds since 1970; keep everything written later.
+    ``before`` is a Unix time in seconds; whatever was written later is kept.
     """
     dataset = lance.dataset(uri)
     listed: list[Any] = dataset.versions()
@@ -103,10 +103,10 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
 
 
 def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:
-    """Yield directories that the run made for stages, if nothing names them and the stage was recorded later.
+    """Yield stage directories that this run made, that no record names, and whose stage was recorded later.
 
-    A directory written later belongs to a running stage with changed settings. One that the manifest does not list as
-    made (``Manifest.made``) is somebody's own, whatever its name.
+    A directory written after that record belongs to a running stage whose settings changed. A directory that the
+    manifest does not list as made (``Manifest.made``) belongs to the user, whatever its name.
     """
     records = manifest.stages.values()
     named = json.dumps([[record.inputs, record.outputs] for record in records], default=str)
@@ -127,7 +127,7 @@ def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:
 
 
 def _iter_tables(directory: Place) -> Iterator[str]:
-    """Yield the Lance tables in a directory; tables without any version are skipped."""
+    """Yield the URIs of the Lance tables in a directory, except tables without a version."""
     for root, folders, _ in walk(directory):
         folders.sort()
         if "_versions" in folders:

@@ -1,4 +1,4 @@
-"""Combines or compares several run directories: reads each as a finished run and checks what has to be alike."""
+"""Combines or compares several finished runs, given by their directories."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,8 @@ def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
     """Write ``combined.html`` and ``combined.json`` in ``output``; return the combined report and the page's path.
 
     Raises:
-        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished, or the runs
-            differ in domain, arms or number of generations.
+        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished, or the
+            runs differ as :func:`require_alike` forbids.
     """
     members = read(directories, "--combine")
     for other in members[1:]:
@@ -47,10 +47,10 @@ def _check_output(output: str, name: str) -> Place:
 
 
 def read(directories: Sequence[str], option: str) -> list[Member]:
-    """Read the runs that an option of ``curate report`` is given.
+    """Read the runs that are given to an option of ``curate report``.
 
     Raises:
-        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished.
+        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished.
     """
     if len(directories) < 2:
         raise CombineError(f"{option}: takes two run directories or more, not {len(directories)}")
@@ -64,10 +64,10 @@ def read(directories: Sequence[str], option: str) -> list[Member]:
 
 
 def require_alike(one: Member, other: Member) -> None:
-    """Check that two runs have the same domain, arms and number of generations, so that averages make sense.
+    """Check that two runs can be averaged: same domain, arms, number of generations and constraint on answers.
 
     Raises:
-        CombineError: they differ; the message names both directories and their values.
+        CombineError: the runs differ; the message names both directories and their values.
     """
     where = f"{one.directory} and {other.directory} cannot be combined"
     domains = one.run.domain.name, other.run.domain.name
@@ -100,10 +100,10 @@ def require_alike(one: Member, other: Member) -> None:
 
 
 def load_member(directory: str) -> Member:
-    """Return a finished run, by its directory.
+    """Load the finished run in a directory.
 
     Raises:
-        CombineError: it is no run, or unfinished.
+        CombineError: the directory is not a run, or the run is unfinished.
     """
     config = load_config(_check_run_directory(directory) / "config.yaml")
     config = config.model_copy(update={"run_dir": directory})

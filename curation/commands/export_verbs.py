@@ -1,4 +1,4 @@
-"""The options of the three exports. As in ``curation.cli``, heavy imports are inside."""
+"""The three export commands. Like ``curation.cli``, they import heavy modules only when they run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from curation.storage.paths import to_place
 
 
 def _format_command(verb: str, run_dir: str, named: Mapping[str, object], output: str) -> str:
-    """Return the command line, as cards and lineages name it, with the options that are set."""
+    """Return the command line that cards and lineage files name, with the options that are set."""
     options = [f"--{name} {value}" for name, value in named.items() if value is not None]
     return " ".join([f"curate {verb} {run_dir}", *options, f"-o {output}"])
 

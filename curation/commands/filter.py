@@ -1,4 +1,4 @@
-"""``curate filter``: its configuration from a file or from options, and what is said at the end."""
+"""``curate filter``: makes its configuration from a file or from options, and describes its result."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ _KEYS = {
 
 
 def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
-    """Return the configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
+    """Return the configuration of a filter, given as ``CONFIG`` or as ``PACKAGE POOL`` with options.
 
-    ``options`` are those of ``filter_verb.add_rule_options``, by the names of their parameters.
+    ``options`` maps the parameter names of ``filter_verb.add_rule_options`` to values.
 
     Raises:
         ConfigError: a value breaks a rule, several rules are given, or a part is missing.
@@ -63,7 +63,7 @@ def _parse_rule(keep: str | None, threshold: float | None, certified: float | No
 
 
 def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
-    """Yield lines on what was read, labelled, kept and written, and what it took."""
+    """Yield lines on the rows read, labelled, kept and written, and on the tokens and seconds used."""
     content = filtered.content
     cut, rounds = content["cut"], content["rounds"]
     if not filtered.did:
@@ -109,7 +109,7 @@ def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
 
 
 def _describe_saved(cut: JsonView, short: int) -> Iterator[str]:
-    """Yield the first cut, and what it saved."""
+    """Yield lines on the first cut and the tokens that it saved."""
     yield str(cut["words"])
     if cut["unasked"]:
         yield f"first cut: turned itself off where it dropped too few rows, for {cut['unasked']:,} rows"
@@ -130,7 +130,7 @@ def _describe_saved(cut: JsonView, short: int) -> Iterator[str]:
 
 
 def describe_shift(item: JsonView) -> str:
-    """Return in words how far a round's rows, and the kept ones, differ from the labelled ones; empty if untested."""
+    """Return in words how a round's rows, and its kept rows, differ from labelled rows; empty if untested."""
     shift, foreign = item["shift"], item["foreign"]
     words = [] if shift is None or not shift["in_words"] else [str(shift["in_words"])]
     if (passing := foreign["passing"]) is not None:
@@ -143,7 +143,7 @@ def describe_shift(item: JsonView) -> str:
 
 
 def describe_rule(rule: Mapping[str, object]) -> str:
-    """Return a cut's rule in words, in brackets."""
+    """Return the rule of a cut as text in parentheses."""
     ((name, value),) = rule.items()
     if isinstance(value, Mapping):
         return f"({name}, alpha {value['alpha']:g}, delta {value['delta']:g})"

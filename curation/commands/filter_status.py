@@ -1,4 +1,4 @@
-"""``curate status`` of a filter: its stages, the rows of each round and the cut that let them in, and what waits."""
+"""``curate status`` of a filter: its stages, the rows and the cut of each round, and files that are not read yet."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from curation.rundir.manifest import Manifest
 
 
 def look(config: FilterConfig) -> Shown:
-    """Return the state of a filter: its output as ``curate filter`` would find it, or why it would refuse it."""
+    """Return the state of a filter, or the reason why ``curate filter`` would refuse to resume it."""
     home, manifest = config.output_directory, Manifest.load(config.directory)
     found, unknown = None, None
     if manifest.identity:

@@ -1,4 +1,4 @@
-"""The options of ``curate filter``. Like ``curation.cli``, it imports what is heavy when it runs."""
+"""The command ``curate filter``. Like ``curation.cli``, it imports heavy modules only when it runs."""
 
 import sys
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _RULE_OPTIONS = (
 
 
 def add_rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the options of a filter in place of a configuration file: what is written where, and by which cut."""
+    """Add the options that replace a filter's configuration file, such as output and cut, to a command."""
     for option in reversed(_RULE_OPTIONS):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and how a command was called."""
+"""Arguments and options that several commands share, and the text of a command line."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def with_own_modules(ctx: click.Context, parameter: click.Parameter, value: T) -> T:
-    """Let a configuration file name modules that lie beside it; a run directory or a package brings no code."""
+    """Make modules beside a configuration file importable, but none of a run directory or a package."""
     given = value[0] if isinstance(value, tuple) and len(value) == 1 else value
     if isinstance(given, str) and Path(given).is_file():
         own_modules.search_beside(given)
@@ -38,17 +38,17 @@ Overrides = tuple[str, ...]
 
 
 def find_run_config(config: str, overrides: Overrides) -> tuple[str, Overrides]:
-    """Return configuration and overrides; a run directory stands for the configuration of its last run."""
+    """Return the path of the configuration and the overrides; a run directory stands for its last configuration."""
     if not to_place(config).is_dir():
         return config, overrides
     return str(to_place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
 
 
 def add_address(address: str | None, overrides: Overrides) -> Overrides:
-    """Return the overrides with that of ``--address``."""
+    """Return the overrides, with the value of ``--address`` added if it is given."""
     return overrides if address is None else (*overrides, f"ray.address={address}")
 
 
 def format_command(verb: str, config: str, overrides: Overrides) -> str:
-    """Return the command line, without credentials."""
+    """Return the command line with credentials redacted."""
     return redact_text(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))

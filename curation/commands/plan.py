@@ -29,49 +29,49 @@ if TYPE_CHECKING:
     from curation.pipeline.probing import LeftOut
 
 Forecaster = Callable[[Sequence[Stage], Known], "tuple[Forecast | None, Sequence[LeftOut]]"]
-"""A forecast of stages that are left, given what the others have made, and the stages that it leaves out."""
+"""Function of remaining stages and known outputs that returns a forecast and the stages missing from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """A stage and its state."""
+    """A stage of a plan, with its state, rows and time."""
 
     name: str
     step: int
-    """Stages of one step do not wait for each other; each waits for a stage of the previous step."""
+    """Index of the stage's step. Stages of one step are independent; each waits for a stage of the previous step."""
     after: Sequence[str]
-    """The stages that it waits for."""
+    """Names of the stages that this stage waits for."""
     state: State
     words: str
-    """The state in words: with what changed, which stage it waits for, or why there is nothing to do."""
+    """State in words, with what changed, which stage it waits for, or why there is nothing to do."""
     rows: int | None
-    """The number of rows that it works on, if known."""
+    """Number of rows that the stage processes, if known."""
     seconds: float | None
-    """The time that it took, or that is forecast; unset of a model that was never measured here."""
+    """Actual or forecast time in seconds, or None if the stage's model was never measured here."""
     range: tuple[float, float] | None = None
-    """The range of a forecast time."""
+    """Lower and upper bound of a forecast time, in seconds."""
     basis: Basis | None = None
-    """The measurements that the forecast rests on."""
+    """Kind of measurements that the forecast is based on."""
     tokens: int | None = None
-    """Tokens that it will read and write or, of a training, train on; from the means of a probe, if known."""
+    """Forecast number of tokens to read and write or to train on, from the means of a probe, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All stages of a run, and a forecast of those that ask its teacher, if a probe was made."""
+    """All stages of a run or a filter, with a forecast of those that ask its teacher if a probe was made."""
 
     stages: list[PlannedStage]
     total: "Estimate"
-    """Seconds from start to end of what is left to do."""
+    """Estimated wall-clock seconds of the remaining work."""
     forecast: "Forecast | None"
     left_out: "Sequence[LeftOut]" = ()
-    """Stages that ask a model and are not in a forecast."""
+    """Stages that ask a model but are not in the forecast, with the reasons."""
     pool: str | None = None
-    """Rows of a filter's pool, and how many of them are new."""
+    """Line on a filter's pool, with the number of its rows and of new ones; None for a run."""
     added: str | None = None
-    """Splits that are added to a run that has grown, and those that stay as they are."""
+    """Line on the splits that are added to a grown run, and on those that stay unchanged."""
     memory: Sequence[str] = ()
-    """A line for each actor and training worker of a run: the memory that it needs, and what it has."""
+    """One line per actor and training worker of a run, with needed and available memory."""
 
     def to_json(self) -> Json:
         """Return the plan as a JSON object."""
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def num_tokens(self) -> int | None:
-        """Tokens of all stages that are left, as far as a probe tells."""
+        """Number of tokens of all remaining stages whose tokens are known, or None if none are."""
         known = [stage.tokens for stage in self.stages if stage.tokens is not None]
         return sum(known) if known else None
 
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def _num_unknown(self) -> int:
-        """Stages that are left, and of whose model nothing was measured."""
+        """Number of remaining stages whose model was never measured."""
         return sum(stage.basis == "rough" and stage.seconds is None for stage in self.stages)
 
     @property
@@ -150,14 +150,14 @@ def make_plan(
     recut: bool = False,
     gpu: str | None = None,
 ) -> Plan:
-    """Return every stage with its rows and state, and a forecast of what the stages take that ask the first teacher.
+    """Return every stage with its rows and state, and with ``probe`` a forecast of those that ask the first teacher.
 
-    With ``probe``, a sample of ``num_rows`` rows (unset: a moderate number) is labelled on Ray, by the actors that the
-    run or the filter would start. It changes nothing in the directory. ``recut``: as for ``curate filter``. ``gpu``:
-    the card that a run's memory is compared with, by Ray's name.
+    The probe labels a sample of ``num_rows`` rows (None: a moderate number) on Ray, by the actors that the run or the
+    filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``. ``gpu`` is Ray's
+    name of the card that a run's memory is compared with.
 
     Raises:
-        ConfigError: a process of a run cannot fit, or the card is not known.
+        ConfigError: a process of a run does not fit, the card is unknown, or ``gpu`` is given for a filter.
     """
     if gpu is not None and isinstance(config, FilterConfig):
         raise ConfigError("--gpu: compares the processes of a run with a card, and those of a filter are not counted")
@@ -236,7 +236,7 @@ def _has_model(stage: Stage) -> bool:
 
 
 def _compute_tokens(stage: Stage, made: "Forecast") -> int | None:
-    """Return tokens of a stage whose rows have prompts: by its own forecast, else by the mean row of the probe."""
+    """Return the tokens of a stage from its own forecast, else of a stage with a model from the probe's mean row."""
     for item in made.stages:
         if item.name == stage.name:
             return round(item.prompt_tokens.value + item.output_tokens.value)

@@ -1,4 +1,4 @@
-"""The options of ``curate plan``, which ``curate filter --plan`` has too. Heavy imports are inside."""
+"""The command ``curate plan`` and its options, which ``curate filter --plan`` shares."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ _PLAN_OPTIONS = (
 
 
 def add_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the options of a plan: the keyword arguments of :func:`show_plan`."""
+    """Add the options of a plan, which are the keyword arguments of :func:`show_plan`, to a command."""
     for option in reversed(_PLAN_OPTIONS):
         command = option(command)
     return command
@@ -65,7 +65,7 @@ def show_plan(
     """Print the plan of a run or a filter.
 
     Raises:
-        ConfigError: options that exclude each other, or a process of a run cannot fit on the card.
+        ConfigError: options exclude each other, or a process of a run does not fit on the card.
     """
     with doing("importing curation.commands.plan"):
         from curation.commands.plan import make_plan

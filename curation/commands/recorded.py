@@ -22,7 +22,7 @@ from curation.tables.schemas import FILE_SHIFT
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run directory."""
+    """A run directory with its configuration and manifest."""
 
     place: Place
     config: RunConfig
@@ -33,7 +33,7 @@ class RecordedRun:
         """Return the run in a directory.
 
         Raises:
-            ExportError: it is no run directory.
+            ExportError: the directory is not a run directory.
             TableError: the run has no rows yet.
         """
         config, manifest = read_run(place)
@@ -44,7 +44,7 @@ class RecordedRun:
         return cls(place=place, config=config, manifest=manifest)
 
     def stage(self, generation: int, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """Return the main chain's record of a stage on a split, of the first class that is done; ``None`` if none."""
+        """Return the main chain's record of a stage on a split, of the first class that is done, or ``None``."""
         return self.manifest.find(Position(generation=generation, split=split, of=of), *classes)
 
     def has_labels(self, generation: int) -> bool:
@@ -53,7 +53,7 @@ class RecordedRun:
 
     @cached_property
     def splits(self) -> dict[str, TableRef]:
-        """The tables of the prepared rows, by split; ``audit`` too, where there is one."""
+        """The tables of prepared rows, by split, including ``audit`` if there is one."""
         found = [record.outputs["tables"] for record in iter_prepare_records(self.manifest)]
         return {name: TableRef.from_json(value) for tables in found for name, value in tables.items()}
 
@@ -68,7 +68,7 @@ class RecordedRun:
         return row
 
     def origin(self, row_id: int, split: str) -> Json:
-        """Return the source, file and row in the file of a row of a split."""
+        """Return where a row of a split comes from: its source, file and row number in the file."""
         source = self.config.splits.named()[split].source
         files, id_column = self.manifest.source_files.get(source, []), self.config.sources[source].id_column
         found: Json = {"source": source, "file": None, "row": None, "id_column": id_column}

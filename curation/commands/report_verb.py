@@ -1,4 +1,4 @@
-"""The options of ``curate report``: of one run, or of several by ``--combine`` and ``--compare``."""
+"""The command ``curate report``, for one run or, with ``--combine`` or ``--compare``, for several."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A run directory as objects (``curation.open``): report, numbers, and tables that are read when they are asked for."""
+"""A run directory as objects (``curation.open``): its report, its metrics, and tables that are read on demand."""
 
 import os
 import re
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class ScannedColumns(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """Columns of a table as a pyarrow dataset that reads no others, for DuckDB, which knows no 16-bit numbers.
+    """A pyarrow dataset of selected columns of a table, for DuckDB, which does not support 16-bit floats.
 
-    Lance refuses most of the filters that DuckDB asks for, since it has no casts, so pyarrow filters what Lance reads.
+    Lance has no casts and refuses most of DuckDB's filters, so pyarrow filters the rows that Lance reads.
     """
 
     def __init__(self, dataset: pyarrow.dataset.Dataset, columns: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ class ScannedColumns(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow 
         return pa.schema([self._dataset.schema.field(name) for name in self._columns])
 
     def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> Any:
-        """Return a scan of the named columns, all by default, over the rows that match."""
+        """Return a scanner of the named columns (default: all) over the rows that match ``filter``."""
         columns = self._columns if columns is None else list(columns)
         read = [name for name in self._columns if name in columns or re.search(rf"\b{name}\b", str(filter))]
         reader = self._dataset.scanner(columns=read or self._columns[:1]).to_reader()
@@ -56,11 +56,11 @@ class ScannedColumns(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow 
 
 
 class ResultTable:
-    """A table of a run. Each ``to_...`` reads the columns that are named, into memory.
+    """A table of a run. Each ``to_...`` method reads the named columns into memory.
 
-    Without ``columns`` these are all but hidden states (``state_...``), most of a table's bytes. ``filter`` is an SQL
-    expression (``"label IS NOT NULL AND trust_trust > 0.9"``); what ``sql`` gave takes none. Unknown columns, and a
-    table that cannot be read, are a ``TableError``.
+    The default is all columns but hidden states (``state_...``), which are most of a table's bytes. ``filter`` is an
+    SQL expression (``"label IS NOT NULL AND trust_trust > 0.9"``); the result of :meth:`Results.sql` accepts none.
+    Unknown columns and unreadable tables raise a ``TableError``.
     """
 
     def __init__(self, name: str, dataset: pyarrow.dataset.Dataset) -> None:
@@ -76,16 +76,16 @@ class ResultTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns, hidden states too."""
+        """The names and types of all columns, including hidden states."""
         return self.dataset.schema
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read by default."""
+        """Names of the columns that are read by default."""
         return [name for name in self.schema.names if not schemas.is_state(name)]
 
     def to_arrow(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
-        """Return the rows as an Arrow table, in the table's own order: of selected rows that is by rank."""
+        """Return the rows as an Arrow table in stored order; selected rows are stored by rank."""
         names = self.columns if columns is None else list(columns)
         if missing := [name for name in names if name not in self.schema.names]:
             raise TableError(f"{self.name}: has no column {missing[0]!r}; it has {', '.join(self.schema.names)}")
@@ -95,28 +95,28 @@ class ResultTable:
             raise TableError(f"{self.name}: cannot be read ({describe_lance_error(error) or error})") from error
 
     def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "pandas.DataFrame":
-        """Return the rows as a pandas DataFrame (:meth:`to_arrow`)."""
+        """Return the rows as a pandas DataFrame (see :meth:`to_arrow`)."""
         _import_package("pandas")
         return self.to_arrow(columns, filter).to_pandas()
 
     def to_polars(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "polars.DataFrame":
-        """Return the rows as a Polars DataFrame (:meth:`to_arrow`)."""
+        """Return the rows as a Polars DataFrame (see :meth:`to_arrow`)."""
         frame: polars.DataFrame = _import_package("polars").from_arrow(self.to_arrow(columns, filter))
         return frame
 
     def to_dataset(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "datasets.Dataset":
-        """Return the rows as a Hugging Face ``datasets.Dataset``, as TRL's trainers take it (:meth:`to_arrow`).
+        """Return the rows as a Hugging Face ``datasets.Dataset``, which TRL's trainers accept (see :meth:`to_arrow`).
 
-        A pyarrow dataset, read as it is scanned, is :attr:`dataset`.
+        For a pyarrow dataset that is read while it is scanned, use :attr:`dataset`.
         """
         return _import_package("datasets").Dataset(self.to_arrow(columns, filter))
 
 
 class Results:
-    """The results of a run, of one of its generations.
+    """The results of one generation of a run.
 
-    What is not there is refused by a ``UserError``: an unknown arm or split with those that there are, and what is not
-    done yet with the stage that makes it.
+    Methods raise a ``UserError`` if a result is missing. For an unknown arm or split, the message lists the known ones;
+    for an unfinished result, it names the stage that makes it.
     """
 
     def __init__(self, run: RecordedRun, generation: int) -> None:
@@ -126,7 +126,7 @@ class Results:
 
     @classmethod
     def of(cls, run: str | os.PathLike[str], generation: int | None = None) -> Self:
-        """Return the results in a run directory or at a URL; of its last generation, unless another one is named."""
+        """Return the results of one generation (default: the last) of the run in a directory or at a URL."""
         found = RecordedRun.of(to_place(os.fspath(run)))
         return cls(found, choose_generation(found.config, generation, "leave it out for the last one"))
 
@@ -151,13 +151,13 @@ class Results:
 
     @property
     def verdict(self) -> Json | None:
-        """The verdict on the run, of all its generations; ``None`` where no arm ranks by trust."""
+        """The verdict on all generations of the run; ``None`` if no arm ranks by trust."""
         return find_verdict(self._run.manifest) if self.metrics else None
 
     def selected(self, arm: str) -> ResultTable:
         """Return the rows that an arm selected, by rank, in TRL's format (``schemas.SELECTION``).
 
-        Of a domain of pairs they have ``prompt``, ``chosen`` and ``rejected`` (``schemas.PREFERENCES``).
+        In a pair domain, rows have ``prompt``, ``chosen`` and ``rejected`` (``schemas.PREFERENCES``).
         """
         _, ref = find_selection(self._run.config, self._run.manifest, arm, self.generation)
         return self._open_table(f"selected_{arm}", ref)
@@ -167,18 +167,18 @@ class Results:
         return self._open_made("labels", split, "label", Score, get_labels_stage(self._run.config))
 
     def grades(self, split: str = "pool") -> ResultTable:
-        """Return which labels of a split are right (``schemas.GRADES``); of the pool where ``splits.audit`` is set."""
+        """Return which labels of a split are right (``schemas.GRADES``); for the pool, if ``splits.audit`` is set."""
         return self._open_made("grades", split, "grade", choose_grading_stage(self._run.config, split))
 
     def rows(self, split: str = "pool") -> ResultTable:
-        """Return the prepared rows of a split, in the domain's columns; ``audit`` has the pool's gold labels."""
+        """Return the prepared rows of a split, in the domain's columns; split ``audit`` has the pool's gold labels."""
         if split not in self._run.splits:
             raise TableError(f"{self.directory}: has no split {split!r}; it has {', '.join(self._run.splits)}")
         return self._open_table(f"rows of {split}", self._run.splits[split])
 
     @property
     def tables(self) -> Mapping[str, Callable[[], ResultTable]]:
-        """The tables that :meth:`sql` knows, by name: those of the pool, of other splits, and an arm's each."""
+        """The tables that :meth:`sql` can query, by name: three for each split, and the selected rows of each arm."""
         found: dict[str, Callable[[], ResultTable]] = {}
         for split in sorted(self._run.config.splits.labelled(), key=lambda name: name != "pool"):
             for name, of in (("labels", self.labels), ("grades", self.grades), ("rows", self.rows)):
@@ -187,9 +187,9 @@ class Results:
         return {re.sub(r"\W", "_", name): of for name, of in found.items()}
 
     def sql(self, query: str) -> ResultTable:
-        """Return what a query by DuckDB gives; of the run's :attr:`tables` those that it names are opened.
+        """Return the result of a DuckDB query over the run's :attr:`tables`, of which it opens those it names.
 
-        Hidden states and other columns of 16-bit numbers are no part of them.
+        Hidden states and other columns of 16-bit floats cannot be queried.
         """
         duckdb = _import_package("duckdb")
         with duckdb.connect() as connection:
@@ -206,7 +206,7 @@ class Results:
         return ResultTable("sql", pyarrow.dataset.dataset(found))
 
     def _open_made(self, output: str, split: str, verb: str, *classes: type[Stage]) -> ResultTable:
-        """Return a table of a labelled split, of the first class of stages that is done."""
+        """Return a table of a labelled split, made by a stage of the first of ``classes`` that is done."""
         if split not in (labelled := self._run.config.splits.labelled()):
             raise TableError(f"{self.directory}: has no {output} of {split!r}, but of {', '.join(labelled)}")
         record = self._run.stage(self.generation, split, *classes)
@@ -234,7 +234,7 @@ def _import_package(name: str) -> Any:
     """Return a package that only some results need.
 
     Raises:
-        TableError: it is not installed.
+        TableError: the package is not installed.
     """
     try:
         return import_module(name)

@@ -1,4 +1,4 @@
-"""The options of ``curate run``, ``tune``, ``ablate`` and ``analyze``, which import what is heavy when they run."""
+"""The commands ``curate run``, ``tune``, ``ablate`` and ``analyze``, which import heavy modules when they run."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -32,9 +32,9 @@ else:
     report, load, running = Lazy("curation.report"), Lazy("curation.config.load"), Lazy("curation.pipeline.running")
 
 FAILED_VERDICT = 4
-"""The exit code of a run whose verdict is as grave as ``--fail-on-verdict`` says."""
+"""The exit code of a run whose verdict is at least as grave as ``--fail-on-verdict``."""
 GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
-"""The levels of ``curation.report.levels`` that each of its values names, here without the import of the report."""
+"""Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.levels`` is too heavy to import here."""
 
 
 @click.command()
@@ -86,7 +86,7 @@ def run(
 
 
 def is_grave(content: JsonView, least: str) -> bool:
-    """Return whether the verdict is as grave as ``least`` (stop or care); so is none, as nothing speaks for the run."""
+    """Return whether the verdict is at least as grave as ``least`` (stop or care), or is missing."""
     found = content["verdict"]
     return found is None or found["level"] in GRAVE[least]
 

@@ -24,30 +24,30 @@ from curation.telemetry.standing import Standing, Work, format_speed
 
 TAIL_BYTES = 64 * 1024
 OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
-"""Fields of a progress event that say nothing once its driver has ended."""
+"""Fields of a progress event that are meaningless once its driver has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The state of a run or a filter, by the record in its directory."""
+    """The state of a run or a filter, as recorded in its directory."""
 
     home: Place
-    """The folder to name."""
+    """The folder to show to the user."""
     manifest: Manifest
     states: Sequence[Status]
     """The state of each stage; empty if it is unknown."""
     unknown: str | None
     """Why the states are unknown; ``None`` if they are known."""
     nothing_yet: str
-    """The line on a directory without a record."""
+    """The line to show if the directory has no record."""
     further: Sequence[str] = ()
-    """Lines after those on the stages."""
+    """Lines to show after those on the stages."""
     parts: JsonView = field(default_factory=dict)
-    """Further parts of the JSON object."""
+    """Further fields of the JSON object."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all stages are known and have nothing left to do."""
         return bool(self.states) and all(status.is_settled for status in self.states)
 
 
@@ -70,7 +70,7 @@ def look(config: RunConfig) -> Shown:
 
 
 def describe_spent(spent: JsonView | None) -> list[str]:
-    """Return questions to a server and what they cost, in a line; none of no server."""
+    """Return lines on the questions to a server and their cost; an empty list without a server."""
     if spent is None:
         return []
     money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
@@ -111,7 +111,7 @@ def describe_status(shown: Shown) -> Iterator[str]:
 
 
 def make_status_json(shown: Shown) -> Json:
-    """Return the same as JSON: the driver, every stage with its state, and the newest events."""
+    """Return the status as a JSON object: the driver, every stage with its state, and the newest events."""
     manifest, found = shown.manifest, shown.states
     events = list(parse_events(manifest.events.last(TAIL_BYTES)))
     newest = {event["event"]: event for event in events}
@@ -139,7 +139,7 @@ def make_status_json(shown: Shown) -> Json:
 
 
 def compute_spent(config: RunConfig | FilterConfig) -> Json | None:
-    """Return the questions to a server and their cost, at most that of unanswered ones; ``None`` without a server."""
+    """Return the questions to a server and their cost, at most for unanswered ones; ``None`` if there are none."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir() or (spending := read_spending(str(folder))) is None:
         return None
@@ -157,7 +157,7 @@ def compute_spent(config: RunConfig | FilterConfig) -> Json | None:
 
 
 def _describe_standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
-    """Yield the recorded stages, and which of them have to run again because the configuration changed."""
+    """Yield lines on the recorded stages, and on those that have to run again after a change of configuration."""
     if unknown is not None:
         yield f"cannot tell which stages have to run again: {unknown}"
     states = {status.stage.name: status for status in found}
@@ -191,7 +191,7 @@ def _find_states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], s
 
 
 def _find_under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
-    """Return the newest progress event of each stage that has not ended; of a dead driver without speed and actors."""
+    """Return each unfinished stage's newest progress event, without speed and actors if the driver has ended."""
     found: dict[str, Json] = {}
     for event in events:
         if event["event"] == "progress":

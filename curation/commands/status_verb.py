@@ -1,4 +1,4 @@
-"""The options of ``curate status``. What is heavy is imported when it runs."""
+"""The command ``curate status``, which imports heavy modules only when it runs."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from curation.storage.paths import Place
 
 BEGIN_SECONDS = 60.0
-"""How long ``--watch`` waits for the driver of a run that is not finished."""
+"""How long ``--watch`` waits for the driver of an unfinished run to start."""
 
 
 @click.command()
@@ -40,7 +40,7 @@ BEGIN_SECONDS = 60.0
 def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
     """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output.
 
-    With --watch, a run that is not finished and has no driver yet is waited for, one minute long.
+    With --watch, the command waits up to one minute for the driver of an unfinished run to start.
     """
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
@@ -76,7 +76,7 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
 
 
 def _watch(look: "Callable[[], Shown]", directory: "Place", seconds: float) -> None:
-    """Show the status again and again until its driver, if one comes, has ended."""
+    """Show the status repeatedly until the driver has ended, or no driver starts within :data:`BEGIN_SECONDS`."""
     from curation.commands.status import describe_status
 
     began, has_run = time.monotonic(), False

@@ -1,4 +1,4 @@
-"""The tables that commands print: a line a model, numbers with their intervals."""
+"""The text tables that commands print: one line per model, numbers with their intervals."""
 
 from curation.features import features
 from curation.json_types import Json
@@ -7,7 +7,7 @@ from curation.telemetry.standing import format_speed
 
 
 def format_arms(content: Json) -> str:
-    """Return one line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
+    """Return one line each for teacher, base and the last generation's arms, in per cent with 95 % intervals."""
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy: Json = content.get(name) or {}
@@ -25,7 +25,7 @@ def format_arms(content: Json) -> str:
 
 
 def describe_verdict(content: Json) -> list[str]:
-    """Return a run's verdict in a sentence, then each finding and what to do next; none where no arm ranks by trust."""
+    """Return a run's verdict in a sentence, then findings and next steps; empty if no arm ranks by trust."""
     found = content.get("verdict")
     if found is None:
         return []
@@ -36,7 +36,7 @@ def describe_verdict(content: Json) -> list[str]:
 
 
 def describe_features(content: Json) -> list[str]:
-    """Return what features have found in each generation, as far as they have lines for it."""
+    """Return lines on the findings of each generation's features; features without lines are skipped."""
     lines = []
     for generation in content["generations"]:
         for name, found in generation["features"].items():
@@ -46,7 +46,7 @@ def describe_features(content: Json) -> list[str]:
 
 
 def format_combined(content: Json) -> str:
-    """Return a line each for teacher, base and arms over all runs: per cent, 95 % intervals over rows and over runs."""
+    """Return one line each for teacher, base and arms over all runs, in per cent with intervals over rows and runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
     lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
@@ -68,7 +68,7 @@ def format_combined(content: Json) -> str:
 
 
 def format_compared(content: Json) -> str:
-    """Return the runs, how their configurations differ, and a line a measure: each run's value, minus the first's."""
+    """Return lines on the runs, differences of their configurations, and each measure with changes from run 1."""
     lines = []
     for number, run in enumerate(content["runs"], 1):
         verdict = "" if run["verdict"] is None else f": {run['verdict']['sign']} {run['verdict']['level']}"
@@ -89,7 +89,7 @@ def format_compared(content: Json) -> str:
 
 
 def format_forecast(forecast: Json) -> str:
-    """Return the forecast of the labelling stages, a line an amount with its 95 % interval, and what it rests on."""
+    """Return the forecast of the labelling stages: one line per amount with its 95 % interval, and its probes."""
     from curation.report.costs import UNITS, describe_amount
 
     stages, workforce = forecast["stages"], forecast["workforce"]
@@ -115,7 +115,7 @@ def format_forecast(forecast: Json) -> str:
 
 
 def format_costs(costs: Json) -> str:
-    """Return a saved forecast beside what its stages have used, a line an amount, and whether it is in the interval."""
+    """Return a saved forecast beside the actual use, one line per amount, noting values outside its interval."""
     from curation.report.costs import describe_amount
 
     lines = [f"{'forecast of ' + costs['made']:<44}{'forecast':>16}{'actual':>16}  95 % interval"]
@@ -140,7 +140,7 @@ def _format_over_runs(value: Json | None) -> str:
 
 
 def format_percent_interval(value: Json | None) -> str:
-    """Return an estimate in per cent with its interval, or an empty text without one."""
+    """Return an estimate in per cent with its interval, or an empty string if it is missing."""
     if value is None or value.get("value") is None:
         return ""
     return f"{100 * value['value']:.1f} ({100 * value['low']:.1f} to {100 * value['high']:.1f})"

@@ -31,17 +31,17 @@ from curation.storage.paths import require_reachable
 
 
 class CheckedLine(NamedTuple):
-    """A line of what was checked."""
+    """A line on something that was checked."""
 
     kind: Literal["source", "split", "rows", "model", "setting", "student", "memory", "warning"]
     text: str
 
 
 def check(config: RunConfig) -> Iterator[CheckedLine]:
-    """Yield lines on files, rows of each split, models, settings from the domain's defaults, and warnings.
+    """Yield lines on files, rows of each split, models, settings from the domain's defaults, memory, and warnings.
 
     Raises:
-        UserError: something is wrong; the message is the same as from `curate run`.
+        UserError: something is wrong; the message is the same as from ``curate run``.
     """
     extending.require(config)
     require_reachable(config.directory, writable=True)
@@ -103,7 +103,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
 
 
 def _describe_model(model: ModelConfig, states: Sequence[str]) -> str:
-    """Return a model in words; refuses a model without a layer that ``states`` names."""
+    """Return a model in words; raise a ``ModelError`` if it lacks a layer that ``states`` names."""
     if model.init is not None:
         if (problem := find_depth_problem(states, model.init.num_layers)) is not None:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")

@@ -1,4 +1,4 @@
-"""Signals: what an arm needs beyond the labelling pass, one float a pool row, stored as a column of the labels table.
+"""Signals: scores that arms need beyond the labelling pass, one float per pool row, in a column of the labels table.
 
 A signal asks a model further questions about a row and its weak label (paper, App. "Baseline Details"). Each is one
 file with one class and one line in ``curation.arms.TRUST``; :func:`curation.signals.measure.measure` asks, by any
@@ -22,14 +22,14 @@ SIGNALS = {
     "judge": "curation.signals.judge:JudgeVerdict",  # grades, and never selects
     "chosen_verdict": "curation.signals.judge:ChosenVerdict",  # likewise
 }
-"""The class of each signal that comes with this package, by column."""
+"""The class of each built-in signal, by column of the labels table."""
 
 READS_UNPARSED = frozenset({"judge"})
-"""Signals that are asked of rows without a label, too; the others serve arms that rank, which leave those rows out."""
+"""Signals that are also asked of rows without a label; arms that rank by other signals leave such rows out."""
 
 ASKS_UNADAPTED = frozenset({"verbalized_confidence"})
-"""Signals that ask an adapted teacher's model as it was before: one that was taught to write labels and nothing else
-cannot answer a question in words."""
+"""Signals that ask an adapted teacher's original model, since a model that was trained to write only labels cannot
+answer a question in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Weak:
     """The weak teacher's answer on a row."""
 
     label: str | None
-    """None: unparsed."""
+    """The parsed label; None if the completion cannot be parsed."""
     completion: str
 
 
@@ -46,42 +46,42 @@ class Answer:
     """The answer to one request."""
 
     completion: str
-    """Generated, or the likeliest option."""
+    """The generated text, or the most likely option."""
     mean_logprob: float | None
-    """Mean natural-log probability of the completion's tokens; None for an empty one."""
+    """Mean natural-log probability of the completion's tokens; None for an empty completion."""
     option_logprobs: tuple[float, ...] | None = None
-    """Summed natural-log probability of each option, in the request's order; None where it had none."""
+    """Summed natural-log probability of each option, in the request's order; None if the request had no options."""
     baselines: tuple[float, ...] | None = None
-    """Scores subtracted from these before one is chosen, where the choice is calibrated (``Request.baselines``)."""
+    """Scores subtracted from ``option_logprobs`` before the choice if it is calibrated (``Request.baselines``)."""
 
 
 class SignalMethod(ABC):
-    """One float a row, read from a model's answers; a row for which a method raises ``RowError`` has none."""
+    """A signal: one float per row, read from a model's answers; None for a row whose method raises ``RowError``."""
 
     name: str
-    """The column of the labels table."""
+    """The signal's column of the labels table."""
 
     @abstractmethod
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return requests about a row, usually one question; none where nothing can be asked.
+        """Return requests about a row, usually one; an empty list if nothing can be asked.
 
-        The i-th requests of all rows go to the model together, with a seed of their own: repeated ones are samples.
+        The i-th requests of all rows are sent to the model together, with their own seed, so repeated ones are samples.
         """
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """Return how answers are drawn, given how the weak labels, or a judge's answers, are: by default alike."""
+        """Return the decoding of answers, given that of weak labels or a judge; by default the same."""
         return base
 
     @abstractmethod
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """Return the signal, from one answer a request, in their order; None where nothing can be read."""
+        """Return the signal from one answer per request, in order; None if nothing can be read."""
 
 
 def get_signal(name: str, **options: object) -> SignalMethod:
     """Return the signal of a column (``SIGNALS``), or of a class ``module:Class``, made with ``options``.
 
     Raises:
-        ConfigError: options that the class does not take.
+        ConfigError: the class does not accept the options.
     """
     made_by = load_code(SIGNALS.get(name, name))
     check_options("signals.options", made_by, **options)
@@ -89,7 +89,7 @@ def get_signal(name: str, **options: object) -> SignalMethod:
 
 
 def matches_weak_label(domain: Domain, completion: str, example: Example, weak: Weak) -> bool:
-    """Return whether a completion states the weak label; one that cannot be read, or compared, states another."""
+    """Return whether a completion states the weak label; False if it cannot be parsed or compared."""
     label, _ = attempt(domain.parse, completion, example)
     if label is None or weak.label is None:
         return False
@@ -97,7 +97,7 @@ def matches_weak_label(domain: Domain, completion: str, example: Example, weak: 
 
 
 def label_request(domain: Domain, row_id: int, example: Example) -> Request:
-    """Return the question that the labelling pass asks of a row, by a domain as its decoding asks it (``as_asked``)."""
+    """Return the request of the labelling pass for a row; ``domain`` is adapted to the decoding (``as_asked``)."""
     options, stepwise = domain.options(example), isinstance(domain, Constrained) and domain.stepwise
     given = get_given_completion(domain, example)
     blank = () if options is None or stepwise else domain.content_free(example)

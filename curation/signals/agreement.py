@@ -1,6 +1,6 @@
-"""How often a weak label is given again: by the teacher (after Wang et al. 2023; ours), or by an independent one.
+"""Agreement with the weak label: of the teacher's samples (after Wang et al. 2023; ours), or of an independent teacher.
 
-The latter is the ensemble of the paper (App. "Baseline Details").
+The latter is the paper's ensemble (App. "Baseline Details").
 """
 
 import math
@@ -14,7 +14,7 @@ from curation.teachers.completions import compute_pair_sureness, subtract_baseli
 
 
 class EnsembleAgreement(SignalMethod):
-    """1 where the labels of both teachers are the same by the domain's own rule, else 0; asked of the second one."""
+    """1 if the domain's rule finds both teachers' labels equal, else 0; the second teacher is asked."""
 
     name = "ensemble_agreement"
 
@@ -23,15 +23,15 @@ class EnsembleAgreement(SignalMethod):
         return [label_request(domain, row_id, example)]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """Return 1 or 0; a label that cannot be read agrees with none."""
+        """Return 1 or 0; an unparsed label agrees with none."""
         return float(matches_weak_label(domain, answers[0].completion, example, weak))
 
 
 class SelfConsistency(SignalMethod):
     """Share of ``num_samples`` sampled labels that equal the weak label.
 
-    Where options are scored, nothing is sampled: one pass gives the limit of that share, which is the probability of
-    the chosen option among the options at this temperature. A calibrated choice uses calibrated scores.
+    If options are scored, nothing is sampled: one pass gives the limit of the share, which is the probability of
+    the chosen option among the options at ``temperature``. A calibrated choice uses calibrated scores.
     """
 
     name = "self_consistency"
@@ -41,16 +41,16 @@ class SelfConsistency(SignalMethod):
         self._temperature = temperature
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return the weak teacher's question, once a sample."""
+        """Return the weak teacher's question, once per sample."""
         request = label_request(domain, row_id, example)
         return [request] * (self._num_samples if request.is_drawn else 1)
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """Return the decoding of the weak labels, but at this temperature."""
+        """Return the decoding of the weak labels with this signal's temperature."""
         return base.model_copy(update={"temperature": self._temperature})
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """Return the share, in [0, 1]; samples that cannot be read agree with none."""
+        """Return the share, in [0, 1]; unparsed samples agree with no label."""
         if answers[0].option_logprobs is not None:
             scores = subtract_baselines(answers[0].option_logprobs, answers[0].baselines)  # as the label was chosen
             options, logprobs = domain.options(example) or (), [score / self._temperature for score in scores]

@@ -1,6 +1,6 @@
 """ICL + internal confidence: the weak answer's probability after fixed demonstrations (paper, App. "Baseline Details").
 
-The answer itself is the one that the teacher gave without them.
+The answer itself is the one that the teacher gave without demonstrations.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class IclMeanLogprob(SignalMethod):
         self._shots = tuple(shots)
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return the weak completion as the only option; nothing for an empty one."""
+        """Return a request with the weak completion as the only option; an empty list for an empty completion."""
         if not weak.completion:
             return []
         prompt = domain.prompt(example, shots=self._shots)

@@ -1,10 +1,10 @@
-"""A judge model: is a label right although the domain's own rule calls it wrong (paper: Omni-Judge, on Omni-MATH)?
+"""Verdicts of a judge model on labels that the domain's own rule calls wrong (paper: Omni-Judge, on Omni-MATH).
 
 :class:`ChosenVerdict` asks about all labels of a domain whose check is a judge, and lets it choose between two words.
 
-Asked only where gold labels are known: to grade, never to select. A row without a label is shown by the end of what the
-teacher wrote, where an answer stands that is not in the form that was asked for; it is right by the judge's word alone.
-The paper gives no prompt; the verdict line is in the form that Omni-Judge gives, the wording is ours.
+:class:`JudgeVerdict` needs gold labels: it grades and never selects. For a row without a label, the judge sees the end
+of the completion, which may have an answer in another form than requested; the judge alone decides on such a row.
+The paper gives no prompt; the verdict line has the form that Omni-Judge gives, and the wording is ours.
 """
 
 import math
@@ -33,24 +33,24 @@ Does the solution come to the reference answer? Without a final answer it does n
 Judgement: TRUE" or "Equivalence Judgement: FALSE".
 """
 END = 500
-"""Characters of a completion without a label that are shown, from its end."""
+"""Number of characters that are shown from the end of a completion without a label."""
 _FIELD = re.compile(r"equivalence\s+judge?ment\W*(true|false)\b", re.IGNORECASE)
 _VERDICT = re.compile(r"\b(true|false)\b", re.IGNORECASE)
 
 
 class JudgeVerdict(SignalMethod):
-    """1 where the judge's verdict is TRUE, 0 where it is FALSE.
+    """1 if the judge's verdict is TRUE, 0 if it is FALSE.
 
-    It stands in the field that the question names, which a justification may follow; the last such field counts. In a
-    reply without it the words TRUE and FALSE count as far as they agree.
+    The verdict is read from the last field with the name that the question gives. In a reply without that field, the
+    words TRUE and FALSE count if they all agree.
     """
 
     name = "judge"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return the row's prompt, its gold label (``gold`` of the example) and weak label, or the completion's end.
+        """Return a question with the prompt, the gold label (``gold``) and the weak label, or the completion's end.
 
-        None where nothing was written.
+        The list is empty if the completion is empty.
         """
         if weak.label is not None:
             question = QUESTION.format(gold=example["gold"], label=weak.label)
@@ -61,14 +61,14 @@ class JudgeVerdict(SignalMethod):
         return [Request(row_id=row_id, prompt=domain.prompt(example) + question)]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """Return 1, 0, or None where it gives no verdict."""
+        """Return 1, 0, or None if the judge gives no verdict."""
         text = answers[0].completion
         verdicts = {word.lower() for word in _FIELD.findall(text)[-1:] or _VERDICT.findall(text)}
         return float(verdicts == {"true"}) if len(verdicts) == 1 else None
 
 
 class ChosenVerdict(SignalMethod):
-    """The probability of the word for right, of the two words that a judge may choose.
+    """Probability of the word for right among the two words that a judge may choose.
 
     Args:
         options: those of :class:`curation.domains.checks.judge.JudgeCheck`.
@@ -82,7 +82,7 @@ class ChosenVerdict(SignalMethod):
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
         """Return the judge's prompt about the label, with the two words as options.
 
-        ``gold`` of the example is the reference, where it has one.
+        The reference answer is ``gold`` of the example, if it has one.
 
         Raises:
             RowError: the template fails on the row.
@@ -92,7 +92,7 @@ class ChosenVerdict(SignalMethod):
         return [Request(row_id=row_id, prompt=question, options=self._check.options(question))]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """Return the softmax of both words' log-probabilities at the word for right, in [0, 1]; None without them."""
+        """Return the word for right's softmax probability, in [0, 1]; None without both log-probabilities."""
         logprobs = answers[0].option_logprobs
         if logprobs is None or any(one is None or math.isnan(one) for one in logprobs):
             return None

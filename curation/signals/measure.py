@@ -1,4 +1,4 @@
-"""Signals of many rows: every request to a teacher, every answer to its signal; rewards of a model with a head."""
+"""Computes signals of many rows by asking a teacher, and rewards by a model with a reward head."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -27,10 +27,10 @@ def measure(
     seed: int,
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[int, float | None]:
-    """Return the signal of each row by row id; None where it cannot be asked, answered or read.
+    """Return the signal of each row by row id; None if it cannot be asked, answered or read.
 
-    ``decoding`` is that of the labelling pass; ``on_batch`` is called as answers come. Unparsed rows are not asked
-    but by ``READS_UNPARSED``.
+    ``decoding`` is that of the labelling pass; ``on_batch`` is called for each batch of answers. Only signals of
+    ``READS_UNPARSED`` are asked of unparsed rows.
     """
     domain = as_asked(domain, decoding)
     by_id = {row_id: (example, weak) for row_id, example, weak in rows}
@@ -63,9 +63,9 @@ def measure(
 
 
 def compute_rewards(model: RewardModel, domain: Domain, rows: Iterable[Row]) -> dict[int, float | None]:
-    """Return the reward of each row's weak answer by row id, any real number; None where it cannot be had.
+    """Return the reward of each row's weak answer by row id, a real number, or None if it cannot be computed.
 
-    Unparsed rows have none: arms that rank leave them out.
+    Unparsed rows have no reward, since arms that rank leave them out.
     """
     values: dict[int, float | None] = {}
     pairs: dict[int, tuple[str, str]] = {}

@@ -1,6 +1,6 @@
 """Verbalized confidence: the teacher is asked how sure it is of its answer (paper, App. "Baseline Details").
 
-The paper gives neither the question nor how replies are read; both are ours.
+The paper gives neither the question nor the parsing of replies; both are ours.
 """
 
 import re
@@ -22,10 +22,10 @@ WORDS = {
     **dict.fromkeys(("medium", "moderate"), 0.0),
     **dict.fromkeys(("high", "likely", "sure", "certain", "confident"), 0.2),
 }
-"""How far from 0.5 a reply in words is; twice as far after the intensifiers of ``_WORD``."""
+"""Difference of a reply in words from 0.5, by word; it is doubled after the intensifiers of ``_WORD``."""
 
 _PLAIN = str.maketrans("\u2212\u2013\u2014\u2044\u2019", "---/'")
-"""Signs that look like ASCII ones and that compatibility normalisation leaves or makes."""
+"""Map to ASCII of similar signs that remain after, or result from, compatibility normalisation."""
 
 _NUMBER = r"(?:\d++(?:[.,]\d++)*+|(?<!\.)\.\d++)(?:e[-+]?\d++)?(?!\w)"
 _STATEMENT = re.compile(
@@ -38,16 +38,16 @@ _NEGATION = re.compile(r"\b(?:not|no|nor|never|neither|hardly)\b|n't\b")
 
 
 class VerbalizedConfidence(SignalMethod):
-    """The confidence in [0, 1] that the teacher states, greedily, once it has seen its own answer."""
+    """Confidence in [0, 1] that the teacher states for its own answer, decoded greedily."""
 
     name = "verbalized_confidence"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return the row's prompt and weak answer, and the question."""
+        """Return one request with the row's prompt, the weak answer and the question."""
         return [Request(row_id=row_id, prompt=f"{domain.prompt(example)}{weak.completion}{QUESTION}")]
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
-        """Return greedy, one short line."""
+        """Return greedy decoding of at most ``MAX_TOKENS`` tokens."""
         return DecodingConfig(max_tokens=MAX_TOKENS)
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
@@ -56,12 +56,12 @@ class VerbalizedConfidence(SignalMethod):
 
 
 def parse_confidence(text: str) -> float | None:
-    """Return the confidence in [0, 1] that a reply states; None where it states none.
+    """Return the confidence in [0, 1] that a reply states, or None if it states none.
 
-    The first number decides, since a model that goes on talks of something else: with a percent sign or word a
-    percentage; with ``/``, ``of``, ``out of`` or ``in`` a share (50/50 are odds); alone a probability up to 1 and a
-    percentage above. A number outside the scale, a negative one and a range are refused. Numbers that are part of a
-    word (``e4``, ``1st``) are none. Without a number ``WORDS`` decide, unless they are negated or of several levels.
+    The first number decides, since a model that continues writes about something else. With a percent sign or word, it
+    is a percentage; with ``/``, ``of`` or ``out of``, a share (50/50 are odds); alone, a probability up to 1 and a
+    percentage above. Numbers outside the scale, negative numbers and ranges give None. Numbers that are part of a word
+    (``e4``, ``1st``) are ignored. Without a number, ``WORDS`` decide, unless they are negated or of several levels.
     """
     text = unicodedata.normalize("NFKC", text).translate(_PLAIN).lower()
     if (found := _STATEMENT.search(text)) is None:
@@ -79,6 +79,6 @@ def parse_confidence(text: str) -> float | None:
 
 
 def _parse_number(text: str) -> float:
-    """Return a numeral of ``_NUMBER``; a comma before three digits groups thousands, another one is decimal."""
+    """Return a match of ``_NUMBER`` as a float; a comma before three digits groups thousands, others are decimal."""
     text = re.sub(r",(?=\d{3}(?!\d))", "", text).replace(",", ".")
     return float(text) if text.count(".") <= 1 else float("inf")

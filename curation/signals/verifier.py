@@ -1,6 +1,6 @@
-"""A generative verifier, as in CompassVerifier, as the reward: how likely a causal model is to call the answer right.
+"""A generative verifier, as in CompassVerifier, as the reward: log-odds that a causal model calls an answer right.
 
-CompassVerifier's own prompt shows it the gold answer, which a pool has not; the wording here is ours, and shows none.
+CompassVerifier's own prompt shows the gold answer, which a pool does not have; our prompt shows none.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ VERDICTS = (" Yes", " No")
 
 
 class Verifier(SignalMethod):
-    """Log-odds of the positive verdict; its sigmoid is the verdict's probability among the two."""
+    """Log-odds of the positive verdict; their sigmoid is its probability among the two verdicts."""
 
     name = "reward"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return the row's prompt and weak answer, and the question; the verdicts are scored."""
+        """Return a request with prompt, weak answer and question, whose options are the two verdicts."""
         prompt = f"{domain.prompt(example)}{weak.completion}{QUESTION}"
         return [Request(row_id=row_id, prompt=prompt, options=VERDICTS)]
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
-        """Return the log-odds, any real number."""
+        """Return the log-odds, a real number, or None if the options have no log-probabilities."""
         if answers[0].option_logprobs is None:
             return None
         yes, no = answers[0].option_logprobs

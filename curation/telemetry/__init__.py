@@ -1,1 +1,1 @@
-"""Telemetry of a run: its standing, progress lines, Ray metrics."""
+"""Telemetry of a run: progress of stages, progress lines on the terminal, and Ray metrics."""

@@ -1,6 +1,6 @@
-"""Lines and progress on the terminal: in a terminal each running stage has a line of its own, below all that is said.
+"""Messages and progress: on a terminal, each running stage has its own progress line below all messages.
 
-In a file or a pipe a stage writes a line every ten seconds, after ten minutes less often; nothing is drawn over.
+In a file or a pipe, a stage writes a line every ten seconds, less often after ten minutes, and overwrites nothing.
 """
 
 import sys
@@ -15,20 +15,20 @@ from curation.redaction import redact_text
 from curation.telemetry.standing import Pace, Standing, Update
 
 LINE_SECONDS = 10.0
-"""The interval between two lines of a stage, without a terminal."""
+"""Interval between two lines of a stage if the output is not a terminal, in seconds."""
 MAX_LINE_SECONDS = 60.0
-"""The same after an hour."""
+"""Interval between two lines of a stage after an hour, in seconds."""
 BAR_CELLS = 20
 
 _bars: dict[int, str] = {}
-"""The stages with a line below the cursor, by its place."""
+"""Names of the stages that have a progress line, by the position of the line."""
 _lock = threading.RLock()
 _said = time.monotonic()
-"""The time of the last line."""
+"""Time of the last message, in monotonic seconds."""
 
 
 def say(text: str) -> None:
-    """Print a line with the time, above the lines of the stages."""
+    """Print a message with the time, above the progress lines of the stages."""
     global _said
     line = escape_text(f"{time.strftime('%H:%M:%S')} {redact_text(text)}", page=True)
     with _lock:
@@ -45,8 +45,8 @@ def say(text: str) -> None:
 def is_too_quiet(begun: float, patience: float = 1.2) -> bool:
     """Return whether work that began at ``begun`` (monotonic seconds) has printed nothing for too long.
 
-    ``patience`` is the silence allowed, in intervals between two lines of a stage; above one, lines on progress come
-    first. It is below one if nothing was printed since the work began, because then no such line is due.
+    ``patience`` is the allowed silence, in intervals between two lines of a stage; above one, progress lines come
+    first. It is 0.7 if nothing was printed since the work began, because then no progress line is due.
     """
     now = time.monotonic()
     patience = patience if _said > begun else 0.7
@@ -54,7 +54,7 @@ def is_too_quiet(begun: float, patience: float = 1.2) -> bool:
 
 
 def _compute_interval(seconds: float) -> float:
-    """Return the interval between two lines of work that has taken so long."""
+    """Return the interval between two lines of work that has run for ``seconds``."""
     return min(MAX_LINE_SECONDS, max(LINE_SECONDS, seconds / 60))
 
 

@@ -1,6 +1,6 @@
-"""Metrics for Prometheus: declares each one, and emits it through ``ray.util.metrics`` from the process that knows it.
+"""Metrics for Prometheus, each emitted through ``ray.util.metrics`` by the process that knows its value.
 
-Ray's agent drops a gauge that is not set for some seconds. So each process sets its gauges again from a timer, until
+Ray's agent drops a gauge that is not set for some seconds. So each process sets its gauges periodically, until
 they are forgotten (:meth:`Telemetry.forget`).
 
 Each node's agent exports the metrics of its processes, with the prefix ``ray_`` (docs/operations.md). For a histogram,
@@ -95,16 +95,16 @@ VERDICT = Meter(
 )
 
 REFRESH_SECONDS = 2.0
-"""The interval between two settings of a gauge."""
+"""Interval at which a process sets its gauges again, in seconds."""
 
 _gauges: dict[tuple[Meter, tuple[tuple[str, str], ...]], float] = {}
-"""The values of this process' gauges, by their tags."""
+"""Values of this process's gauges, by meter and tags."""
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """Emits metrics of one stage of a run; pickled to actors. Does nothing in a process without Ray."""
+    """An emitter of metrics of one stage of a run, pickled to actors. It does nothing in a process without Ray."""
 
     run: str = ""
     stage: str = ""
@@ -122,7 +122,7 @@ class Telemetry:
         _start_refreshing()
 
     def tell_shift(self, shift: JsonView) -> None:
-        """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON); none if it is untested."""
+        """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON), except missing values."""
         foreign = shift["foreign"] or {"share": {"low": None}}
         found = {SHIFT_AUC: shift["auc"]["value"], SHIFT_AUC_LOW: shift["auc"]["low"]}
         for meter, value in {**found, FOREIGN_SHARE_LOW: foreign["share"]["low"]}.items():
@@ -130,7 +130,7 @@ class Telemetry:
                 self.set(meter, value)
 
     def forget(self) -> None:
-        """Set the gauges of this stage no more: its work has ended."""
+        """Stop setting the gauges of this stage, since its work has ended."""
         own = {("run", self.run), ("stage", self.stage)}
         with _lock:
             for meter, tags in [key for key in _gauges if own <= set(key[1])]:
@@ -151,7 +151,7 @@ def _emit(meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> Non
 
 @cache
 def _start_refreshing() -> threading.Thread:
-    """Return the thread that sets the gauges of this process again, as long as it lives."""
+    """Start, once per process, and return the thread that periodically sets the process's gauges."""
 
     def refresh() -> None:
         while True:
@@ -168,7 +168,7 @@ def _start_refreshing() -> threading.Thread:
 
 @cache
 def _make_ray_metric(meter: Meter) -> Any:
-    """Return Ray's metric, one per process."""
+    """Return Ray's metric of a meter; there is one per process."""
     from ray.util import metrics
 
     tag_keys = ("run", "stage", *meter.tags)

@@ -10,7 +10,7 @@ from curation.telemetry.standing import Standing, Update
 
 
 def note(path: Place, done: int, total: int, words: str = "") -> None:
-    """Write a worker's progress to a file, and in ``words`` how good its work is so far."""
+    """Write a worker's progress to a file, with ``words`` on the quality of its work so far."""
     write_atomically(path, json.dumps([done, total, words]))
 
 
@@ -18,7 +18,7 @@ def note(path: Place, done: int, total: int, words: str = "") -> None:
 def follow(path: Place, update: Update, unit: str = "rows") -> Iterator[None]:
     """Read progress from a file repeatedly and pass it to ``update``, as long as the context lasts.
 
-    What an earlier worker noted there is removed first.
+    A file that an earlier worker left there is removed first.
     """
     with suppress(OSError):
         path.unlink(missing_ok=True)

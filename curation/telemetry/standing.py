@@ -1,6 +1,6 @@
 """The progress of a stage: rows done, the state of a pass's actors, speed and time left.
 
-It goes to the terminal and to ``events.jsonl``; ``curate status`` reads it from there.
+Progress is shown on the terminal and written to ``events.jsonl``, from which ``curate status`` reads it.
 """
 
 from collections import deque
@@ -11,15 +11,15 @@ from typing import Self
 from curation.json_types import Json, JsonView
 
 PACE_SECONDS = 120.0
-"""The time window of rows/s."""
+"""Length of the time window for the speed in rows/s, in seconds."""
 KNOWN_ROWS, KNOWN_SECONDS = 10, 20.0
-"""The fewest rows and the shortest window for a time left."""
+"""Minimum number of rows and minimum window in seconds for an estimate of the time left."""
 CLOSE = 1.5
-"""Times left that differ by no more than this factor are told as one."""
+"""Maximum ratio of the upper to the lower estimate of the time left for which only one time is shown."""
 EVENT_SECONDS = 3.0
-"""The interval between two progress events, at first."""
+"""Initial interval between two progress events, in seconds."""
 MAX_EVENT_SECONDS = 60.0
-"""The interval after 100 minutes; a day adds less than a megabyte of events."""
+"""Interval between two progress events after 100 minutes, in seconds; a day adds less than a megabyte of events."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,15 @@ class Actors:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Amounts that a pass has used so far, by one driver."""
+    """Amounts that one driver has used for a pass so far."""
 
     actor_seconds: float = 0.0
-    """Seconds of actors that were alive for it, their model's start included."""
+    """Total lifetime of the pass's actors in seconds, including the start of their models."""
     prompt_tokens: int = 0
-    """Read by the teacher, also for signals and for rows that had to be asked again."""
+    """Number of tokens read by the teacher, including those for signals and for repeated rows."""
     output_tokens: int = 0
     chunks: int = 0
-    """The number of chunks, each a fragment of the table."""
+    """Number of chunks, each of which is a fragment of the table."""
     commits: int = 0
 
     def plus(self, other: "Spent") -> "Spent":
@@ -58,9 +58,9 @@ class Work:
     chunks_left: int
     """The number of chunks not yet written."""
     chunks_in_flight: int
-    """The number of these chunks that the running actors can hold at once."""
+    """The number of chunks left that the running actors can hold at once."""
     errors: Mapping[str, int]
-    """Rows that this run of the pass wrote as error rows, by kind."""
+    """The number of error rows that this run of the pass wrote, by kind."""
     lag_seconds: float
     """The age of the oldest row that is written but not committed; 0 if there is none."""
     commit_age_seconds: float
@@ -73,7 +73,7 @@ class Work:
         return cls(**{**value, "actors": Actors(**value["actors"]), "spent": Spent(**value["spent"])})
 
     def brief(self) -> str:
-        """Return problems of a pass, and how many actors run, in few words."""
+        """Return the number of running actors and the problems of a pass, in few words."""
         counts = {"waiting": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         running = self.actors.running
         text = [
@@ -85,7 +85,7 @@ class Work:
         return ", ".join(text)
 
     def words(self) -> str:
-        """Return in words how the work stands, for a page of its own."""
+        """Return the full state of a pass in words, for a line of ``curate status``."""
         counts = {"pending": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         others = [f"{count:,} {state}" for state, count in counts.items() if count]
         text = ["actors: " + ", ".join([f"{self.actors.running:,} running", *others])]
@@ -105,26 +105,26 @@ class Standing:
     total: int
     work: Work | None = None
     unit: str = "rows"
-    """The unit that is counted, where that is not rows."""
+    """The unit that ``rows`` and ``total`` count."""
     answered: int | None = None
-    """Rows done, those included that are not committed yet; unset: ``rows``."""
+    """Number of rows done, including rows that are not committed yet; None means ``rows``."""
     note: str = ""
-    """How good the work is so far, in words: the validation AUC of a fit; or what it waits for."""
+    """Note on the quality of the work so far, such as the validation AUC of a fit, or on what the stage waits for."""
 
     @property
     def reached(self) -> int:
-        """Rows done, for the progress and the speed."""
+        """Number of rows done, by which progress and speed are computed."""
         return self.rows if self.answered is None else self.answered
 
     @property
     def is_at_work(self) -> bool:
-        """Whether anybody works on it: an actor of its pass is alive, or it has no actors."""
+        """Whether the stage is being worked on: its pass has a running actor, or needs none."""
         return self.work is None or self.work.actors.running > 0
 
     def words(self, rows_per_second: float | None, left: tuple[float, float] | None = None) -> str:
-        """Return rows done, and where they are known the speed and the time left, for a line on a terminal.
+        """Return the rows done and, if known, speed and time left, as text for a line on a terminal.
 
-        ``left``: the least and the most seconds (:meth:`left`).
+        ``left`` has the least and the most seconds left (:meth:`left`).
         """
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
@@ -136,14 +136,14 @@ class Standing:
         return f"{text}; {self.note}" if self.note else text
 
     def left(self, pace: "Pace") -> tuple[float, float] | None:
-        """Return the least and the most seconds left; None where nobody works, or too little was done to tell."""
+        """Return the least and the most seconds left; None if the stage is idle or too little is done to tell."""
         if not self.is_at_work or (rates := pace.rates) is None:
             return None
         return (self.total - self.reached) / max(rates), (self.total - self.reached) / min(rates)
 
 
 def format_speed(rows_per_second: float) -> str:
-    """Return a speed as text, below 10 rows/s with two digits, so that a slow model does not show 0 rows/s."""
+    """Return a speed as text, with two digits below 10 rows/s, so that a slow model does not show 0 rows/s."""
     return f"{rows_per_second:,.0f}" if rows_per_second >= 9.95 else f"{rows_per_second:.2g}"
 
 
@@ -155,24 +155,24 @@ def _format_duration(seconds: float) -> str:
 
 
 Update = Callable[[Standing], None]
-"""Receives progress updates of a stage."""
+"""Function that receives progress updates of a stage."""
 
 
 class Pace:
-    """Rows/s over the last ``PACE_SECONDS``, because rows arrive in bursts."""
+    """A speed meter in rows/s over the last ``PACE_SECONDS``, because rows arrive in bursts."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, seconds: float, rows: int) -> None:
-        """Record the number of rows done at this time."""
+        """Record the number of rows done at a time in seconds."""
         self._seen.append((seconds, rows))
         while len(self._seen) > 2 and self._seen[1][0] <= seconds - PACE_SECONDS:
             self._seen.popleft()
 
     @property
     def rows_per_second(self) -> float | None:
-        """The speed; None if no rows were done in the window."""
+        """The speed in the window; None if no rows were done in it."""
         if len(self._seen) < 2:
             return None
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
@@ -180,7 +180,7 @@ class Pace:
 
     @property
     def rates(self) -> tuple[float, float] | None:
-        """The speeds of both halves of the window; None for too few rows or seconds, or where a half has none."""
+        """The speeds of both halves of the window; None for too few rows or seconds, or if a half has no rows."""
         if len(self._seen) < 4:
             return None
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
@@ -193,7 +193,7 @@ class Pace:
 
 
 class ProgressJournal:
-    """Decides which progress updates of a stage become events, and with which fields."""
+    """A filter of a stage's progress updates, which decides which become events and with which fields."""
 
     def __init__(self) -> None:
         self._pace = Pace()
@@ -202,7 +202,7 @@ class ProgressJournal:
         self._is_finished = False
 
     def fields(self, standing: Standing, now: float) -> Json | None:
-        """Return the event's fields; None soon after the last event. The first and the last update always give one."""
+        """Return the fields of an event, or None soon after the last one. The first and last update always give one."""
         self._pace.add(now, standing.reached)
         self._begun = now if self._begun is None else self._begun
         was_finished, self._is_finished = self._is_finished, standing.rows >= standing.total

@@ -15,8 +15,8 @@ from curation.heavy import ray
 from curation.storage.paths import Place, write_atomically
 
 MAX_OFFSET, FAR_OFFSET = 1.0, 60.0
-"""The clocks of two nodes should differ by at most so many seconds: ages in ``curate status`` are wrong by as much.
-Far off, object stores refuse requests (Amazon's at 15 minutes), and a lease in force is taken for one that ran out."""
+"""Clock offsets between nodes, in seconds, above which there is a warning or a failure. Ages in ``curate status`` are
+wrong by the offset; far off, object stores refuse requests (Amazon's at 15 minutes) and valid leases seem expired."""
 
 ROUNDS = 3
 PROBE_SECONDS = 660
@@ -75,7 +75,7 @@ def _check_versions() -> Finding:
 
 
 def judge_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
-    """Return the verdict on each clock's offset from ours; each value is a node's (offset, its error), in seconds."""
+    """Return the verdict on clock offsets from this machine, given as (offset, error) in seconds by node."""
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
         finding = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
@@ -87,7 +87,7 @@ def judge_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
 
 
 def _measure_offset(node_id: str) -> tuple[float, float]:
-    """Measure a node's clock offset from ours, in the fastest of some rounds, and its error, half that round's time."""
+    """Return a node's clock offset from this machine, by the fastest round trip, and its error, half that trip."""
 
     def now() -> float:  # within, so that it is pickled by value
         import time
@@ -106,7 +106,7 @@ def _measure_offset(node_id: str) -> tuple[float, float]:
 
 
 def _check_shared_files(directory: Place) -> Finding:
-    """Return whether every node reads what this process writes in the run directory, and the other way round."""
+    """Check that every node reads what this process writes in the run directory, and vice versa."""
     with storage.scratch(directory) as folder:
         token = uuid.uuid4().hex
         write_atomically(folder / "here", token)

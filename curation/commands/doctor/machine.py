@@ -20,11 +20,11 @@ GIB = 2**30
 MIN_FREE_DISK, GOOD_FREE_DISK = 1 * GIB, 10 * GIB
 GOOD_FREE_MEMORY = 2 * GIB
 RAY_FULL = 0.95
-"""When its disk is this full, Ray writes no more objects to it (``RAY_local_fs_capacity_threshold``)."""
+"""Used share of its disk above which Ray writes no more objects to it (``RAY_local_fs_capacity_threshold``)."""
 STORE_SHARE, STORE_MOST = 0.3, 200e9
-"""Ray's default object store: this share of the memory, at most so many bytes."""
+"""Size of Ray's default object store: its share of the memory, and its maximum in bytes."""
 STEP_SECONDS = 0.05
-"""The wall clock may differ by so many seconds from the monotonic clock during the check."""
+"""Maximum drift of the wall clock from the monotonic clock during the check, in seconds."""
 
 SHOWN = ("ray", "torch", "transformers", "pyarrow", "pylance")
 CUDA_BUILD = "install torch's CUDA build, and the driver that it needs"
@@ -33,7 +33,7 @@ INSTALL = "install with `pip install --constraint constraints.txt .`"
 
 
 def check_python() -> Finding:
-    """Return whether this Python's version is one that the project supports."""
+    """Check that the project supports this version of Python."""
     wanted = importlib.metadata.metadata(PROJECT)["Requires-Python"]
     version = platform.python_version()
     if not SpecifierSet(wanted).contains(version, prereleases=True):
@@ -42,7 +42,7 @@ def check_python() -> Finding:
 
 
 def check_packages() -> Finding:
-    """Return whether the installed packages are within the ranges of pyproject.toml."""
+    """Check that the installed packages are within the version ranges of pyproject.toml."""
     wrong = find_wrong_packages(importlib.metadata.requires(PROJECT) or [])
     if wrong:
         return fail("; ".join(wrong), INSTALL)
@@ -67,7 +67,7 @@ def find_wrong_packages(requirements: list[str]) -> list[str]:
 
 
 def check_cores_and_memory() -> Finding:
-    """Return cores that this process may use; total and free memory of the machine or container."""
+    """Check the free memory of the machine or container; report total memory and cores that this process may use."""
     total, free = memory.read_usable_memory()
     finding = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
     if free < GOOD_FREE_MEMORY:
@@ -78,7 +78,7 @@ def check_cores_and_memory() -> Finding:
 
 
 def check_clock() -> Finding:
-    """Return whether the wall clock is later than this code, and does not jump during the check."""
+    """Check that the wall clock is later than this code, and does not jump during the check."""
     watched = 0.2
     wall, steady = time.time(), time.monotonic()
     time.sleep(watched)
@@ -92,12 +92,12 @@ def check_clock() -> Finding:
 
 
 def check_disk(path: Path) -> Finding:
-    """Return the free space for a run's tables."""
+    """Check the free space for a run's tables."""
     return judge_disk(path, shutil.disk_usage(find_existing(path)).free)
 
 
 def judge_disk(path: Path, free: int) -> Finding:
-    """Return the verdict on ``free`` bytes."""
+    """Return the verdict on ``free`` bytes on the disk of a run."""
     finding, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
     if free < MIN_FREE_DISK:
         return fail(finding, fix)
@@ -105,7 +105,7 @@ def judge_disk(path: Path, free: int) -> Finding:
 
 
 def check_ray_disk() -> Finding:
-    """Return the disk of Ray's temporary directory, where it logs and spills."""
+    """Check the disk of Ray's temporary directory, where Ray writes logs and spilled objects."""
     path = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
     usage = shutil.disk_usage(find_existing(path))
     return judge_ray_disk(path, usage.free, usage.total)
@@ -122,7 +122,7 @@ def judge_ray_disk(path: Path, free: int, total: int) -> Finding:
 
 
 def check_shared_memory() -> Finding:
-    """Return whether /dev/shm is large enough for Ray's default object store."""
+    """Check that /dev/shm is large enough for Ray's default object store."""
     return judge_shared_memory(shutil.disk_usage("/dev/shm").free, memory.read_usable_memory().total)
 
 

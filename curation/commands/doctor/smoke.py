@@ -20,9 +20,9 @@ from curation.teachers import Request
 from curation.teachers.scripted import ScriptedTeacher
 
 NUM_ROWS = 100
-"""Labelled by all nodes together; each node labels at least one."""
+"""Number of rows that all nodes label together; each node labels at least one."""
 SECONDS = 180
-"""Time limit for all nodes; each has to start a process that imports the engine."""
+"""Time limit for all nodes, in seconds; each has to start a process that imports the engine."""
 NODE_FIX = "see the logs of this node (session_latest/logs in Ray's directory), or take it out of the cluster"
 STORE_FIX = "set run_dir to a path that all nodes mount, or to an object store whose credentials every node has"
 FOREIGN_FIX = "set run_dir to one path or store that all nodes share, not to a disk that each node has of its own"
@@ -56,7 +56,7 @@ def label(first: int, stop: int) -> pa.Table:
 
 
 class Labeller:
-    """The actor of a node."""
+    """An actor that labels and writes rows on one node."""
 
     def work(self, folder: str, first: int, stop: int) -> NodeLabels:
         """Label rows, write them as a fragment of the folder's table, and try to get the folder's lease."""
@@ -74,7 +74,7 @@ class Labeller:
 
 
 def _exercise(directory: Place, answers: list[nodes.NodeAnswer]) -> Finding:
-    """Let all nodes work, which fills ``answers``; commit, read back and remove what they wrote."""
+    """Let all nodes label rows, append their results to ``answers``; commit, read back and remove the rows."""
     start = time.monotonic()
     with storage.scratch(directory) as folder:
         living = nodes.list_living()
@@ -95,7 +95,7 @@ def _exercise(directory: Place, answers: list[nodes.NodeAnswer]) -> Finding:
 
 
 def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], expected: pa.Table) -> Finding:
-    """Commit what the nodes wrote, and return whether each row is read back once, as this process labels it."""
+    """Commit what the nodes wrote, and check that each row is read back once, as this process labels it."""
     wrote = [answer for answer in answers if answer.value is not None and answer.value.written is not None]
     if not wrote:
         return fail("no node wrote a row", STORE_FIX)

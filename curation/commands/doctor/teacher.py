@@ -15,18 +15,18 @@ from curation.refs import ModelRef
 
 @dataclass(frozen=True, kw_only=True)
 class VllmQuestion:
-    """The vLLM that a machine is to be checked for."""
+    """Settings of a check of vLLM on a machine."""
 
     engine: JsonView
     model: ModelRef | None
     gpus: bool
     probe: bool
-    """Whether to start vLLM, in a separate process, or only to check that it is installed."""
+    """Whether to start vLLM in a separate process, beyond checking that it is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmAnswer:
-    """Findings of a check of vLLM: ``version`` None without vLLM; ``probed`` the result of ``vllm_choice.probe``."""
+    """Findings about vLLM: ``version``, None if it is not installed, and ``probed``, as of ``vllm_choice.probe``."""
 
     version: str | None
     tested: tuple[str, ...]
@@ -39,18 +39,18 @@ def count_gpus_asked(config: RunConfig) -> float:
 
 
 def check_vllm_here(config: RunConfig | None, wanted: bool) -> Finding:
-    """Check vLLM on this machine; ``wanted`` probes it whatever the configuration says."""
+    """Check vLLM on this machine; with ``wanted``, probe it even if the configuration does not use it."""
     return judge_vllm(choose_vllm_backend(config, wanted), look(make_vllm_question(config, wanted)))
 
 
 def choose_vllm_backend(config: RunConfig | None, wanted: bool) -> str:
-    """Return the backend to check for: the configuration's, or ``vllm`` if ``wanted`` asks for it anyway."""
+    """Return the backend to check: the configuration's, or ``vllm`` if ``wanted`` and the former is not ``auto``."""
     backend = "transformers" if config is None else config.teacher.ask.backend
     return "vllm" if wanted and backend != "auto" else backend
 
 
 def make_vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
-    """Return the check of vLLM that a configuration needs; without one, whether vLLM runs on this hardware."""
+    """Return the check of vLLM that a configuration needs; without a configuration, a check for this hardware."""
     from curation import models
 
     if config is None:
@@ -68,7 +68,7 @@ def make_vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
 
 
 def look(question: VllmQuestion) -> VllmAnswer:
-    """Look for vLLM on the machine where this runs."""
+    """Check vLLM on the machine where this function runs."""
     from curation.teachers import vllm_choice
     from curation.teachers.vllm_versions import TESTED
 
@@ -82,7 +82,7 @@ def look(question: VllmQuestion) -> VllmAnswer:
 
 
 def judge_vllm(backend: str, answer: VllmAnswer) -> Finding:
-    """Return the verdict on an answer, for a ``teacher.backend``."""
+    """Return the verdict on an answer, if ``teacher.backend`` is ``backend``."""
     wanted = " or ".join(answer.tested)
     install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
     if answer.version is None:

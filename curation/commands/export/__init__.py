@@ -1,4 +1,4 @@
-"""Exports: a student as a folder of its own with card and lineage; a trust function as a package (``trust``)."""
+"""Exports: a student as a folder with card and lineage, and a trust function as a package (``trust``)."""
 
 from curation.commands.export.card import format_card
 from curation.commands.export.files import write_folder, write_model
@@ -20,20 +20,20 @@ def export_student(
     force: bool,
     command: str,
 ) -> list[str]:
-    """Write a student of the run directory ``run`` to the folder ``output``; what was written, in sentences.
+    """Write a student of a run to a folder; return sentences on what was written, and warnings.
 
     Args:
         run: a run directory.
         output: the folder, which must be empty or missing, or with ``force`` hold an earlier export.
-        arm: the arm on whose rows the student was trained; unset, ``trust`` or the only one.
-        generation: unset, the run's last one.
-        student: a further student's name; unset, the one that teaches the next generation.
-        merged: write full weights where the student is an adapter.
+        arm: the arm on whose rows the student was trained; by default ``trust`` or the only one.
+        generation: the student's generation; by default the last one.
+        student: a further student's name; by default the one that teaches the next generation.
+        merged: write full weights if the student is an adapter.
         force: replace an earlier export.
         command: the command line, for the card.
 
     Raises:
-        ExportError: there is no such student, it is not trained, or ``output`` is taken or cannot be written.
+        ExportError: there is no such student, the student is not trained, or ``output`` is taken or cannot be written.
         ModelError: the base does not load.
     """
     found = find_student(run, arm, generation, student)

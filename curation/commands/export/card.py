@@ -16,7 +16,7 @@ PAPER = "https://arxiv.org/abs/2606.01000"
 
 
 def format_card(lineage: JsonView) -> str:
-    """Return the card, from nothing but the lineage."""
+    """Return the model card, made from the lineage alone."""
     card = ModelCard.from_template(_make_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
     card.text = load_template("card.md.j2").render(
         lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"])
@@ -25,7 +25,7 @@ def format_card(lineage: JsonView) -> str:
 
 
 def _make_front_matter(lineage: JsonView) -> ModelCardData:
-    """Return the card's metadata; a base that is not on the hub cannot be named there."""
+    """Return the card's metadata, without the base if it is not on the hub."""
     student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
     is_adapter = student["kind"] == "adapter"
     accuracy = ((lineage["evaluation"] or {}).get("accuracy") or {}).get("student")
@@ -54,7 +54,7 @@ def _make_front_matter(lineage: JsonView) -> ModelCardData:
 
 @cache
 def load_template(name: str) -> Template:
-    """Return a template of this folder, with the filters of all of them."""
+    """Return a template of this folder, with the filters that all templates share."""
     made = make_environment("curation.commands.export", keep_trailing_newline=True)
     made.filters.update(
         share=format_share, number=format_metric, duration=format_duration, points=format_points, plain=format_setting

@@ -1,7 +1,7 @@
 """The first cut of a trust package: a trust function of prompts, and the held-out rows that set its threshold.
 
-It is fitted where the run kept the teacher's state at the last prompt token. Which rows the package's own function
-would select is what it learns (``curation.stages.first_cut.write_cut_target``), on source rows that do not set the
+The function is fitted if the run kept the teacher's state at the last prompt token. It learns which rows the package's
+own function would select (``curation.stages.first_cut.write_cut_target``), from source rows that do not set the
 threshold.
 """
 
@@ -27,16 +27,16 @@ from curation.tables import io
 from curation.trust import load_fitted
 
 KEEP = 0.1
-"""The share of the rows that the first function learns to find, and for which the package's own cut is set."""
+"""Share of rows that the prompt function learns to find, and for which the packaged first cut is set."""
 HELD_OUT = 0.3
-"""The share of the rows that set the threshold, at most."""
+"""Maximum share of source rows that set the threshold."""
 KIND = "linear_probe"
 MOST_ROWS = 20_000
-"""About so many rows it is fitted on at most: a probe of 4,096 numbers takes a minute or two."""
+"""Approximate maximum number of rows for the fit, since a probe of 4,096 numbers takes a minute or two."""
 
 
 class PackagedCut(NamedTuple):
-    """A first cut of a package."""
+    """A first cut of a package: its function of prompts, the held-out rows, and its description."""
 
     trust: TrustRef
     rows: HeldOut
@@ -44,7 +44,7 @@ class PackagedCut(NamedTuple):
 
 
 def make_cascade(fit: Fit, folder: Path) -> PackagedCut | str:
-    """Return the first cut, with its function in ``folder``; or why there is none."""
+    """Return the first cut, with its function saved in ``folder``, or the reason why there is none."""
     states = fit.ask.states
     inputs = tuple(state for state in states if parse(state).position == "prompt_last")
     if fit.config.teacher.backend == GIVEN:
@@ -82,7 +82,7 @@ def make_cascade(fit: Fit, folder: Path) -> PackagedCut | str:
 
 
 def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) -> TrustRef:
-    """Return the function of prompts, fitted on what the package's function is to select."""
+    """Return the function of prompts, fitted to find the rows that the package's function would select."""
     from train.trust import fit_rows, read_rows
 
     settings = fit.settings
@@ -100,7 +100,7 @@ def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: 
 
 
 def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
-    """Return the split and its rows: the calibration split, if its states were stored, else rows no fit has seen."""
+    """Return split and held-out rows: the calibration split if its states are stored, else rows that no fit saw."""
     labelled = fit.labels("calibration")
     features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
     if labelled is not None and is_of(fit, labelled):
@@ -117,7 +117,7 @@ def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, He
 
 
 def _make_threshold_mask(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
-    """Return the function that masks source rows for the threshold: held-out ones, if many ``HELD_OUT`` of all."""
+    """Return a function that masks the source rows for the threshold: held-out rows, at most ``HELD_OUT`` of all."""
     function, ids_N = load_fitted(fit.trust), _read_answered_ids(labels)
     num_held_out = int(has_held_out_score(function, ids_N).sum())
     share = HELD_OUT * len(ids_N) / max(num_held_out, 1)

@@ -21,11 +21,11 @@ from curation.storage.paths import Place
 from curation.tables import io
 
 MARKER = "rows.json"
-"""The file with what the card tells, for programs; written last."""
+"""The file with the card's content for programs; written last."""
 FILE_ROWS = 1 << 20
-"""The most rows of a Parquet file."""
+"""Maximum number of rows of a Parquet file."""
 SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
-"""The hub's names for numbers of rows, each ten times the one before."""
+"""The hub's size categories by number of rows, each ten times larger than the previous one."""
 
 
 def export_rows(
@@ -38,10 +38,10 @@ def export_rows(
     force: bool,
     command: str,
 ) -> list[str]:
-    """Write the rows that an arm selected to the folder ``output``; what was written, in sentences.
+    """Write an arm's selected rows to a folder; return sentences on what was written, and warnings.
 
-    ``arm`` and ``generation`` are by default ``trust``, or the only one, and the last. ``force`` replaces an earlier
-    export. ``push`` is the dataset repository on the hub to upload the folder to, made private where it is new.
+    The default arm is ``trust`` or the only one, and the default generation the last. ``force`` replaces an earlier
+    export. ``push`` names a dataset repository on the hub to upload the folder to, which is private if it is new.
     ``command`` is the command line, for the card.
 
     Raises:
@@ -71,7 +71,7 @@ def export_rows(
 
 
 def _write_parquet(table: TableRef, folder: Path) -> int:
-    """Write the table in its own order; return the number of files, which are named as the hub does."""
+    """Write the table in stored order to Parquet files with the hub's names, and return their number."""
     scanner = io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True)
     pyarrow.dataset.write_dataset(
         scanner.to_reader(),

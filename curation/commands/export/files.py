@@ -1,4 +1,4 @@
-"""The files of an exported student: written beside their place, and put there at once when all of them are there."""
+"""The files of an export: written to a temporary folder, which replaces the target once it is complete."""
 
 import json
 import shutil
@@ -28,28 +28,28 @@ from curation.storage.paths import Place, Remote, list_files, remove, require_re
 
 CARD, LINEAGE = "README.md", "lineage.json"
 LEFT_OUT = (CARD, "training.json")
-"""Files of a saved student that are not exported: peft's empty card, and the record that the lineage has."""
+"""Files of a saved student that are not exported: peft's empty card, and the record that is in the lineage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedWeights:
-    """The weights that were written."""
+    """Description of the weights that were written."""
 
     kind: Literal["adapter", "full model", "merged model"]
     has_base: bool
-    """Whether the adapter's base stands beside it, in ``base``: it was merged from an adapter and is nowhere else."""
+    """Whether the adapter's base is exported too, in ``base``, since it was merged from an adapter for this run."""
     files: Mapping[str, JsonView]
-    """``bytes`` and ``sha256`` by name."""
+    """``bytes`` and ``sha256`` of each file, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFolder:
-    """The folder while it is written."""
+    """The folder of an export while it is being written."""
 
     path: Path
 
     marker: str
-    """The file that is written last: a folder that has it is complete."""
+    """The file that is written last and marks a folder as complete."""
 
     def describe(self, lineage: Mapping[str, object], card: str) -> None:
         """Write the card and the lineage."""
@@ -59,10 +59,10 @@ class ExportFolder:
 
 @contextmanager
 def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[ExportFolder]:
-    """Yield a local folder that becomes ``target`` when the context ends; after an error nothing is left there.
+    """Yield a local folder that becomes ``target`` when the context ends; after an error it is removed.
 
-    In an object store the file ``marker`` is written last: a folder that has it is complete. ``force`` replaces an
-    earlier export of this kind, and nothing else.
+    In an object store, the file ``marker`` is uploaded last and marks a folder as complete. ``force`` replaces an
+    earlier export with this marker, and nothing else.
 
     Raises:
         ExportError: ``target`` is taken, or cannot be written.
@@ -87,10 +87,10 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
 
 
 def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
-    """Return whether an earlier export is to be replaced.
+    """Return whether an earlier export has to be replaced.
 
     Raises:
-        ExportError: something else stands there, or ``force`` was not given.
+        ExportError: the target is something else, or an earlier export without ``force``.
     """
     if target.is_file():
         raise ExportError(f"--output: {target} is a file; name a folder")
@@ -105,7 +105,7 @@ def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
 
 @contextmanager
 def _beside(target: Place) -> Iterator[Path]:
-    """Yield a path on the same file system, or for an object store in a temporary folder; remove it in any case."""
+    """Yield a path on the target's file system, or in a temporary folder for an object store; remove it at the end."""
     if isinstance(target, Remote):
         with tempfile.TemporaryDirectory(prefix="curation-") as directory:
             yield Path(directory) / "export"
@@ -147,7 +147,7 @@ def _upload(folder: ExportFolder, target: Remote, *, replaced: bool) -> None:
 
 
 def write_model(student: Student, folder: ExportFolder, output: Place, *, merged: bool) -> ExportedWeights:
-    """Write the student's weights, which will stand in ``output``.
+    """Write the student's weights to a folder that will become ``output``.
 
     Raises:
         ModelError: the base does not load.
@@ -177,14 +177,14 @@ def write_model(student: Student, folder: ExportFolder, output: Place, *, merged
 
 
 def describe_files(folder: Path) -> Json:
-    """Return ``bytes`` and ``sha256`` of every file in a folder, by its path in it."""
+    """Return ``bytes`` and ``sha256`` of every file in a folder, by relative path."""
     return {
         file.path: {"bytes": file.size, "sha256": compute_sha256(folder / file.path)} for file in list_files(folder)
     }
 
 
 def replace_base(model: ModelRef, output: Place) -> ModelRef:
-    """Return the model on the base that is exported with it."""
+    """Return the model with its base replaced by the one that is exported with it."""
     return ModelRef(base=str(output.absolute() / "base"), adapter=model.adapter)
 
 

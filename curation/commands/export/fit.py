@@ -1,4 +1,4 @@
-"""Finds a fitted trust function in a run directory, by the manifest alone, with the labels that it was fitted on."""
+"""Finds a fitted trust function and the labels of its fit in a run directory, by configuration and manifest alone."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from curation.trust import saved
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A fitted trust function, and the run that fitted it."""
+    """A fitted trust function with the run that fitted it."""
 
     config: RunConfig
     manifest: Manifest
@@ -30,29 +30,29 @@ class Fit:
     """A name of ``curation.arms.TRUST``."""
     generation: int
     record: StageRecord
-    """The record of the stage that fitted it."""
+    """The record of the stage that fitted the function."""
 
     def stage(self, split: str, *classes: type[Stage]) -> StageRecord | None:
-        """Return the record of the generation's stage on a split, of the first class that is done; ``None`` of none."""
+        """Return the record of the generation's stage on a split, of the first class that is done, or ``None``."""
         return self.manifest.find(Position(generation=self.generation, split=split), *classes)
 
     def labels(self, split: str) -> StageRecord | None:
-        """Return the record of the stage that made the labels of a split with their states; ``None`` if it is not done.
+        """Return the record of the stage that made a split's labels with their states, or ``None`` if it is not done.
 
-        It is the one that reads a server's answers, where a model does.
+        If a model reads a server's answers, this is the reading stage.
         """
         return self.stage(split, get_labels_stage(self.config))
 
     @property
     def labelling(self) -> StageRecord:
-        """The stage that made the labels of the source split."""
+        """The record of the stage that made the labels of the source split."""
         found = self.labels("source")
         assert found is not None, "find_fit refuses a run without it"
         return found
 
     @property
     def trust(self) -> TrustRef:
-        """The files."""
+        """Reference to the files of the fitted function."""
         return TrustRef.from_json(self.record.outputs["trust"])
 
     @property
@@ -60,7 +60,7 @@ class Fit:
         """The model that labelled or read answers; ``None`` for a backend without weights.
 
         Raises:
-            ExportError: its files are gone.
+            ExportError: the model's files are missing.
         """
         if (found := self.labelling.inputs["model"]) is None:
             return None
@@ -72,7 +72,7 @@ class Fit:
 
     @property
     def ask(self) -> AnswersConfig:
-        """How the source's rows were labelled: backend, states and types, without decoding and server address."""
+        """The configuration of the source's labels: backend, states and types, without decoding and server address."""
         key = self.labelling.inputs["ask"]
         return AnswersConfig.from_key({name: key[name] for name in AnswersConfig.model_fields if name in key})
 
@@ -93,7 +93,7 @@ class Fit:
 
     @cached_property
     def numbers(self) -> JsonView | None:
-        """The generation's numbers, with the verdict, if they tell of this very fit; ``None``: none do."""
+        """The generation's metrics with the verdict, or ``None`` if none were computed after this fit."""
         found = read_numbers_after(self.manifest, self.record, self.generation)
         return None if found is None else found["numbers"]
 
@@ -104,10 +104,10 @@ def get_labels_stage(config: RunConfig) -> type[Label | Read]:
 
 
 def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
-    """Return the fitted trust function of that name (unset: the method's own) and generation (unset: the last).
+    """Return the fitted trust function with a name (default: ``trust``) of a generation (default: the last).
 
     Raises:
-        ExportError: the directory is no run, has no such function, or its labels changed since it was fitted.
+        ExportError: the directory is not a run, or has no such function that was fitted on its newest labels.
     """
     config, manifest = read_run(run)
     fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]

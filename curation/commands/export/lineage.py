@@ -1,4 +1,4 @@
-"""Where an exported student, or an arm's rows, come from: model, teacher, trust, selection, data, recipe, results."""
+"""Lineage of an exported student or an arm's rows: model, teacher, trust, selection, data, recipe, results."""
 
 from datetime import UTC, datetime
 
@@ -21,11 +21,11 @@ from curation.tables import io
 
 METRICS = ("auc", "ece", "brier")
 COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
-"""Measures of a student beside the accuracy that the report has for an arm."""
+"""Measures of an arm in the report that a student's lineage has beside its accuracy."""
 
 
 def make_lineage(student: Student, written: ExportedWeights, command: str) -> Json:
-    """Return everything that the card tells; ``evaluation`` is ``None`` where no numbers tell of the student."""
+    """Return the content of a student's card; ``evaluation`` is ``None`` if the run has no metrics of the student."""
     generation = _get_generation(student, student.measured)
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
     further = {} if generation is None else {item["name"]: item for item in generation["students"]}
@@ -55,9 +55,9 @@ def make_lineage(student: Student, written: ExportedWeights, command: str) -> Js
 def describe_rows_lineage(
     student: Student, measured: JsonView | None, num_rows: int, files: Json, command: str
 ) -> Json:
-    """Return everything that the card of an arm's rows tells, by the ``metrics.json`` that tells of them, if any.
+    """Return the content of the card of an arm's rows.
 
-    ``student`` stands for the arm, trained or not; ``num_rows`` and ``files`` were written.
+    ``student`` stands for the arm, trained or not; ``measured`` is the ``metrics.json`` on its rows, if there is one.
     """
     generation = _get_generation(student, measured)
     own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
@@ -76,7 +76,7 @@ def describe_rows_lineage(
 
 
 def stop_lines(lineage: JsonView) -> list[str]:
-    """Return a warning where the run's verdict is not to use its rows."""
+    """Return a warning if the run's verdict is not to use its rows, else an empty list."""
     verdict = lineage["verdict"]
     if verdict is None or verdict["level"] != STOP:
         return []
@@ -84,12 +84,12 @@ def stop_lines(lineage: JsonView) -> list[str]:
 
 
 def _get_generation(student: Student, measured: JsonView | None) -> Json | None:
-    """Return the numbers of a student's generation; the card has results of the main chain alone."""
+    """Return the metrics of a student's generation; ``None`` outside the main chain, as cards have no results there."""
     return None if measured is None or student.branch else measured["numbers"]
 
 
 def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
-    """Return where the rows of a student's arm come from; ``own`` are the numbers of the arm."""
+    """Return the origin of the rows of a student's arm; ``own`` has the metrics of the arm."""
     generation = _get_generation(student, measured)
     selected = student.selecting
     assert selected is not None, "rows that are exported were selected"
@@ -117,7 +117,7 @@ def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json
 
 
 def _find_verdict(generation: Json) -> Json | None:
-    """Return the verdict on the generation, with the arm whose rows it judges; ``None`` where none ranks by trust."""
+    """Return the verdict on the generation and the arm whose rows it judges; ``None`` if no arm ranks by trust."""
     found = generation.get("verdict")
     if found is None:
         return None
@@ -125,7 +125,7 @@ def _find_verdict(generation: Json) -> Json | None:
 
 
 def _describe_teacher(student: Student, found: Json | None) -> Json:
-    """Return the labelling model, and what it was made of: an adaptation, or the student of an earlier generation."""
+    """Return the labelling model and the stage that made it, if it is adapted or an earlier generation's student."""
     if found is None:
         no_model = dict.fromkeys(("revision", "adapter", "made_by"))
         return {"base": student.config.teacher.backend, "on_hub": False, **no_model}
@@ -138,7 +138,7 @@ def _describe_teacher(student: Student, found: Json | None) -> Json:
 
 
 def _describe_trust(student: Student, generation: Json | None) -> Json | None:
-    """Return the function that ranked the rows, and how well it tells right labels from wrong; ``None`` for a draw."""
+    """Return the function that ranked the rows, with metrics of its discrimination; ``None`` for a draw."""
     arm = ARMS[student.arm]
     if not arm.ranked:
         return None
@@ -179,14 +179,14 @@ def _describe_selection(student: Student, selected: JsonView, own: Json | None) 
 
 
 def count_left_out(student: Student) -> dict[str, int]:
-    """Return how many rows features leave out of an arm, by feature."""
+    """Return the number of rows that each feature leaves out of an arm."""
     has_some = is_ranked_as_reference(ARMS[student.arm], student.config.selection)
     tables = student.selecting.inputs["choice"].get("left_out", {}) if student.selecting and has_some else {}
     return {by: io.count(TableRef.from_json(ref)) for by, ref in tables.items()}
 
 
 def _describe_guarantee(student: Student, budget: JsonView, generation: Json | None) -> Json:
-    """Return whether a share of wrong labels is guaranteed, and in words what, or why not."""
+    """Return whether a share of wrong labels is guaranteed, with the guarantee, or the reason against it, in words."""
     if budget["risk"] is None:
         return {"claimed": False, "words": f"none was asked for: the budget's rule is {budget['rule']}"}
     if student.arm != budget["reference"]:
@@ -216,7 +216,7 @@ def _describe_data(student: Student) -> Json:
 
 
 def _describe_training(student: Student) -> Json:
-    """Return the record, with the last value of each curve."""
+    """Return the record of the student's training, with the last value of each curve."""
     record: Json = student.record.outputs["training"]
     curves = dict(collect_trainings({student.arm: record})[student.arm]["curves"])
     curves.pop("step")
@@ -226,7 +226,7 @@ def _describe_training(student: Student) -> Json:
 
 
 def _describe_evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:
-    """Return the tests; ``results`` are those of the students of its base."""
+    """Return the results on the test split; ``results`` has those of the students with the same base."""
     assert generation is not None and results is not None, "its arm was found in them"
     arms = {arm["name"]: arm["accuracy"] for arm in results["arms"]}
     evaluation = student.config.evaluation

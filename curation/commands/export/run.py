@@ -1,4 +1,4 @@
-"""A run directory as exports read it: by its manifest and configuration."""
+"""Reads a run directory for exports, from its manifest and configuration."""
 
 import json
 
@@ -17,7 +17,7 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
     """Return the configuration and the manifest of a run directory.
 
     Raises:
-        ExportError: it is none.
+        ExportError: the directory is not a run directory.
     """
     require_reachable(run)
     if not all((run / name).is_file() for name in ("manifest.json", "config.yaml")):
@@ -28,10 +28,10 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
 
 
 def choose_generation(config: RunConfig, generation: int | None, there: str) -> int:
-    """Return the generation that is asked for; unset, the last one.
+    """Return the requested generation, or the last one if none is requested.
 
     Raises:
-        ExportError: the run has no such generation; ``there`` says what it has.
+        ExportError: the run has no such generation; ``there`` is the end of the message.
     """
     last = max(0, len(config.generations) - 1)
     if generation is not None and not 0 <= generation <= last:
@@ -40,10 +40,10 @@ def choose_generation(config: RunConfig, generation: int | None, there: str) -> 
 
 
 def choose_arm(config: RunConfig, arm: str | None, there: str) -> str:
-    """Return the arm that is asked for; unset, ``trust`` or the only one.
+    """Return the requested arm; if none is requested, ``trust`` or the only one.
 
     Raises:
-        ExportError: the run has no such arm, or several and none is named; ``there`` says what it has.
+        ExportError: the run has no such arm, or several and none is requested; ``there`` is the end of the message.
     """
     arms = config.selection.arms
     if arm is None and REFERENCE_ARM not in arms and len(arms) > 1:
@@ -55,7 +55,7 @@ def choose_arm(config: RunConfig, arm: str | None, there: str) -> str:
 
 
 def get_fitting_stage(config: RunConfig, trust: str) -> str:
-    """Return the name, in its generation, of the stage that fits a trust function, for messages."""
+    """Return the name, without the generation, of the stage that fits a trust function, for messages."""
     if get_fitting_class(config, trust) is Search:
         return "search"
     return "trust" if trust == REFERENCE_ARM else f"trust-{trust}"
@@ -64,6 +64,6 @@ def get_fitting_stage(config: RunConfig, trust: str) -> str:
 def get_fitting_class(config: RunConfig, trust: str) -> type[Stage]:
     """Return the class of the stage that fits a trust function.
 
-    The manifest may also hold one of another class, which ran before the setting changed.
+    The manifest may also have a stage of the other class, which ran before the setting changed.
     """
     return Search if trust == REFERENCE_ARM and config.trust.search else FitTrust

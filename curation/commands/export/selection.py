@@ -1,4 +1,4 @@
-"""Finds the rows that an arm of a run selected, by the manifest alone."""
+"""Finds the rows that an arm of a run selected, by configuration and manifest alone."""
 
 from curation.commands.export.run import choose_arm
 from curation.commands.export.student import Student
@@ -10,12 +10,12 @@ from curation.stages.preferences import WritePreferences
 
 
 def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, generation: int) -> tuple[Student, TableRef]:
-    """Return the student that an arm's rows are for, trained or not, and their table.
+    """Return the student, trained or not, of an arm and the table of the arm's rows.
 
-    Its schema is ``schemas.SELECTION``; of a domain of pairs, once they are written, ``schemas.PREFERENCES``.
+    The table has the schema ``schemas.SELECTION``, or ``schemas.PREFERENCES`` for pairs once these are written.
 
     Raises:
-        ExportError: the run has no such arm, it dropped out, or its rows are not selected yet.
+        ExportError: the run has no such arm, the arm dropped out, or its rows are not selected yet.
     """
     directory, arm = manifest.directory, choose_arm(config, arm, "give one of them")
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation)

@@ -1,4 +1,4 @@
-"""Finds a trained student in a run directory, by the manifest alone: no source, no cluster and no Ray is needed."""
+"""Finds a trained student in a run directory by configuration and manifest, without sources, a cluster or Ray."""
 
 import json
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ from curation.storage.paths import Place, to_place
 
 @dataclass(frozen=True, kw_only=True)
 class Student:
-    """A trained student, and the run that trained it."""
+    """A student with the run that trains it."""
 
     config: RunConfig
     manifest: Manifest
     arm: str
     generation: int
     name: str = ""
-    """The name of a student beside the one that teaches; empty for that one."""
+    """The name of a further student; empty for the student that teaches the next generation."""
 
     @property
     def run(self) -> str:
@@ -39,29 +39,29 @@ class Student:
 
     @property
     def branch(self) -> str:
-        """The arm of its chain where that is not the main one, from the second generation on; else empty."""
+        """The arm of the student's chain if that is not the main one, from the second generation on; else empty."""
         return self.arm if self.generation and self.arm in self.config.chain.arms[1:] else ""
 
     @property
     def home(self) -> str:
-        """The student's generation, as stages are named in messages and commands."""
+        """The prefix of the generation's stage names, as in messages and commands."""
         return f"gen-{self.generation}-{self.branch}" if self.branch else f"gen-{self.generation}"
 
     @property
     def stage(self) -> str:
-        """The stage that trained it; the generation's others are in ``home``."""
+        """The name of the stage that trains the student; other stages of the generation are in ``home``."""
         return f"{self.home}-{self.name}/student-{self.arm}" if self.name else f"{self.home}/student-{self.arm}"
 
     @property
     def record(self) -> StageRecord:
-        """The record of that stage."""
+        """The record of the stage that trained the student."""
         record = self.manifest.find(self._at, TrainStudent)
         assert record is not None, "find_student refuses a run without it"
         return record
 
     @property
     def is_trained(self) -> bool:
-        """Whether that stage is done."""
+        """Whether the student is trained."""
         return self.manifest.find(self._at, TrainStudent) is not None
 
     @property
@@ -69,7 +69,7 @@ class Student:
         return Position(generation=self.generation, branch=self.name or self.branch, of=self.arm)
 
     def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """Return the record of the first of the stage classes that is done for a split; ``None`` if none is."""
+        """Return the record of a split's first finished stage among the classes, or ``None`` if none is finished."""
         at = Position(generation=self.generation, branch=self.branch, split=split, of=of)
         return self.manifest.find(at, *classes)
 
@@ -80,7 +80,7 @@ class Student:
 
     @property
     def trust(self) -> StageRecord | None:
-        """The record of the stage that fitted the arm's trust function; ``None`` where nothing is fitted."""
+        """The record of the stage that fitted the arm's trust function; ``None`` if nothing is fitted."""
         trust = ARMS[self.arm].trust
         if not isinstance(TRUST[trust], Fitted | Configured):
             return None
@@ -93,22 +93,22 @@ class Student:
 
     @cached_property
     def base(self) -> ModelRef:
-        """The model that it was trained from."""
+        """The model that the student was trained from."""
         return ModelRef.from_json(self.record.inputs["base"])
 
     @property
     def folder(self) -> Place:
-        """Where the training saved it."""
+        """The folder to which the training saved the student."""
         return to_place(self.model.adapter or self.model.base)
 
     @cached_property
     def measured(self) -> JsonView | None:
-        """The generation's ``metrics.json``, with the verdict, if it tells of this very training; else ``None``."""
+        """The generation's ``metrics.json`` with the verdict, if computed after this training, else ``None``."""
         return read_numbers_after(self.manifest, self.record, self.generation)
 
 
 def _find_changed_stage(student: Student) -> str | None:
-    """Return the stage that was done anew after the student was trained: the manifest has only its newest outputs."""
+    """Return a stage that ran again after the student was trained, which replaced its outputs, or ``None``."""
     selected, scored = student.selecting, student.of_generation("pool", Score)
     digests = {} if selected is None else {name: item["digest"] for name, item in selected.outputs["arms"].items()}
     if selected is None or student.record.inputs["digest"] != digests.get(student.arm):
@@ -124,7 +124,7 @@ def _find_changed_stage(student: Student) -> str | None:
 
 
 def iter_students(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
-    """Yield every student that a run's configuration asks for, trained or not."""
+    """Yield every student of a run's configuration, trained or not."""
     for generation, described in enumerate(config.generations):
         for arm in config.selection.arms:
             for name in ("", *described.students):
@@ -137,7 +137,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     """Return the trained student of an arm and a generation (``commands.export.export_student``).
 
     Raises:
-        ExportError: the directory is no run, has no such student, or it is not trained on the newest selection.
+        ExportError: the directory is not a run, or has no such student that is trained on the newest selection.
     """
     config, manifest = read_run(run)
     if not config.generations:

@@ -49,20 +49,20 @@ from curation.trust import load_fitted
 def export_trust(
     run: Place, output: Place, *, trust: str | None, generation: int | None, force: bool, command: str
 ) -> list[str]:
-    """Write a fitted trust function of the run directory ``run`` to ``output``; what was written, in sentences.
+    """Write a fitted trust function of a run to a folder; return sentences on what was written, and warnings.
 
     Args:
         run: a run directory.
         output: the folder, which must be empty or missing, or with ``force`` hold an earlier package.
-        trust: a trust function that the run fitted; unset, the method's own (``trust``).
-        generation: unset, the run's last one.
+        trust: a trust function that the run fitted; by default ``trust``.
+        generation: the function's generation; by default the last one.
         force: replace an earlier package.
         command: the command line, for the record.
 
     Raises:
-        ExportError: there is no such function, it is not fitted, or ``output`` is taken or cannot be written.
-        PackageError: the domain's code makes other prompts or labels than the run's.
-        ModelError: the trust function is gone or changed.
+        ExportError: there is no such function, the function is not fitted, or ``output`` is taken or cannot be written.
+        PackageError: the domain's code makes other prompts or labels than the run did.
+        ModelError: the files of the trust function are missing or changed.
     """
     fit = find_fit(run, trust, generation)
     function = load_fitted(fit.trust)
@@ -152,7 +152,7 @@ def _make_description(
 
 
 def _load_answers_config(stage: StageRecord) -> AnswersConfig:
-    """Return how a stage's model answers, as it is recorded: of a server there is no address."""
+    """Return the recorded configuration of a stage's answers, without the address of a server."""
     asked = {**stage.inputs["ask"], "backend": stage.inputs["backend"]}
     served = asked.pop("endpoint", None)
     answers = AskConfig.model_validate(asked).answers
@@ -160,7 +160,7 @@ def _load_answers_config(stage: StageRecord) -> AnswersConfig:
 
 
 def _iter_measures(fit: Fit) -> Iterator[Measured]:
-    """Yield the run's measures of the function on rows with a label that could be read."""
+    """Yield the run's metrics of the function on rows with a readable label."""
     if fit.numbers is None:
         return
     for rows in ("validation", "pool"):
@@ -181,7 +181,7 @@ def _iter_measures(fit: Fit) -> Iterator[Measured]:
 
 
 def _find_verdict(fit: Fit) -> RunVerdict | None:
-    """Return the verdict on the generation, if the arm that it judges ranks by this function."""
+    """Return the verdict on the generation if the judged arm ranks by this function, else ``None``."""
     found = None if fit.numbers is None else fit.numbers["verdict"]
     if fit.numbers is None or found is None or ARMS.find(fit.numbers["evidence"]["arm"]).trust != fit.name:
         return None

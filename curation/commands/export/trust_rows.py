@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from curation.trust.states import StateTrust
 
 SAMPLE_BYTES = 32 << 20
-"""How large ``shift.safetensors`` becomes at most, if that leaves ``SAMPLE_ROWS``."""
+"""Maximum size of ``shift.safetensors`` in bytes, unless ``SAMPLE_ROWS`` rows need more."""
 SAMPLE_ROWS = 500
 NUM_READ = 50
-"""Rows among which the stored questions are looked for."""
+"""Number of rows that are searched for questions to store."""
 
 Keep = Callable[[Int64s], npt.NDArray[np.bool_]]
 Reference = Mapping[str, npt.NDArray[Any]]
@@ -46,7 +46,7 @@ def split_inputs(fit: Fit) -> tuple[list[str], list[str]]:
 
 
 def read_questions(fit: Fit) -> tuple[Question, ...]:
-    """Return a few labelled rows of the pool, else of a source of the same domain."""
+    """Return questions from a few labelled rows of the pool, or else of a source of the same domain."""
     config, decoding = fit.config.domain_of("pool"), DecodingConfig.from_key(fit.labelling.inputs["decoding"])
     domain = as_asked(get_domain(config), decoding)
     for split in ("pool", "source"):
@@ -73,10 +73,10 @@ def _iter_rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str,
 
 
 def sample_reference(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
-    """Return the states of a sample of source rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
+    """Return states of a sample of source rows in their stored dtype, limited by ``SAMPLE_BYTES`` and ``SAMPLE_ROWS``.
 
-    Those that the function reads, and ``further`` ones; with them the rows' held-out scores, by ``SCORES``. Without
-    states, the hashed words of a sample of the source's questions.
+    The result has the states that the function reads, ``further`` ones, and the rows' held-out scores, named by
+    ``SCORES``. Without states, it has the hashed words of a sample of the source's questions.
     """
     states = list(dict.fromkeys([*split_inputs(fit)[0], *further]))
     if not states:
@@ -102,7 +102,7 @@ def sample_reference(fit: Fit, function: "StateTrust", further: Sequence[str] = 
 
 
 def _compute_honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None) -> list[Scores]:
-    """Return raw score and trust of rows of the source, float32 [N]; NaN without a label or a held-out score."""
+    """Return raw scores and trust of source rows, float32 [N] each; NaN without a label or a held-out score."""
     if stored is not None:
         raw_N, trust_N = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
     else:
@@ -113,7 +113,7 @@ def _compute_honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored
 
 
 def read_calibration_rows(fit: Fit, function: "StateTrust") -> tuple[GradedScores | None, CalibrationRows | None]:
-    """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
+    """Return graded rows with honest scores, of the calibration split or else held out from the source, or ``None``."""
     labelled = grades = None
     if fit.config.splits.calibration is not None:
         labelled = fit.labels("calibration")
@@ -142,7 +142,7 @@ def read_calibration_rows(fit: Fit, function: "StateTrust") -> tuple[GradedScore
 
 
 def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
-    """Return which rows of the source a fit gave a score by weights that have not seen them, bool [N]."""
+    """Return which source rows have a score by weights that were not fitted on them, bool [N]."""
     held_out = getattr(function, "held_out", None)
     if held_out is None:
         return np.zeros(len(row_ids_N), dtype=np.bool_)
@@ -151,7 +151,7 @@ def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray
 
 
 def is_of(fit: Fit, labelled: StageRecord) -> bool:
-    """Return whether a split was labelled as the source was, and scored by this fit, if any."""
+    """Return whether a split was labelled like the source and, if it is scored at all, scored by this fit."""
     source, own = fit.labelling.inputs, (labelled.inputs.get("fitted") or {}).get(fit.name)
     same = all(labelled.inputs[key] == source[key] for key in ("model", "ask", "backend", "decoding"))
     return same and (own is None or own["digest"] == fit.trust.digest)
@@ -160,7 +160,7 @@ def is_of(fit: Fit, labelled: StageRecord) -> bool:
 def _read_graded(
     labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep | None
 ) -> GradedScores:
-    """Return the graded rows to ``keep`` that are independent draws, by row id; NaN scores without a readable label."""
+    """Return independent graded rows that pass ``keep``, by row id; scores are NaN without a readable label."""
     graded = read_grades(grades)
     table = io.open_table(labels)
     stored = [schemas.get_raw_column(name), schemas.trust_column(name)]

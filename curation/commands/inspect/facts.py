@@ -17,10 +17,10 @@ from curation.json_types import Json
 from curation.tables.schemas import ERROR
 
 NUM_VERSIONS = 20
-"""The number of newest versions to show; a table that is being written has thousands."""
+"""Maximum number of versions to show, newest first; a table that is being written has thousands."""
 
 LONG = 8
-"""A longer list is shown as its size and norm."""
+"""Maximum length of a list that is shown in full; a longer one is shown as its size and norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class TableQuery:
     columns: tuple[str, ...] | None = None
     """The columns of the sample."""
     rows: int = 5
-    """The size of the sample."""
+    """Number of rows in the sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class TableColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A version: its time of commit (UTC, ISO), its number of rows, and what it changed."""
+    """A version of a table: its time of commit (UTC, ISO 8601), its number of rows, and its changes in words."""
 
     version: int
     time: str
@@ -57,7 +57,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Fragments:
-    """The fragments of a version: ``rows`` of the smallest and the largest, and ``bytes`` of their files on disk."""
+    """The fragments of a version: ``rows`` of the smallest and the largest one, and ``bytes`` of all files on disk."""
 
     count: int
     rows: tuple[int, int]
@@ -67,7 +67,7 @@ class Fragments:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorKind:
-    """Error rows of one kind, and the message of the first."""
+    """The number of error rows of one kind, and the message of the first."""
 
     kind: str
     rows: int
@@ -76,7 +76,7 @@ class ErrorKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One version of a table."""
+    """The facts of one version of a table."""
 
     uri: str
     version: int
@@ -88,12 +88,12 @@ class Facts:
     num_versions: int
     """The number of versions up to this one."""
     versions: list[Version]
-    """The newest first, at most ``NUM_VERSIONS``."""
+    """At most ``NUM_VERSIONS`` versions, newest first."""
     fragments: Fragments
     errors: list[ErrorKind] | None
-    """Sorted by number of rows, among rows that match ``where``; None if the table has no error column."""
+    """Kinds of error rows that match ``where``, most frequent first; None if the table has no error column."""
     sample: list[Json]
-    """The first matching rows; a long list is ``{"size": n, "norm": euclidean}``."""
+    """First matching rows; a long list of numbers is ``{"size": n, "norm": euclidean}``."""
 
 
 def examine(uri: str, question: TableQuery) -> Facts:
@@ -178,7 +178,7 @@ def _count_errors(dataset: Any, where: str | None) -> list[ErrorKind]:
 
 
 def _shorten(value: object) -> Any:
-    """Return a value for JSON; long lists as their size and, if numeric, their norm."""
+    """Return a value for JSON, with long lists as their size and, if numeric, their norm."""
     if isinstance(value, dict):
         return {name: _shorten(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -244,7 +244,7 @@ def _count_fragments(dataset: Any) -> Fragments:
 
 
 def _get_file_bytes(uri: str, file: Any) -> int:
-    """Return the recorded size, else (older writers leave it out) the size on disk."""
+    """Return the recorded size of a file, or, if an older writer left it out, the size on disk."""
     if file.file_size_bytes:
         return int(file.file_size_bytes)
     path = Path(uri) / "data" / file.path

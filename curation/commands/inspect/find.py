@@ -1,4 +1,4 @@
-"""Tables by name: a path or URL of a Lance table, or a run directory and a stage of its manifest."""
+"""Finds tables by the path or URL of a Lance table, or by a run directory and a stage of its manifest."""
 
 import difflib
 import os
@@ -16,13 +16,13 @@ from curation.rundir.manifest import Manifest, record_in
 from curation.storage.paths import Place, Remote, to_place, walk
 
 NUM_LISTED = 20
-"""The number of tables that an error lists."""
+"""Maximum number of tables that an error lists."""
 
 NUM_SEARCHED = 2_000
-"""The number of folders that are searched for them."""
+"""Maximum number of folders that are searched for tables to list in an error."""
 
 _FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
-"""The directory of a stage: its name and the fingerprint of its inputs (``Manifest.directory_of``)."""
+"""Name of a stage's directory: the stage and the fingerprint of its inputs (``Manifest.directory_of``)."""
 
 _VERSIONS = "_versions"
 """The folder that every Lance table has."""
@@ -42,10 +42,10 @@ class FoundTable:
 
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
-    """Return the URI of a table and its recorded version; ``None`` as the version is the newest.
+    """Return the URI of a table and its recorded version, or ``None`` for the newest version.
 
     Raises:
-        TableError: no table has that name, or what has it is not a Lance table.
+        TableError: no table has the name, or the path is not a Lance table.
     """
     if name is None:
         _require_table(path)
@@ -94,7 +94,7 @@ def list_tables(directory: Place) -> list[FoundTable]:
 
 
 def _iter_unfinished(directory: Place) -> Iterator[tuple[str, str]]:
-    """Yield the tables in stages' folders as ``STAGE/TABLE``, with their URIs: of several folders the newest one's."""
+    """Yield names (``STAGE/TABLE``) and URIs of the tables in stages' folders, from the newest folder of each stage."""
     newest: dict[str, tuple[float, str]] = {}
     for path in _find_on_disk(directory):
         inside = os.path.relpath(str(path.parent), str(directory))

@@ -8,7 +8,7 @@ from curation.commands.inspect.find import FoundTable
 from curation.escaping import escape_text
 
 WIDTH = 100
-"""The maximum number of characters of a value or a message; longer ones are truncated."""
+"""Maximum length of a value or a message, in characters; longer ones are truncated."""
 
 
 def format_facts(facts: Facts) -> str:
@@ -47,7 +47,7 @@ def format_tables(found: Sequence[FoundTable]) -> str:
 
 
 def format_size(num_bytes: int) -> str:
-    """Return a number of bytes in words, binary units."""
+    """Return a number of bytes as text in binary units."""
     value = float(num_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -57,7 +57,7 @@ def format_size(num_bytes: int) -> str:
 
 
 def _align(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
-    """Return each row as a line of the terminal, with its cells in columns as wide as their longest cell."""
+    """Return each row as a line, with its cells in columns as wide as their longest cell."""
     rows = [tuple(map(escape_text, row)) for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
     return [

@@ -1,1 +1,1 @@
-"""``curate verify``: reads all that a run, a filter or a trust package left, and says what is damaged."""
+"""``curate verify``: reads all files of a run, a filter or a trust package, and reports which are damaged."""

@@ -1,4 +1,4 @@
-"""Compares the files of a run directory, a filter's output or a trust package with what was written."""
+"""Compares the files of a run directory, a filter's output or a trust package with their recorded contents."""
 
 import os
 import time
@@ -23,19 +23,19 @@ from curation.tables.versions import VERSIONS, find_torn
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
-"""Objects of a store that are read at once; of local files as many as there are CPUs."""
+"""Number of objects of a store that are read in parallel; for local files, it is the number of CPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """One thing that is not as it was written."""
+    """A file or table that is not as it was written."""
 
     stage: str | None
     path: str
-    """Relative to what was verified."""
+    """Path relative to the verified folder."""
     problem: str
     redo: str
-    """How to make it again."""
+    """Instruction to restore or remake what is damaged."""
 
 
 @dataclass(kw_only=True)
@@ -58,27 +58,27 @@ class Verified:
 
 @dataclass(kw_only=True)
 class Checker:
-    """Lists the files that something names, with what they were when written; then reads all of them."""
+    """A check that lists files with their contents when written, then reads and compares all of them."""
 
     home: Place
     found: Verified
     redo: Callable[[str | None], str]
-    """Says how to make a stage again, or what belongs to none."""
+    """Function that returns how to remake the files of a stage, or, for None, those of no stage."""
     files: dict[str, tuple[str | None, Content]] = field(default_factory=dict)
-    """Stage and content by path; the first that names a file counts."""
+    """Stage and recorded content by path; the first entry for a path is kept."""
 
     def add(self, stage: str | None, path: str, problem: str, redo: str | None = None) -> None:
-        """Note a damage."""
+        """Record one damaged file or table."""
         self.found.damage.append(Damage(stage=stage, path=path, problem=problem, redo=redo or self.redo(stage)))
 
     def name(self, files: Mapping[str, Content | None], rows: int, stage: str | None = None, below: str = "") -> None:
-        """Name files in a folder, which hold so many rows; those without content are not read."""
+        """Add files of the folder ``below``, which hold ``rows`` rows; files without content are not read."""
         new = {f"{below}{path}": (stage, content) for path, content in files.items() if content is not None}
         self.files = new | self.files
         self.found.rows += rows
 
     def read(self, update: Update) -> None:
-        """Read the files, and note those that are not as they were written."""
+        """Read the files, and record those that are not as they were written."""
         found, there = self.found, find_files(self.home, self.files)
         total = sum(content.size for _, content in self.files.values())
         largest_first = sorted(self.files.items(), key=lambda item: -item[1][1].size)
@@ -97,12 +97,12 @@ class Checker:
 
 
 def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Verified:
-    """Read all that is at a path or URL, and compare it with what was written.
+    """Read all recorded files at a path or URL, and compare them with what was written.
 
-    ``allow_code``: of a package, what it may name besides registered parts.
+    ``allow_code`` lists the code that a package may name besides registered parts.
 
     Raises:
-        RunDirError: it is no run directory, no output of a filter and no trust package.
+        RunDirError: the target is neither a run directory nor the output of a filter nor a trust package.
     """
     home, begun = to_place(target).absolute(), time.monotonic()
     require_reachable(home)
@@ -130,7 +130,7 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
 
 
 def _list_run(checker: Checker, below: str = "") -> None:
-    """Name everything that the records of a run directory name; it is ``below`` what is verified."""
+    """Add all files that the records of a run directory name; the directory is ``below`` the verified folder."""
     home, found = checker.home / below.rstrip("/"), checker.found
     try:
         stages = Manifest.load(home).stages
@@ -155,7 +155,7 @@ def _list_run(checker: Checker, below: str = "") -> None:
 
 
 def _list_filter(checker: Checker) -> None:
-    """Name the files that the manifest of a filter's output names."""
+    """Add the files that the manifest of a filter's output names."""
     home = checker.home
     try:
         content = load_content(home)
@@ -179,7 +179,7 @@ def _list_filter(checker: Checker) -> None:
 
 
 def _list_package(checker: Checker, allow_code: Collection[str]) -> None:
-    """Read a trust package as `curate filter` does, and name its files."""
+    """Read a trust package as `curate filter` does, and add its files."""
     try:
         package = load(checker.home, allow_code=allow_code)
         check_content(package)

@@ -1,4 +1,4 @@
-"""The options of ``curate verify``. Like ``curation.cli``, it imports what is heavy when it runs."""
+"""The command ``curate verify``. Like ``curation.cli``, it imports heavy modules only when it runs."""
 
 import json
 import sys
@@ -24,8 +24,8 @@ NUM_SHOWN = 50
 def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
     """Read all files of a run, and say which are damaged and how to make them again.
 
-    It compares sizes and digests with those of when the files were written. It writes nothing. It reads the output of
-    `curate filter` and trust packages too. The exit code is 1 if anything is damaged.
+    It compares sizes and digests with those recorded when the files were written. It writes nothing. It also reads the
+    output of `curate filter` and trust packages. The exit code is 1 if anything is damaged.
     """
     from curation.commands.verify.check import verify as verify_target
 

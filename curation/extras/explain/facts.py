@@ -21,20 +21,20 @@ from curation.tables import io, scans, schemas
 from curation.trust import TrustFunction, get_trust, load_fitted
 
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
-"""Columns of a labels table that are told."""
+"""Columns of a labels table that are shown."""
 TAUGHT = ["row_id", "rank", "trust", "prompt", "completion", "label", "label_source"]
-"""Columns of a selection that are told."""
+"""Columns of a selection that are shown."""
 
 
 def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
-    """Return everything about a row, as JSON: ``split``, ``origin``, ``prompt``, ``gold``, and one of each generation.
+    """Return everything about a row as JSON: ``split``, ``origin``, ``prompt``, ``gold``, and an item per generation.
 
-    Sources number their rows each for itself, so rows of two splits may have one id: ``split`` says which is meant;
-    unset, the pool's, if it has one. ``also_in`` names the other splits.
+    Row ids are unique only within a source. If rows of several splits have the id, ``split`` chooses one of them
+    (default: the pool's, if it has one), and ``also_in`` names the other splits.
 
     Raises:
-        ExportError: the directory is no run.
-        TableError: the run has no rows yet, no such split, or no row of that id.
+        ExportError: the directory is not a run directory.
+        TableError: the run has no rows yet, no such split, or no row with this id.
     """
     found = RecordedRun.of(run)
     examples = _find_examples(found, row_id, split)
@@ -64,7 +64,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
 
 
 def _find_examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
-    """Return the prepared rows of that id, by split."""
+    """Return the prepared rows with an id, by split."""
     splits = [name for name in run.splits if name != "audit"]
     if split is not None and split not in splits:
         raise TableError(f"--split {split}: the run has the splits {', '.join(splits)}")
@@ -80,7 +80,7 @@ def _find_examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str
 
 
 def _explain_generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
-    """Return the row in a generation; ``weak`` is ``None`` where its teacher did not label it."""
+    """Return a row's label, trust and arms in a generation; ``weak`` is ``None`` if the teacher did not label it."""
     labelled, scored = run.stage(index, split, Label), run.stage(index, split, Score)
     found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
     if labelled is None:
@@ -120,9 +120,9 @@ def _explain_generation(run: RecordedRun, row_id: int, split: str, index: int) -
 
 
 def _explain_stack(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
-    """Return the shift of the row's logit from its mean by each input of a stack, the largest first.
+    """Return how far each input of a stack shifts the row's logit from that of the mean row, largest shift first.
 
-    ``None`` where the method's own function is no stack, or the labels do not hold what it reads.
+    ``None`` if the reference arm's trust function is not fitted or not a stack, or the labels lack its inputs.
     """
     from curation.trust.stacked import StackedTrust  # heavy
 
@@ -139,7 +139,7 @@ def _explain_stack(run: RecordedRun, index: int, labels: TableRef, row_id: int) 
 
 
 def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
-    """Return the row in an arm: its rank and completion if it is selected, its place by score, and the cut."""
+    """Return a row's state in an arm: rank and completion if it is selected, its place by score, and the cut."""
     row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
     place = _find_place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
     return {
@@ -189,7 +189,7 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
     """Return the rows that taught a student, as JSON; ``student`` is an arm or the name of the stage that trained it.
 
     Raises:
-        ExportError: the directory is no run, or has no such student.
+        ExportError: the directory is not a run directory, or has no such student.
         TableError: the stage's name and the generation contradict each other.
     """
     arm, name = student or REFERENCE_ARM, None

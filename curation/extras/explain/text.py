@@ -1,4 +1,4 @@
-"""The output of ``curate explain``: a fact a line."""
+"""The output of ``curate explain``: one fact per line."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,11 @@ from curation.escaping import escape_text
 from curation.json_types import JsonView
 
 LONGEST = 160
-"""Characters of a prompt in the list of a student's rows."""
+"""Maximum length of prompt and completion in the list of a student's rows, in characters."""
 
 
 MOST_INPUTS = 5
-"""The most inputs of a stack that are shown for a row."""
+"""Maximum number of a stack's inputs that are shown for a row."""
 
 
 def describe_row(found: JsonView) -> Iterator[str]:
@@ -34,7 +34,7 @@ def describe_row(found: JsonView) -> Iterator[str]:
 
 
 def describe_student(found: JsonView) -> Iterator[str]:
-    """Yield the lines about a student's rows."""
+    """Yield the lines about a student and its rows."""
     yield _format_fact("student", f"{found['student']}, from the base {_describe_model(found['base'])}")
     yield _format_fact("model", _describe_model(found["model"]))
     yield _format_fact("teacher", _describe_model(found["teacher"]))

@@ -1,4 +1,4 @@
-"""The options of ``curate explain``. Like ``curation.cli``, it imports what is heavy when it runs."""
+"""The command ``curate explain``. Like ``curation.cli``, it imports heavy modules only when it runs."""
 
 import json
 
@@ -28,8 +28,8 @@ def explain(
 ) -> None:
     """Show everything that the run in RUN_DIR knows of the row ROW_ID, or which rows taught a student.
 
-    Of a row: the file that it comes from, its prompt, each teacher's answer, trust and rank, and what every arm did
-    with it. Row ids are in every table and export of a run.
+    For a row, it shows the source file, the prompt, each teacher's answer, trust and rank, and what every arm did with
+    the row. Row ids are in every table and export of a run.
     """
     from curation.extras.explain.facts import explain_row, explain_student
     from curation.extras.explain.text import describe_row, describe_student

@@ -14,11 +14,11 @@ from curation.json_types import Json
 from curation.label_columns import make_given_column
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
-"""Labelled rows of one file on which trust is fitted: a share of them, and no more than so many."""
+"""Share, and maximum number, of a single file's labelled rows on which trust is fitted."""
 
 
 def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
-    """Return the text of a configuration file at ``config``; paths in it are relative to its folder."""
+    """Return the text of a configuration file for the path ``config``, with paths relative to its folder."""
     folder = config.absolute().parent
     head = [
         *_format_comment(
@@ -58,7 +58,7 @@ generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a
 
 
 def _draft_teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
-    """Return the lines of ``teacher`` and the section ``trust``; labels made elsewhere are read by a model if named."""
+    """Return the lines of ``teacher`` and ``trust``; a named model reads labels made elsewhere, if there are any."""
     states = "  states: [prompt_last, output_last]\n"
     guessed = "    # guessed: a small one; --model names yours" if is_guessed else ""
     given = task.given
@@ -104,7 +104,7 @@ def _format_source(table: TableFiles, folder: Path) -> str:
 
 
 def _make_relative(path: str, folder: Path) -> str:
-    """Return a local path as the configuration's folder sees it; a URL or a hub id as it is."""
+    """Return a local path relative to the configuration's folder, or a URL or a hub id unchanged."""
     if "://" in path or not (Path(path).exists() or "*" in path):
         return path
     relative = os.path.relpath(path, folder)
@@ -112,7 +112,7 @@ def _make_relative(path: str, folder: Path) -> str:
 
 
 def _format_yaml(value: Any) -> str:
-    """Return a value on a line of YAML; plain words without quotes."""
+    """Return a value as one line of YAML, with plain words unquoted."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_format_yaml(key)}: {_format_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

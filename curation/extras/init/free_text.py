@@ -1,4 +1,4 @@
-"""Answers that are texts or JSON objects: the section of the domain ``text`` that asks for them and checks them."""
+"""Drafts the section of the domain ``text``, which asks for and checks answers that are texts or JSON objects."""
 
 import json
 import keyword
@@ -11,7 +11,7 @@ from curation.errors import RowError
 from curation.extras.init.table import TableFiles
 
 NUMBER_SHARE = 0.8
-"""The least share of answers that are numbers for which answers are compared as numbers."""
+"""Minimum share of numeric answers for which answers are compared as numbers."""
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "true or false"),
     ((int, float), "number"),
@@ -19,17 +19,17 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (list, "list"),
     (dict, "object"),
 )
-"""Values of an object in words, by their types; the first one that fits is taken."""
+"""Names of the types of an object's values; the first type that matches is used."""
 
 
 def has_objects(table: TableFiles, column: str) -> bool:
-    """Return whether all cells of a column that have a value are objects or lists of them, perhaps as texts in JSON."""
+    """Return whether all filled cells of a column are objects or lists of objects, as values or as JSON text."""
     values = table.values(column)
     return bool(values) and all(_find_objects(value) for value in values)
 
 
 def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dict[str, Any], str]:
-    """Return the section ``domain`` of answers that are written, and in words how they are checked."""
+    """Return the section ``domain`` for free-text answers, and a description of their check."""
     shown = "\n".join(_write_expression(name) for name in texts)
     section: dict[str, Any] = {"name": "text"}
     if has_objects(table, answer):
@@ -54,7 +54,7 @@ def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dic
 
 
 def _find_objects(value: object) -> list[Mapping[str, Any]]:
-    """Return the objects that a cell holds; none of chat messages and of anything else."""
+    """Return the objects in a cell; an empty list for chat messages and anything else."""
     found = _load_json(value)
     items = found if isinstance(found, list) else [found]
     if not items or not all(isinstance(item, Mapping) and item for item in items):
@@ -76,7 +76,7 @@ def _load_json(value: object) -> Any:
 
 
 def _write_expression(column: str) -> str:
-    """Return a template's expression for a column."""
+    """Return the expression by which a template inserts a column."""
     is_plain = column.isidentifier() and not keyword.iskeyword(column)
     plain = is_plain and column.casefold() not in ("row", "range", "loop", "true", "false", "none")
     return f"{{{{ {column} }}}}" if plain else f"{{{{ row[{json.dumps(column, ensure_ascii=False)}] }}}}"

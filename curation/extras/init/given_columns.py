@@ -1,4 +1,4 @@
-"""Columns with labels that were made elsewhere: a label that every row has, and how sure its maker was."""
+"""Finds columns with labels that were made elsewhere, and with their confidence."""
 
 from collections.abc import Sequence
 
@@ -7,20 +7,20 @@ from curation.domains.given import GRADES
 from curation.extras.init.table import TableFiles, is_id
 
 CONFIDENCES = ("confidence", "conf", "score", "probability", "prob", "certainty", "logprob")
-"""Last words of the names of columns that say how sure a label is."""
+"""Last words of the names of columns with the confidence of a label."""
 COMPLETIONS = ("prediction", "predicted", "pred", "completion", "output", "response", "generated", "guess")
 """Words in the names of columns with a model's answer."""
 GRADINGS = ("ok", "right", "correct", "grade", "is_right", "is_correct")
-"""Names of columns that say whether such an answer is right."""
+"""Names of columns that say whether a model's answer is right."""
 
 
 def find_given_columns(
     labelled: TableFiles, answer: str, common: Sequence[str], answers: Sequence[str]
 ) -> GivenConfig | None:
-    """Return the columns that hold labels made elsewhere; ``None`` where not one column alone can be theirs.
+    """Return the columns of labels made elsewhere; ``None`` unless exactly one column can hold the labels.
 
-    They are beside a number that says how sure they are, and have the values of the right answers, or a name of a
-    model's answer. ``answers`` are names of theirs where the column ``answer`` is a grade.
+    The file must also have a column of confidences. The labels are values of the column ``answer``, or their column is
+    named like a model's answer, or, if ``answer`` is a grade, like one of ``answers``.
     """
     sure = [name for name in common if _split_words(name)[-1] in CONFIDENCES and labelled.has_numbers(name)]
     others = [name for name in common if name not in (answer, *sure) and not is_id(name)]

@@ -1,4 +1,4 @@
-"""Columns whose cells hold several labels: lists, or texts in which a sign stands between labels that come again."""
+"""Detects columns whose cells hold several labels: lists, or texts with a separator between recurring labels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from curation.sources import read_rows, to_raw_rows
 SEPARATORS = (";", "|", ",")
 JOINTS = (*SEPARATORS, "||", ";;")
 EMPTIES = ("none", "no label", "n/a", "-")
-"""Words for a row without labels, if no other label stands beside one."""
+"""Words for a row without labels, if they never occur beside another label."""
 LEAST_SHARE = 0.02
-"""The share of cells that hold a separator, below which it is no sign between labels."""
+"""Minimum share of cells that contain a sign for it to be a separator of labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,21 +24,21 @@ class LabelColumn:
 
     form: SetFormat
     counts: Counter[str]
-    """How many rows have each label."""
+    """Number of rows by label."""
     num_rows: int
     is_list: bool
-    """The cells are lists, so that there is no doubt."""
+    """Whether the cells are lists, which leaves no doubt."""
 
     @property
     def why(self) -> str:
-        """The reason for taking it so, in words."""
+        """The reason why the column is read as sets of labels, in words."""
         if self.is_list:
             return "the cells are lists"
         return f"{self.form.separator!r} stands between labels that occur in other cells, too"
 
     @property
     def multi(self) -> bool | dict[str, str]:
-        """The option ``domain.multi`` that reads it."""
+        """The value of the option ``domain.multi`` with which the domain reads the column."""
         usual = SetFormat()._asdict()
         return {name: sign for name, sign in self.form._asdict().items() if sign != usual[name]} or True
 
@@ -62,9 +62,9 @@ def label_column(table: TableFiles, column: str) -> LabelColumn | None:
 
 
 def is_list_column(table: TableFiles, column: str) -> bool:
-    """Return whether all cells of a column that have a value are lists, or texts that are lists in JSON, of labels.
+    """Return whether all filled cells of a column are lists of labels, as values or as JSON text.
 
-    Objects are no labels: turns of a conversation, say.
+    Lists with objects, such as turns of a conversation, do not count.
     """
     lists = [parse_list(value) if isinstance(value, str) else value for value in table.values(column)]
     return bool(lists) and all(
@@ -73,7 +73,7 @@ def is_list_column(table: TableFiles, column: str) -> bool:
 
 
 def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bool) -> LabelColumn | None:
-    """Return the labels of all rows; ``None`` where one stands twice in a row, is empty, or there are too many."""
+    """Return the labels of all rows; ``None`` if a row repeats a label or cannot be split, or there are too many."""
     counts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     num_rows = 0
@@ -102,12 +102,12 @@ def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bo
 
 
 def _find_unused(signs: Sequence[str], names: Iterable[str]) -> str:
-    """Return the first sign that no name holds; the first of all where each is held, which the domain then refuses."""
+    """Return the first sign that no name contains; if there is none, the first sign, which the domain then refuses."""
     return next((sign for sign in signs if not any(sign in name for name in names)), signs[0])
 
 
 def _come_again(sample: list[Any], form: SetFormat) -> bool:
-    """Return whether most labels of cells that hold several are in other sets too, as parts of a name would not be."""
+    """Return whether most labels of cells with several labels recur in other sets, unlike parts of a name."""
     sets_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     joint = set()
     for value in sample:

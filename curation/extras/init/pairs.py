@@ -1,4 +1,4 @@
-"""Columns of pairs of answers, one of which is better, as preference data have them."""
+"""Finds the columns of preference data: pairs of answers, one of which is better."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ def has_preferences(table: TableFiles) -> bool:
 
 
 def find_pair_columns(tables: Sequence[TableFiles], texts: Sequence[str]) -> dict[str, str]:
-    """Return the options by which the domain ``pair`` reads columns of other names than its own, as far as they tell.
+    """Return the options with which the domain ``pair`` reads columns of other names than its own, if they are clear.
 
-    ``texts`` are names of prompts. The two answers of a file that does not say which is better are the only two columns
-    that it has beside those of both files.
+    ``texts`` are usual names of prompts. In a file that does not say which answer is better, the answers are the only
+    two columns that are not in every file.
     """
     if not any(map(has_preferences, tables)):
         return {}

@@ -1,4 +1,4 @@
-"""A file of rows as ``curate init --data`` finds it: its columns, some of its rows, all values of a column."""
+"""Files of rows for ``curate init --data``: their columns, a sample of rows, and the values of a column."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from curation.sources import SourceFile, discover, find_nearest_column, read_row
 from curation.sources.readers import DelimiterError
 
 SAMPLE_ROWS = 1_000
-"""Rows of a file that are looked at, spread evenly."""
+"""Maximum number of sampled rows, evenly spaced in the files."""
 MOST_VALUES = 1_000
-"""Different values of a column beyond which it is read no further."""
+"""Number of distinct values of a column beyond which reading it stops."""
 DELIMITERS = (COMMA, ";", "\t", "|")
 IDS = ("id", "ids", "key", "uuid", "guid", "index", "url", "uri", "path", "file", "date", "time", "timestamp")
-"""Names of columns that say which row it is."""
+"""Last words of the names of columns that identify a row or its origin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +34,25 @@ class TableFiles:
     columns: tuple[str, ...]
     """The columns that all files have."""
     sample: tuple[Json, ...]
-    """Some rows, with None for what is missing."""
+    """Sampled rows, with None for missing values."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files."""
+        """Number of rows of all files."""
         return sum(file.num_rows for file in self.files)
 
     def values(self, column: str) -> list[Any]:
-        """Return the values there of the sampled rows that have one; none without such a column."""
+        """Return the non-missing sampled values of a column; an empty list if there is no such column."""
         return [row[column] for row in self.sample if row.get(column) is not None]
 
     def filled(self, column: str) -> float:
-        """Return the share of sampled rows that have a value there; 0 without such a column."""
+        """Return the share of sampled rows with a value in a column; 0 if there is no such column."""
         return len(self.values(column)) / max(1, len(self.sample))
 
     def counts(self, column: str) -> Counter[str]:
-        """Count the values of a column, as texts, in all rows or until there are too many different values.
+        """Count the values of a column, as texts, in all rows or until there are more than ``MOST_VALUES`` values.
 
-        Missing ones are left out.
+        Missing values are left out.
         """
         found: Counter[str] = Counter()
         for file in self.files:
@@ -63,22 +63,22 @@ class TableFiles:
         return found
 
     def has_numbers(self, column: str) -> bool:
-        """Return whether all sampled rows that have a value there have a number, or a text that is one."""
+        """Return whether all sampled values of a column are numbers, or texts that are numbers."""
         values = self.values(column)
         return bool(values) and all(attempt(float, value)[0] is not None for value in values)
 
     def length(self, column: str) -> float:
-        """Return the mean number of characters of a column's texts or chat messages; 0 where it holds anything else."""
+        """Return the mean length of a column's texts or chat messages, in characters; 0 if it has other values."""
         values = self.values(column)
         read = (attempt(read_cell_text, value)[0] for value in values if isinstance(value, str | list))
         texts = [text for text in read if text is not None]
         return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
 
     def require(self, column: str, option: str) -> str:
-        """Return the column, which the user named by an option.
+        """Return the column that the user named by an option, if it exists.
 
         Raises:
-            SourceError: there is no such column; the message names those that there are.
+            SourceError: there is no such column; the message names the existing ones.
         """
         if column in self.columns:
             return column
@@ -88,15 +88,15 @@ class TableFiles:
 
     @property
     def listed(self) -> str:
-        """The columns, as a message names them."""
+        """The columns as text for messages."""
         return ", ".join(self.columns) or "none"
 
 
 def look(path: str) -> TableFiles:
-    """Count the rows of a file and read some; the delimiter of CSV is that which makes the header several columns.
+    """Count and sample the rows of a file, folder or glob; use the first delimiter with which CSV can be read.
 
     Raises:
-        SourceError: it cannot be read, holds no rows, or its files have no column in common.
+        SourceError: the files cannot be read, have no rows, or have no column in common.
     """
     first: SourceError | None = None
     for delimiter in DELIMITERS:
@@ -118,12 +118,12 @@ def look(path: str) -> TableFiles:
 
 
 def is_id(column: str) -> bool:
-    """Return whether a column's name says that it tells rows apart, or where they come from."""
+    """Return whether a column's name suggests that the column identifies rows or their origin."""
     words = column.replace("-", "_").casefold().split("_")
     return words[-1] in IDS or words[-1].endswith("id")
 
 
 def to_text(value: Any) -> str:
-    """Return a value as a text; a whole number of a column with nulls is held as a float."""
+    """Return a value as text, with whole floats as integers, since columns with nulls hold integers as floats."""
     is_integer = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_integer else value).strip()

@@ -1,6 +1,6 @@
-"""Guesses the task of a user's files: the domain, the labelled file, the columns; asks where nothing tells.
+"""Guesses the task of a user's files (domain, labelled file, columns), and asks the user if it cannot be guessed.
 
-What decides is said in words, which become comments of the configuration.
+The reasons are returned in words, which become comments of the configuration.
 """
 
 import re
@@ -24,7 +24,7 @@ from curation.extras.init.table import TableFiles, is_id
 from curation.sources.forms import Prodigy
 
 Ask = Callable[[str, Sequence[str]], str]
-"""Puts a question with its possible answers to the user, and returns one of these."""
+"""Function that asks the user a question with possible answers, and returns one of the answers."""
 ANSWERS = (
     "label",
     "labels",
@@ -66,20 +66,20 @@ TEXTS = (
     "dialogue",
 )
 PUBLISHED = ("chess", "mcqa", "pair")
-"""Domains that are known by the names of columns alone."""
+"""Domains that are recognised by the names of columns alone."""
 PROBLEMS = ("problem", "question", "exercise", "task")
 _OPTION = re.compile(r"(?i)(?:option|choice|opt|answer|ans|distractor)?[ _-]?(?:[a-h]|\d{1,2})")
 _NUMBER = re.compile(r"[-+$\s]*\d[\d\s.,/:^*%]*|.*\\(?:boxed|frac|sqrt)\b.*|.*####.*", re.DOTALL)
 MOST_CLASSES, ROWS_A_CLASS = 200, 4
-"""Values of a column are classes if there are so few, each in so many rows on average."""
+"""Maximum number of values, and minimum mean number of rows per value, for the values of a column to be classes."""
 MOST_LISTED, ENOUGH_ROWS = 30, 25
-"""More classes than these are left out of the configuration, where the split of labelled rows has all of them: it is a
-whole file, or each class has so many rows."""
+"""Maximum number of classes that the configuration lists if the labelled split surely has all of them: it is a whole
+file, or each class has at least ``ENOUGH_ROWS`` rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """Options by which the user says what the task is."""
+    """Options with which the user describes the task."""
 
     domain: str | None = None
     answer: str | None = None
@@ -88,22 +88,22 @@ class Wishes:
 
 
 class DetectedTask(NamedTuple):
-    """A task, with the reasons for it."""
+    """A task with the reasons for which it was detected."""
 
     domain: dict[str, Any]
     """The section ``domain``."""
     labelled: TableFiles
     unlabelled: TableFiles | None
-    """None where the rows of one file are split."""
+    """The unlabelled file; None if the rows of one file are split."""
     audited: bool
     """Whether the pool has the right answers too."""
     why: tuple[str, ...]
     given: GivenConfig | None = None
-    """The columns with labels made elsewhere; None where the teacher is a model."""
+    """The columns with labels made elsewhere; None if the teacher is a model."""
 
 
 class _Roles(NamedTuple):
-    """Which file has the answers, and in which column."""
+    """The labelled and the unlabelled file, and the column with the answers."""
 
     answer: str
     labelled: TableFiles
@@ -113,10 +113,10 @@ class _Roles(NamedTuple):
 
 
 def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
-    """Return the task of one or two files. ``ask`` is None where nobody can be asked.
+    """Return the task of one or two files. ``ask`` is None if nobody can be asked.
 
     Raises:
-        ConfigError: nothing tells the task, the answer or the text, and nobody can be asked; the message names the
+        ConfigError: the task, the answer or the text cannot be guessed, and nobody can be asked; the message names the
             columns and the option to give.
     """
     if not 1 <= len(tables) <= 2:
@@ -161,7 +161,7 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
 def _describe_classes(
     roles: _Roles, label: str, texts: Sequence[str], sets: LabelColumn | None, why: str
 ) -> tuple[dict[str, Any], str]:
-    """Return the section of a classification, and why; ``label`` is a grade where the classes are of other labels."""
+    """Return the section of a classification, and why; ``label`` is a grade if other labels give the classes."""
     counts = roles.labelled.counts(roles.answer) if sets is None else sets.counts
     is_gold = label == roles.answer
     if not is_gold and roles.unlabelled is not None and sets is None:
@@ -185,7 +185,7 @@ def _describe_classes(
 def _make_detected(
     section: dict[str, Any], roles: _Roles, why: Sequence[str], given: GivenConfig | None
 ) -> DetectedTask:
-    """Return the task, with the reason for labels made elsewhere."""
+    """Return the task, with a further reason if there are labels made elsewhere."""
     reasons = [roles.why, *why]
     if given is not None:
         sure = ", ".join(map(quote_text, given.confidence))
@@ -198,7 +198,7 @@ def _make_detected(
 
 
 def _refuse_columns(name: str, tables: Sequence[TableFiles]) -> NoReturn:
-    """Refuse files whose columns a domain with published formats does not read.
+    """Raise an error for files whose columns a domain with published formats does not read.
 
     Raises:
         ConfigError: always.
@@ -209,10 +209,10 @@ def _refuse_columns(name: str, tables: Sequence[TableFiles]) -> NoReturn:
 
 
 def check_readable(task: DetectedTask) -> None:
-    """Refuse a task by which more of the labelled rows looked at cannot be used than a run takes.
+    """Check that a task can read the sampled labelled rows, up to the error rate that a run accepts.
 
     Raises:
-        ConfigError: with the first such row and the reason.
+        ConfigError: more rows are unreadable; the message has the first one and the reason.
     """
     options = {**task.domain, "given_labels": task.given}
     if options["name"] == "classification" and "classes" not in options:
@@ -236,7 +236,7 @@ def check_readable(task: DetectedTask) -> None:
 
 
 def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
-    """Return a task whose columns are those of a published format, if they are."""
+    """Return the task of a domain if the columns are those of a published format of it, else ``None``."""
     options: dict[str, Any] = {**find_pair_columns(tables, TEXTS)} if name == "pair" else {}
     domain = get_domain(DomainConfig(name=name, **options))
     found = [next((form for form in domain.forms if {*form} <= {*table.columns}), None) for table in tables]
@@ -258,7 +258,7 @@ def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask |
 
 
 def _find_options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
-    """Return two to eight columns whose names are those of options in a row: A, B, C or option1, option2."""
+    """Return the columns, if there are two to eight, that are named like options: A, B, C or option1, option2."""
     found = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
     return found if 2 <= len(found) <= len(LETTERS) else []
 
@@ -277,7 +277,7 @@ def _detect_multiple_choice(
 
 
 def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
-    """Return the labelled file and its answer column: the one that the other file lacks, or one with such a name."""
+    """Return the labelled file and its answer column: one that the other file lacks, or that is named like answers."""
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
     filled = {name: [table.filled(name) for table in tables] for name in names}
@@ -323,7 +323,7 @@ def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, w
 def _find_kind(
     roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]
 ) -> tuple[str, str, LabelColumn | None]:
-    """Return the domain of texts with an answer (classes, or numbers and formulas), why, and any label-set column."""
+    """Return the domain for texts with an answer (classification, math or text), why, and any label-set column."""
     if wishes.domain is None and has_objects(roles.labelled, roles.answer):
         return "text", "the task is text: the right answers are JSON objects", None
     counts = roles.labelled.counts(roles.answer)
@@ -363,14 +363,14 @@ def _find_kind(
 
 
 def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
-    """Return whether values are so few, each in so many rows, that they are classes."""
+    """Return whether there are few enough values, with enough rows each, to be classes."""
     return 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
 
 
 def _find_text(
     roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
-    """Return the columns that the teacher reads: by their names, or the one with by far the longest texts."""
+    """Return the columns that the teacher reads, by their names or by far the longest texts, and the reason."""
     if wishes.text:
         return tuple(roles.labelled.require(name, "--text") for name in wishes.text), "the text: by --text"
     left = [name for name in common if name != roles.answer and not is_id(name)]
@@ -389,7 +389,7 @@ def _find_text(
 
 
 def _ask_user(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
-    """Return the user's answer.
+    """Ask the user a question and return the answer.
 
     Raises:
         ConfigError: nobody can be asked, or there is nothing to choose from.

@@ -1,4 +1,4 @@
-"""The verb ``curate init``. As in ``curation.cli``, heavy imports are inside."""
+"""The command ``curate init``. Like ``curation.cli``, it imports heavy modules only when it runs."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from curation.errors import ConfigError
 from curation.escaping import echo
 
 MODEL = "Qwen/Qwen3-0.6B"
-"""The teacher where none is named."""
+"""Default teacher model."""
 
 
 @click.command()
@@ -37,9 +37,9 @@ def init(
 ) -> None:
     """Write a commented configuration to CONFIG (default: curation.yaml).
 
-    With --data for your own files: a labelled and an unlabelled one, or a labelled one alone, whose rows are split
-    (CSV, JSONL, Parquet or Lance). Their columns and values say what the task is. What nothing says is asked on a
-    terminal; elsewhere it is an error that names the option to give.
+    With --data, it is for your own files (CSV, JSONL, Parquet or Lance): a labelled and an unlabelled one, or a
+    labelled one alone, whose rows are split. The task is inferred from their columns and values. What cannot be
+    inferred is asked on a terminal; elsewhere it is an error that names the option to give.
     """
     given = {"--output": output, "--domain": domain, "--answer": answer, "--text": text, "--choices": choices}
     if not data:
@@ -81,7 +81,7 @@ def _split_names(listed: str | None) -> tuple[str, ...]:
 
 
 def _ask(question: str, options: Sequence[str]) -> str:
-    """Return an answer from the terminal."""
+    """Ask a question on the terminal and return the option that the user picks."""
     answer: str = click.prompt(question, type=click.Choice(list(options)))
     return answer
 

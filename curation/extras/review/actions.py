@@ -1,4 +1,4 @@
-"""Shared parts of the verbs of ``curate review``: where reviews are kept, the draw, and the name of the user."""
+"""Shared parts of the ``curate review`` commands: the folder of reviews, the draw, and the name of the user."""
 
 import getpass
 from pathlib import Path
@@ -13,11 +13,11 @@ DEFAULT_NUM = 200
 
 
 def find_review_home(run: Place, folder: str | None) -> Path:
-    """Return where the reviews of a run are kept: ``<run>/review`` unless a folder is given.
+    """Return the folder of a run's reviews: ``<run>/review`` unless a folder is given.
 
     Raises:
-        ReviewError: there is no such run, or it is in an object store, where no line can be appended, and no folder is
-            given.
+        ReviewError: no folder is given, and the run does not exist or is in an object store, where lines cannot be
+            appended.
     """
     if folder is not None:
         return Path(folder)
@@ -31,10 +31,10 @@ def find_review_home(run: Place, folder: str | None) -> Path:
 
 
 def start(run: Place, home: Path, *, name: str | None, arm: str | None, num: int | None, seed: int | None) -> list[str]:
-    """Draw a review if there is none of that name yet, which is the arm's unless given; in words, how far it is.
+    """Draw a review unless one of that name (default: the arm) exists, and return its progress in words.
 
     Raises:
-        ReviewError: it cannot be drawn, or was drawn otherwise.
+        ReviewError: the review cannot be drawn, or was drawn with other options.
     """
     if name is None and (arm, num, seed) == (None, None, None) and len(list_reviews(home)) == 1:
         return describe_standing(open_review(home, None))

@@ -1,4 +1,4 @@
-"""Deals the rows of a review to people: each row to one person at a time, in the order of the draw."""
+"""Assigns the rows of a review to people: each row to one person at a time, in the order of the draw."""
 
 import threading
 import time
@@ -10,22 +10,22 @@ from curation.extras.review.log import BACK, Standing, VerdictLine, find_standin
 from curation.json_types import Json
 
 CLAIM_SECONDS = 900.0
-"""How long a row stays with a person who does nothing."""
+"""How long a row stays assigned to an inactive person, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A person's row."""
+    """The row that is assigned to a person, until a time of the clock in seconds."""
 
     row_id: int
     until: float
 
 
 class Dealing:
-    """Who has which row, for all threads of a server.
+    """Assignments of rows to people, shared by all threads of a server.
 
-    Claims live in memory: they only save people from judging the same row. What people say is in the log, and counts
-    whoever said it, so several servers of one review do no harm.
+    Claims are kept in memory, since they only save people from judging the same row. Verdicts are in the log and count
+    whoever gave them, so several servers of one review do no harm.
     """
 
     def __init__(self, review: Review, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,16 +36,16 @@ class Dealing:
         self._clock = clock
 
     def page(self, person: str) -> Json:
-        """Return the page of a person: the row that is theirs, and how far the review is."""
+        """Return the page of a person: the row to judge and the progress of the review."""
         with self._lock:
             return self._make_page(person)
 
     def judge(self, person: str, row_id: int, verdict: str, *, saw_trust: bool) -> Json:
-        """Keep a verdict; the page after it.
+        """Log a verdict and return the person's next page.
 
         Raises:
-            KeyError: the row is not of this review.
-            ReviewError: it cannot be kept.
+            KeyError: the row is not in this review.
+            ReviewError: the verdict cannot be written.
         """
         if row_id not in self._rows:
             raise KeyError(row_id)
@@ -58,10 +58,10 @@ class Dealing:
             return self._make_page(person)
 
     def back(self, person: str) -> Json:
-        """Withdraw the person's last verdict that still stands, and give them that row again.
+        """Withdraw the person's last verdict that still counts, and assign its row to the person again.
 
         Raises:
-            ReviewError: it cannot be withdrawn.
+            ReviewError: the verdict cannot be withdrawn.
         """
         entries = self._review.log.entries()
         standing = find_standing(entries)
@@ -77,7 +77,7 @@ class Dealing:
         """Return the trust score of a row; None if its arm does not rank.
 
         Raises:
-            KeyError: the row is not of this review.
+            KeyError: the row is not in this review.
         """
         trust: float | None = self._rows[row_id]["trust"]
         return trust
@@ -102,7 +102,7 @@ class Dealing:
         }
 
     def _claim(self, person: str, standing: Standing) -> int | None:
-        """Return the row that a person has or gets; None if all are judged or with others."""
+        """Return the row that a person has or gets; None if all others are judged or assigned to other people."""
         now = self._clock()
         self._claims = {who: claim for who, claim in self._claims.items() if claim.until > now}
         own = self._claims.get(person)

@@ -1,8 +1,8 @@
-"""The record formats of Label Studio and Argilla: rows out, verdicts in.
+"""Exchange of rows and verdicts with Label Studio and Argilla, in their record formats.
 
-What goes out are the rows that have no verdict yet, without trust. What comes in are the verdicts of a file that the
-other program exported. Sources: Label Studio's "Basic Label Studio JSON format" and "Label Studio JSON format of
-annotated tasks" (labelstud.io/guide); the ``records.json`` of Argilla 2 (``rg.Dataset.records.to_json``).
+Rows without a verdict are exported, without trust scores. Verdicts are imported from a file that the other program
+exported. Sources: Label Studio's "Basic Label Studio JSON format" and "Label Studio JSON format of annotated tasks"
+(labelstud.io/guide); the ``records.json`` of Argilla 2 (``rg.Dataset.records.to_json``).
 """
 
 import json
@@ -33,26 +33,26 @@ CONFIG = """<View>
   </Choices>
 </View>
 """
-"""The labeling interface of a Label Studio project that takes our tasks."""
+"""The labeling interface of a Label Studio project for our tasks."""
 
 QUESTIONS = (
     "rg.Settings(fields=[rg.TextField(name=name) for name in ('prompt', 'label', 'completion')], "
     f"questions=[rg.LabelQuestion(name='verdict', labels={list(VERDICTS)})])"
 )
-"""The settings of an Argilla dataset that takes our records, in Python."""
+"""Python code of the settings of an Argilla dataset for our records."""
 
 
 class Exchange(NamedTuple):
-    """One program's format."""
+    """Functions that write and read the format of one program."""
 
     write: Callable[[list[Row], Path], str]
-    """Writes rows to a file; what to do with it, in words."""
+    """Function that writes rows to a file and returns instructions for the user."""
     read: Callable[[Path, str], list[Given]]
-    """Reads the verdicts of a file (``intake.Reader``)."""
+    """Function that reads the verdicts of a file (``intake.Reader``)."""
 
 
 def export(review: Review, program: str, path: Path) -> str:
-    """Write the rows without a verdict in a program's format; what was written, in words.
+    """Write the rows without a verdict in a program's format, and return in words what was written.
 
     Raises:
         ReviewError: every row has a verdict, or the file cannot be written.
@@ -82,7 +82,7 @@ def _write_tasks(rows: list[Row], path: Path) -> str:
 
 
 def _read_tasks(path: Path, person: str) -> list[Given]:
-    """Return the annotations of exported tasks; skipped ones hold no verdict."""
+    """Return the verdicts in the annotations of exported tasks, except annotations that were skipped."""
     given = []
     for number, task in enumerate(_load_records(path), start=1):
         row_id = task.get("data", {}).get("row_id")
@@ -103,7 +103,7 @@ def _read_tasks(path: Path, person: str) -> list[Given]:
 
 
 def _make_reader(read: Callable[[Path, str], list[Given]], program: str) -> Callable[[Path, str], list[Given]]:
-    """Return a reader that refuses records of another shape."""
+    """Return a reader that raises a ``ReviewError`` for records of another shape."""
 
     def reader(path: Path, person: str) -> list[Given]:
         try:
@@ -131,7 +131,7 @@ def _write_records(rows: list[Row], path: Path) -> str:
 
 
 def _read_records(path: Path, person: str) -> list[Given]:
-    """Return the submitted responses of exported records."""
+    """Return the verdicts in the submitted responses of exported records."""
     given = []
     for number, record in enumerate(_load_records(path), start=1):
         if "id" not in record:

@@ -57,12 +57,12 @@ class Review:
 
     @cached_property
     def origin(self) -> Origin:
-        """The run or filter that it was drawn from."""
+        """The run or filter that the review was drawn from."""
         return Origin.from_json(self.drawn["origin"])
 
     @cached_property
     def strata(self) -> list[Stratum]:
-        """The strata, the most trusted first."""
+        """The strata, from the most to the least trusted."""
         return [Stratum(**item) for item in self.drawn["strata"]]
 
     @cached_property
@@ -72,7 +72,7 @@ class Review:
 
     @cached_property
     def row_ids(self) -> frozenset[int]:
-        """The ids of its rows."""
+        """The ids of the review's rows."""
         return frozenset(self.rows["row_id"].to_pylist())
 
     @cached_property
@@ -87,10 +87,10 @@ def list_reviews(home: Path) -> list[str]:
 
 
 def open_review(home: Path, name: str | None) -> Review:
-    """Return the review of a name, or the only one.
+    """Return the review with a name, or the only one if the name is None.
 
     Raises:
-        ReviewError: there is none, or several and no name.
+        ReviewError: there is no such review, or there are several and no name is given.
     """
     names = list_reviews(home)
     listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate review draw RUN`"
@@ -107,7 +107,7 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
     """Draw the rows of a new review and write its folder, which appears when it is complete.
 
     Raises:
-        ReviewError: the name is taken or not a name, the folder cannot be written, or there is nothing to draw from.
+        ReviewError: the name is taken or invalid, the folder cannot be written, or there is nothing to draw from.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ReviewError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
@@ -145,7 +145,7 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
 
 
 def _write_folder(home: Path, name: str, rows: pa.Table, record: Json) -> None:
-    """Write the folder beside its place and move it there."""
+    """Write a temporary folder beside the review's and rename it."""
     temporary = home / f".{name}.{uuid.uuid4().hex}"
     try:
         temporary.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Verdicts from a file: read whole, checked whole, and taken all or not at all."""
+"""Import of verdicts from a file, all of them or, if one is invalid, none."""
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
@@ -11,14 +11,14 @@ from curation.extras.review.folder import Review
 from curation.extras.review.log import VERDICTS, VerdictLine
 
 NUM_TOLD = 5
-"""The number of bad rows that an error names."""
+"""Maximum number of invalid rows that an error names."""
 
 
 class Given(NamedTuple):
-    """A verdict as a file gives it."""
+    """A verdict as read from a file, before it is checked."""
 
     where: str
-    """The place in the file, e.g. ``line 3``."""
+    """Place of the verdict in the file, e.g. ``line 3``."""
     row_id: str
     verdict: str
     person: str
@@ -26,22 +26,22 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class IntakeResult:
-    """Result of taking in a file of verdicts."""
+    """Result of importing a file of verdicts."""
 
     num_new: int
     num_known: int
-    """Verdicts that the person had given already."""
+    """Number of verdicts that the log already had from the same person."""
 
 
 Reader = Callable[[Path, str], list[Given]]
-"""Reads a file; a verdict without a person is given to the second argument."""
+"""Function that reads the verdicts of a file; its second argument is the person for verdicts without one."""
 
 
 def take(review: Review, path: Path, read: Reader, *, via: str, person: str) -> IntakeResult:
-    """Take the verdicts of a file into the log.
+    """Add the verdicts of a file to the log.
 
     Raises:
-        ReviewError: the file cannot be read, or a row breaks a rule; then nothing is taken.
+        ReviewError: the file cannot be read, or a row is invalid; then no verdict is added.
     """
     try:
         given = read(path, person)
@@ -94,7 +94,7 @@ def read_csv(path: Path, person: str) -> list[Given]:
     """Return the rows of a CSV file with the columns ``row_id``, ``verdict`` and, with several people, ``person``.
 
     Raises:
-        ReviewError: its header is another.
+        ReviewError: the header is another, or a row lacks or has further columns.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)

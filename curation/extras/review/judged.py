@@ -1,4 +1,4 @@
-"""The rows of a review with what people said of them, and what the rows of each stratum add up to."""
+"""The rows of a review with people's verdicts, and the shares of right labels estimated from the strata."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,12 +29,12 @@ class VerdictCounts(NamedTuple):
 
     @property
     def decided(self) -> int:
-        """Rows that are right or wrong."""
+        """Number of rows that are right or wrong."""
         return self.right + self.wrong
 
     @property
     def open(self) -> int:
-        """Judged rows that are neither right nor wrong."""
+        """Number of judged rows that are neither right nor wrong."""
         return self.unsure + self.disputed
 
 
@@ -44,24 +44,24 @@ class ReviewedRows:
 
     review: Review
     answer_M: npt.NDArray[np.str_]
-    """One of ``ANSWERS`` of each row."""
+    """Answer for each row, one of ``ANSWERS``."""
     people: dict[str, int]
-    """The number of verdicts of each person."""
+    """Number of verdicts by person."""
     num_shared: int
-    """The number of rows with the verdicts of several people."""
+    """Number of rows with verdicts of several people."""
 
     def count(self, rows_M: Bools | None = None) -> VerdictCounts:
-        """Return the answers to some rows, or to all."""
+        """Count the answers for the rows of a mask, or for all rows."""
         answers = self.answer_M if rows_M is None else self.answer_M[rows_M]
         return VerdictCounts(*(int((answers == answer).sum()) for answer in ANSWERS))
 
     @property
     def counts(self) -> list[VerdictCounts]:
-        """The answers to the rows of each stratum."""
+        """Counts of answers by stratum."""
         return [self.count(self.column("stratum") == index) for index in range(len(self.review.strata))]
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column of the review's rows, [M]."""
+        """Return a column of the review's rows [M]."""
         column: npt.NDArray[Any] = self.review.rows[name].to_numpy()
         return column
 
@@ -72,7 +72,7 @@ class ReviewedRows:
 
 
 def judge(review: Review, standing: Standing) -> ReviewedRows:
-    """Return the rows of a review with what the standing verdicts say."""
+    """Return the rows of a review with their answers according to the verdicts that count."""
     row_ids = review.rows["row_id"].to_pylist()
     verdicts = [standing.get(row_id, {}) for row_id in row_ids]
     people: dict[str, int] = {}
@@ -88,7 +88,7 @@ def judge(review: Review, standing: Standing) -> ReviewedRows:
 
 
 def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
-    """Return the common answer of several people on a row: unsure ones have no say; right against wrong is disputed."""
+    """Return the common answer of several people; unsure is outvoted, and right against wrong is disputed."""
     said = {entry.verdict for entry in verdicts.values()}
     if {"right", "wrong"} <= said:
         return "disputed"
@@ -99,12 +99,12 @@ def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
 
 
 def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, selected: bool) -> Json | None:
-    """Return the share of right labels among the selected rows, or among those of the region below the cut.
+    """Return the share of right labels among the selected rows, or among the region's rows below the cut.
 
-    ``value`` and its interval are of the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
-    row (unsure or disputed) as wrong or as right. Each stratum has its exact interval as a finite population; several
-    strata are combined by MOVER. Rows without a verdict are taken as missing at random: rows are shown in a random
-    order. None if the region has no such rows, or a stratum has no decided row yet.
+    ``value`` and its interval cover the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
+    row (unsure or disputed) as wrong or as right. Each stratum has an exact interval as a finite population; MOVER
+    combines several strata. Rows without a verdict are assumed missing at random, since rows are shown in random order.
+    Return None if the region has no such rows, or a stratum has no decided row yet.
     """
     pairs = [(item, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
     if not pairs or not all(count.decided for _, count in pairs):
@@ -135,7 +135,7 @@ def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCoun
 
 
 def describe_strata(strata: Sequence[Stratum], counts: Sequence[VerdictCounts]) -> list[Json]:
-    """Return every stratum with its answers and the share of right labels among those decided."""
+    """Return every stratum with its counts of answers and the share of right labels among decided rows."""
     return [
         {
             **asdict(item),

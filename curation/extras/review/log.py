@@ -1,7 +1,7 @@
-"""The log of verdicts: one JSON object a line, appended under a lock and synced before anybody is told that it is kept.
+"""The log of verdicts: one JSON object per line, appended under a lock and synced before it is acknowledged.
 
-Nothing in it is ever rewritten. A person's last line about a row counts; ``back`` withdraws the one before. A line that
-was cut off (the machine died, the disk was full) was never acknowledged: the next writer ends it, and readers skip it.
+Lines are never rewritten. A person's last line about a row counts; ``back`` withdraws the verdict before it. A line
+that was cut off (by a crash or a full disk) was never acknowledged: the next writer ends it, and readers skip it.
 """
 
 import fcntl
@@ -32,11 +32,11 @@ class VerdictLine:
     verdict: str
     """One of ``VERDICTS``, or ``BACK``."""
     via: str
-    """How it came: ``page``, ``csv``, ``label-studio`` or ``argilla``."""
+    """Where the verdict came from: ``page``, ``csv``, ``label-studio`` or ``argilla``."""
     saw_trust: bool = False
-    """Whether the person had asked for the trust score."""
+    """Whether the person had looked at the trust score."""
     time: str = ""
-    """When it was given (UTC, ISO); unset, now."""
+    """Time of the verdict (UTC, ISO 8601); the current time by default."""
 
     def __post_init__(self) -> None:
         if not self.time:
@@ -44,7 +44,7 @@ class VerdictLine:
 
     @classmethod
     def parsed(cls, line: bytes) -> Self | None:
-        """Return the entry of a line; None for a line that was cut off."""
+        """Parse a line of the log; return None if the line was cut off."""
         try:
             return cls(**json.loads(line))
         except (ValueError, TypeError):
@@ -52,7 +52,7 @@ class VerdictLine:
 
 
 class VerdictLog:
-    """The verdicts of a review, as every process and thread that writes them has them."""
+    """The log of a review's verdicts, which several processes and threads may write and read at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,13 +60,13 @@ class VerdictLog:
         self._offset = 0
         self._entries: list[VerdictLine] = []
         self.num_torn = 0
-        """The number of lines that were cut off."""
+        """Number of lines that were cut off."""
 
     def add(self, entries: Iterable[VerdictLine]) -> None:
-        """Append entries; when this returns they are on the disk.
+        """Append entries, and return once they are on disk.
 
         Raises:
-            ReviewError: they cannot be written, and none is.
+            ReviewError: the entries cannot be written.
         """
         lines = b"".join(json.dumps(asdict(entry)).encode() + b"\n" for entry in entries)
         try:
@@ -79,7 +79,7 @@ class VerdictLog:
             ) from error
 
     def entries(self) -> list[VerdictLine]:
-        """Return all entries so far, those of other processes included, in the order of the log."""
+        """Return all entries so far, including those of other processes, in the order of the log."""
         with self._lock, suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -99,11 +99,11 @@ class VerdictLog:
 
 
 Standing = dict[int, dict[str, VerdictLine]]
-"""The verdict of each person on each row, in the order of the last change."""
+"""Verdicts that count, by row id and person, each row's in the order of their last change."""
 
 
 def find_standing(entries: Iterable[VerdictLine]) -> Standing:
-    """Return the verdicts that count after these entries."""
+    """Return the verdicts that count after the entries of a log."""
     found: Standing = {}
     for entry in entries:
         of_row = found.setdefault(entry.row_id, {})

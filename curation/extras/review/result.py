@@ -1,11 +1,11 @@
-"""Results of a review: the purity of the selection, a calibration set, and the certified cut redone with it.
+"""Results of a review: the purity of the selection, a calibration set, and a new certified cut.
 
-The cut is certified by :func:`curation.selection.risk.calibrate` on the uniform part of the draw, within the region of
-the review. Of the region's rows at or above any threshold the uniform part holds a simple random sample, whatever the
-scores are worth; drawing without replacement only makes the binomial test more careful. So the guarantee needs no
-assumption on where calibration rows come from. A row that is unsure, disputed or not judged yet counts as wrong. So the
-cut holds however people chose what to judge, and looking at it early costs nothing: judging a further row can only
-lower the number of wrong ones.
+:func:`curation.selection.risk.calibrate` certifies the cut on the uniform part of the draw, within the region of the
+review. For any threshold, the uniform part contains a simple random sample of the region's rows at or above it,
+however good the scores are; drawing without replacement only makes the binomial test more conservative. So the
+guarantee needs no assumption on the origin of calibration rows. A row that is unsure, disputed or not judged yet counts
+as wrong. So the cut is valid however people chose the rows to judge, and early looks at it cost nothing: judging
+another row can only lower the number of wrong rows.
 """
 
 import json
@@ -27,7 +27,7 @@ from curation.storage.paths import write_atomically
 from curation.tables.schemas import ROW_ID
 
 ALPHA = DELTA = 0.1
-"""Where neither the command nor the run says what to certify (the paper's values)."""
+"""Default ``alpha`` and ``delta`` if neither the command nor the run gives them (the paper's values)."""
 
 CALIBRATION = pa.schema(
     [
@@ -38,8 +38,8 @@ CALIBRATION = pa.schema(
         pa.field("weight", pa.float64(), nullable=False),  # rows of the region that each stands for
     ]
 )
-"""The uniform part, by which a cut is certified. The file's metadata has its ``FLOOR``: the rows say nothing of cuts
-below it (``floor`` of :func:`curation.selection.risk.calibrate`)."""
+"""Schema of the uniform part, which certifies a cut. The file's metadata has the ``FLOOR``, below which the rows
+certify no cut (``floor`` of :func:`curation.selection.risk.calibrate`)."""
 
 FLOOR = b"floor"
 
@@ -55,15 +55,15 @@ JUDGED = pa.schema(
         pa.field("uniform", pa.bool_(), nullable=False),
     ]
 )
-"""All judged rows, for methods that take weights."""
+"""Schema of all judged rows, for methods that take weights."""
 
 
 def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
-    """Write ``review.json``, ``judged.parquet`` and, of an arm that ranks, ``calibration.parquet``; returns the first.
+    """Write ``review.json``, ``judged.parquet`` and, if the arm ranks, ``calibration.parquet``; return the first.
 
     Raises:
-        ReviewError: nothing is judged yet.
-        ConfigError: alpha or delta is no share.
+        ReviewError: no row has a verdict yet.
+        ConfigError: alpha or delta is not a share.
     """
     judged = judge(review, review.log.standing())
     counts = judged.count()
@@ -131,7 +131,7 @@ def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json
 
 
 def _write_tables(judged: ReviewedRows) -> None:
-    """Write the judged rows (``JUDGED``), and of an arm that ranks the uniform part (``CALIBRATION``)."""
+    """Write the judged rows (``JUDGED``) and, if the arm ranks, the uniform part (``CALIBRATION``)."""
     rows, drawn = judged.review.rows, judged.review.drawn
     right_M, known_M = judged.answer_M == "right", judged.answer_M != "none"
     given = {name: rows[name] for name in ("row_id", "raw", "trust", "stratum", "uniform")}

@@ -1,8 +1,8 @@
-"""The local page of a review, served by Flask: small, synchronous like our log, and on Jinja and Click as we are.
+"""The local page of a review, served by Flask, which is small and synchronous like our log.
 
-Only this machine reaches it (the loopback address), and only with the token, a part of every path. The Host header must
-name this machine, so that no foreign site can reach it by a name of its own (DNS rebinding). Rows travel as JSON and
-are put into the page as text; the page runs no script but its own file.
+The page is served to this machine only (the loopback address), and every path contains a token. The Host header must
+name this machine, so that foreign sites cannot reach the page under their own name (DNS rebinding). Rows are sent as
+JSON and inserted as text; the page runs only its own script file.
 """
 
 import hmac
@@ -28,9 +28,9 @@ logger = get_logger(__name__)
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
-"""Names that the Host header may hold, with any port: a tunnel may have another one."""
+"""Names that the Host header may contain, with any port, since a tunnel may use another one."""
 MOST_BYTES = 64 << 10
-"""The size of a request."""
+"""Maximum size of a request, in bytes."""
 LONGEST_NAME = 100
 FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
@@ -46,7 +46,7 @@ HEADERS = {
 
 
 def make_app(review: Review, token: str, person: str) -> "Flask":
-    """Return the page of a review below ``/<token>/``; ``person`` is the name that it proposes.
+    """Return an app that serves the page of a review below ``/<token>/``; the page suggests the name ``person``.
 
     Raises:
         ReviewError: Flask is not installed.
@@ -93,7 +93,7 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
 
 
 def _guard(app: "Flask", token: str) -> None:
-    """Refuse requests from elsewhere or without the token, and answer errors in words; every answer has ``HEADERS``."""
+    """Refuse requests with a foreign Host or no token, turn errors into messages, and add ``HEADERS`` to responses."""
     import flask
     from werkzeug.exceptions import HTTPException
 
@@ -123,7 +123,7 @@ def _guard(app: "Flask", token: str) -> None:
 
 
 def _parse_request(body: object) -> Json | None:
-    """Return the body of a request, with the person's name; None if it is none."""
+    """Return the body of a request with the person's name normalised; None if the body or the name is invalid."""
     if not isinstance(body, dict) or not isinstance(body.get("person"), str):
         return None
     name = " ".join(body["person"].split())
@@ -143,11 +143,11 @@ ACTIONS: dict[str, Callable[[Dealing, Json], Json]] = {
     "back": lambda dealing, asked: dealing.back(asked["person"]),
     "trust": lambda dealing, asked: {"trust": dealing.trust(int(asked["row_id"]))},
 }
-"""Actions that the page asks for."""
+"""Functions of the actions that the page may request, by name."""
 
 
 def serve(review: Review, port: int, person: str, say: Callable[[str], None]) -> None:
-    """Serve the page until the process is interrupted; ``port`` 0: any that is free.
+    """Serve the page until the process is interrupted; ``port`` 0 means any free port.
 
     Raises:
         ReviewError: the port is taken, or Flask is not installed.
@@ -157,10 +157,10 @@ def serve(review: Review, port: int, person: str, say: Callable[[str], None]) ->
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
-        """Logs no request: each line would show the token."""
+        """A request handler without a log, since each line would show the token."""
 
         def log(self, type: str, message: str, *args: object) -> None:
-            """Do nothing, as each line would show the token."""
+            """Do nothing, since each line would show the token."""
 
     _require_free(port)
     server = make_server(HOST, port, app, threaded=True, request_handler=Quiet)

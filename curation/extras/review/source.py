@@ -1,7 +1,7 @@
-"""The source of a review: the rows that an arm of a run, or a filter, may select, its selection, and their texts.
+"""The source of a review: the candidate rows of a run's arm or of a filter, the selected ones, and their texts.
 
-An :class:`Origin` names everything by reference, so that the result of a review is computed from the very tables that
-its rows were drawn from, even if the run has selected anew meanwhile.
+An :class:`Origin` refers to versions of tables, so that the result of a review is computed from the same tables that
+its rows were drawn from, even if the run has made another selection since.
 """
 
 import itertools
@@ -33,12 +33,12 @@ from curation.telemetry.console import say
 from curation.trust import get_trust
 
 SPARE_ROWS = 1 << 20
-"""So many rows beyond the best are held before they are dropped."""
+"""Number of surplus rows that are held in memory before all but the best rows are dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The selection of one arm of a run, or of a filter, and the tables that it was made from."""
+    """The selection of one arm of a run, or of a filter, with the tables that the selection was made from."""
 
     run: str
     """The run directory, or the output of a filter."""
@@ -47,25 +47,25 @@ class Origin:
     arm: str
     """The arm, or the trust function of a filter's package."""
     function: str
-    """The trust function whose columns rank."""
+    """The trust function by whose columns the rows are ranked."""
     ranked: bool
-    """The selection is the top of a ranking; a draw, or a selection by quotas or under a cap on labels, is reviewed as
-    it is, without a cut."""
+    """Whether the selection is the top of a ranking. A random draw, or a selection by quotas or under a cap on labels,
+    is reviewed without a cut."""
     labels: tuple[TableRef, ...]
     pools: tuple[TableRef, ...]
-    """The rows of ``labels``, table by table."""
+    """The prepared rows of each table of ``labels``."""
     selection: TableRef | None
-    """The selected rows; None of a filter."""
+    """The selected rows; None for a filter."""
     threshold: Json | None
-    """The bound that rows pass in a filter: ``column`` of the labels, and its ``bound`` (``score``, ``tie``,
-    ``seed``)."""
+    """The threshold of a filter: a ``column`` of the labels and the ``bound`` on it (``score``, ``tie``, ``seed``);
+    None for a run."""
     num_selected: int
     too_long: TableRef | None
     domain: Json
     n: int
-    """The budget of the run; of a filter the number of rows that it has written."""
+    """The budget of the run, or the number of rows that a filter has written."""
     risk: Json | None
-    """The cut that was certified for this very arm; None if none was asked for."""
+    """The certified cut of this arm; None if none was requested."""
 
     def to_json(self) -> Json:
         """Return the origin as a JSON object."""
@@ -80,10 +80,10 @@ class Origin:
 
 
 def find(place: Place, arm: str | None) -> Origin:
-    """Return the newest selection of an arm of a run (unset, of ``trust`` or of the only arm), or that of a filter.
+    """Return the newest selection of an arm of a run (default: ``trust`` or the only arm), or that of a filter.
 
     Raises:
-        ReviewError: it is neither, nothing is selected yet, it has no such arm, or the arm trains on gold labels.
+        ReviewError: the place is neither a run nor a filter's output, or has no such selection of weak labels yet.
     """
     require_reachable(place)
     if (place / MANIFEST).is_file():
@@ -183,17 +183,17 @@ class ReviewableRows(NamedTuple):
 
     scored: ScoredRows
     num_candidates: int
-    """How many rows may be selected; more than ``scored`` holds."""
+    """Number of rows that could be selected; ``scored`` holds the best of them."""
 
 
 def find_review_rows(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
-    """Return the rows that score at least the floor, or without one the best: the region of a review and some more.
+    """Return the rows that score at least ``floor``, or, without a floor, the best rows: a review's region and more.
 
-    If the arm does not rank, they are those that it selected. The scores are read as a stream; memory grows with the
-    region, not with the pool (but if nothing is selected, the region is the pool).
+    If the arm does not rank, return its selected rows. Scores are streamed, so memory grows with the region, not with
+    the pool (if nothing is selected, the region is the pool).
 
     Raises:
-        ReviewError: a table of the run is gone.
+        ReviewError: a table of the run cannot be read.
     """
     try:
         selected_n = _read_ids(origin.selection)
@@ -214,7 +214,7 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> Reviewabl
 
 
 def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
-    """Return the rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
+    """Return rows from the floor on, or at least the best ``REACH * num_selected``, and the number of candidates."""
     out_M, wanted = _read_ids(origin.too_long), REACH * origin.num_selected
     kept: list[ScoredRows] = []
     num_kept = num_read = 0
@@ -245,7 +245,7 @@ def _join(parts: list[ScoredRows]) -> ScoredRows:
 
 
 def _iter_scores(origin: Origin) -> Iterator[ScoredRows]:
-    """Yield the rows with a label and a score, by batch; ``selected_N``: whether they pass a filter's threshold."""
+    """Yield batches of the rows with a label and a score; ``selected_N`` marks rows that pass a filter's threshold."""
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
     columns = list(dict.fromkeys(["row_id", *function.features, *further]))
@@ -262,7 +262,7 @@ def _iter_scores(origin: Origin) -> Iterator[ScoredRows]:
 
 
 def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:
-    """Prompt, weak label and completion of rows, in the order of the ids; the label is null if it was not read."""
+    """Return prompt, weak label (null if unreadable) and completion of rows, in the order of the ids."""
     domain = get_domain(DomainConfig.model_validate(origin.domain))
     wanted = f"row_id IN ({', '.join(map(str, row_ids_M.tolist()))})"
     examples = {row["row_id"]: row for ref in origin.pools for row in io.read(ref, filter=wanted).to_pylist()}
@@ -280,7 +280,7 @@ def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:
 
 
 def _read_ids(ref: TableRef | None) -> Int64s:
-    """Return the row ids of a table, int64 [M]; none without one."""
+    """Return the row ids of a table, int64 [M]; empty without a table."""
     found: Int64s = np.zeros(0, dtype=np.int64) if ref is None else io.read(ref, ["row_id"])["row_id"].to_numpy()
     return found
 

@@ -1,4 +1,4 @@
-"""The verbs of ``curate review``. What is heavy is imported when one runs, so that ``--help`` answers at once."""
+"""The commands of ``curate review``. Heavy modules are imported when one runs, so that ``--help`` answers at once."""
 
 import json
 from collections.abc import Callable
@@ -29,10 +29,10 @@ FILE = click.argument("path", metavar="FILE")
 
 
 class _Steps(click.Group):
-    """Lists its commands in the order in which a review goes."""
+    """A group that lists its commands in the order in which a review uses them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in that order."""
+        """Return the names of the commands in the order of their definition."""
         return list(self.commands)
 
 
@@ -43,12 +43,12 @@ def review() -> None:
     First draw rows, then take verdicts: from a page (serve), a CSV file, Label Studio or Argilla (export, import). Then
     result gives the purity with its interval, a calibration set, and the certified cut that follows from it.
 
-    RUN_DIR is that of a run, or the output of a filter.
+    RUN_DIR is the directory of a run, or the output of a filter.
     """
 
 
 def _add_review_options(function: F) -> F:
-    """Return the argument and the options that name a review."""
+    """Add the argument and the options that name a review to a command."""
     return RUN_DIR(NAME(FOLDER(function)))
 
 
@@ -64,7 +64,7 @@ def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
 @click.option("--num", type=int, metavar="ROWS", help="How many rows to draw (default: 200).")
 @click.option("--seed", type=int, metavar="NUMBER", help="Of the draw (default: 0).")
 def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
-    """Draw the rows to judge; again, say how far the review is."""
+    """Draw the rows to judge. If they are drawn already, say how far the review is."""
     home = actions.find_review_home(to_place(run_dir), folder)
     echo("\n".join(actions.start(to_place(run_dir), home, name=name, **asked)))
 
@@ -103,7 +103,7 @@ def import_verdicts(
 ) -> None:
     """Take the verdicts of FILE: what a program exported, or CSV with row_id, verdict[, person].
 
-    A verdict is right, wrong or unsure. The same file again changes nothing.
+    A verdict is right, wrong or unsure. Importing the same file again changes nothing.
     """
     from curation.extras.review.exchange import EXCHANGES
     from curation.extras.review.intake import read_csv, take
@@ -123,7 +123,7 @@ def import_verdicts(
 def result(
     run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool
 ) -> None:
-    """Print what the verdicts give, and write it to review.json."""
+    """Compute the result of the verdicts, print it and write it to review.json."""
     from curation.extras.review.result import conclude
 
     drawn = _open(run_dir, folder, name)

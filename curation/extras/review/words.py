@@ -1,4 +1,4 @@
-"""The result of a review in words, and how far a review is."""
+"""The result and the progress of a review in words."""
 
 from curation.extras.review.folder import Review
 from curation.extras.review.judged import judge
@@ -6,7 +6,7 @@ from curation.json_types import Json
 
 
 def describe_standing(review: Review) -> list[str]:
-    """Return how a review was drawn, and how far it is."""
+    """Return lines on the draw and the progress of a review."""
     drawn, origin = review.drawn, review.origin
     judged = judge(review, review.log.standing())
     num_judged = len(judged.answer_M) - judged.count().none
@@ -27,7 +27,7 @@ def describe_standing(review: Review) -> list[str]:
 
 
 def describe_result(result: Json) -> list[str]:
-    """Return a result as ``curate review result`` prints it."""
+    """Return the lines that ``curate review result`` prints."""
     answers = result["answers"]
     said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
     num_judged = result["num_drawn"] - answers["none"]
