@@ -11,7 +11,7 @@ class CurationError(Exception):
     """The base of all exceptions that this project raises on purpose."""
 
     exit_code = 1
-    """What the command line ends with."""
+    """The exit code of the command line after such an error."""
 
 
 class UserError(CurationError, ValueError):

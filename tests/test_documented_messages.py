@@ -108,8 +108,7 @@ PRODUCED = {
     "...: nothing is selected yet": "curation/extras/test_review.py::"
     "test_runs_and_settings_that_do_not_fit_are_refused",
     "--port ...: cannot be used": "curation/extras/test_review_page.py::test_a_port_that_is_taken_is_told",
-    "lines of ...verdicts.jsonl were cut off": "curation/extras/test_review.py::"
-    "test_lines_that_were_cut_off_are_told",
+    "lines of ...verdicts.jsonl were cut off": "curation/extras/test_review.py::test_lines_that_were_cut_off_are_told",
     "the chain stops after generation": "test_chain_kill.py::"
     "test_a_chain_stops_before_a_teacher_without_signal_and_goes_on_when_told",
     "shares of the pool are too few for ... generations": "curation/config/test_config.py::test_rules_across_sections",
