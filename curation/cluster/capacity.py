@@ -205,7 +205,7 @@ def check_accelerators(asked: Sequence[Need]) -> None:
     """Raise if a need names a type of accelerator that no node can have, before anything waits for it.
 
     Raises:
-        ConfigError: Ray gives no accelerator the name.
+        ConfigError: Ray gives no accelerator that name.
     """
     types = [
         (need.key, name.removeprefix(ACCELERATOR))

@@ -31,7 +31,8 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
     This process becomes the driver: from now on it gives freed memory back (:func:`curation.memory.give_back`).
 
     Raises:
-        ClusterError: ``same_versions`` is set, and a node has other versions than this process.
+        ClusterError: no Ray can be joined, or ``same_versions`` is set and a node has other versions than this process.
+        RunFailedError: Ray did not start.
     """
     memory.give_back()
     # Ray forks only to execute another program.

@@ -21,7 +21,7 @@ NAMES = ("fit", "validation")
 
 
 def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
-    """Return the section ``trust`` with all keys that a trust function's fit does not read at their defaults."""
+    """Return the section ``trust`` with the defaults in place of all keys that a trust function's fit does not read."""
     own = {key: value for key, value in trust.options.items() if key == function}
     unread = {*trust.RESOURCES, "kind", "search"}
     if fitted.reads is not None:

@@ -213,7 +213,7 @@ class StackedTrust(StateTrust):
         return raw_N
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
-        """Return, by input name, how far its value, compared with its mean, shifts each row's logit, float64 [N]."""
+        """Return how far each input's value, compared with its mean, shifts each row's logit, float64 [N] by name."""
         _, states, numbers_NK = self._read(labels)
         parts_NK = self.combination.parts(self._join_columns(states, numbers_NK, self._find_classes(labels)))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
@@ -335,5 +335,5 @@ def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
 
 
 def list_stored_numbers(schema: pa.Schema) -> tuple[str, ...]:
-    """Return the names of the numeric columns in the schema of a labels table."""
+    """Return the names of a labels table's columns with numbers that trust functions read (``schemas.is_number``)."""
     return tuple(filter(is_number, schema.names))

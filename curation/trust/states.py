@@ -76,7 +76,7 @@ class StateTrust(ABC):
 
     @abstractmethod
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """Return the logit of each row of concatenated inputs, float32 [N]; with ``pca`` the inputs are projected."""
+        """Return the logit of each row of concatenated inputs, float32 [N]; with ``pca``, pass projected inputs."""
 
     @property
     @abstractmethod
