@@ -1,1 +1,1 @@
-"""The Ray cluster: what it has room for, the session that joins it, its nodes and their versions, its errors."""
+"""The Ray cluster: its capacity, the session that joins it, its nodes and their versions, and its errors."""

@@ -31,10 +31,10 @@ LOCAL = "local"
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """``count`` workers that run at the same time; each needs ``resources`` (Ray's names) on one node."""
+    """A demand for ``count`` simultaneous workers, each of which needs ``resources`` (by Ray's names) on one node."""
 
     key: str
-    """The key of the configuration that asks."""
+    """The configuration key that requests the workers."""
     count: int
     resources: Mapping[str, float]
 
@@ -45,11 +45,11 @@ def find_address(settings: RayConfig) -> str:
 
 
 def check_answers(address: str) -> None:
-    """Check that a Ray of our version answers there, within ``CONNECT_SECONDS + ANSWER_SECONDS``.
+    """Check that a Ray which this process can join answers at the address, in ``CONNECT_SECONDS + ANSWER_SECONDS``.
 
     Raises:
-        ClusterError: the address is invalid, nothing listens there, the listener is not Ray or has another version, or
-            the token is refused.
+        ClusterError: the address is invalid, nothing listens there, or the listener is not Ray, has another version,
+            has no node on this machine or refuses the token.
     """
     if "://" in address:
         raise ClusterError(
@@ -82,7 +82,7 @@ def check_answers(address: str) -> None:
 
 
 def _check_ray(address: str) -> None:
-    """Ask in a separate process, because Ray's client cannot be interrupted and has very long timeouts."""
+    """Call :func:`ask` in a separate process, as Ray's client cannot be interrupted and has very long timeouts."""
     code = "import sys; from curation.cluster import capacity; capacity.ask(sys.argv[1])"
     try:
         asked = subprocess.run(
@@ -108,8 +108,8 @@ def ask(address: str) -> None:
     """Check that a driver on this machine can join the Ray at ``HOST:PORT``.
 
     Raises:
-        ClusterError: it has another version, or no node on this machine.
-        ray.exceptions.RayError: it does not answer, or refuses the token.
+        ClusterError: that Ray has another version, or no node on this machine.
+        ray.exceptions.RayError: that Ray does not answer, or refuses the token.
     """
     head = ray_private.Head(address)
     version = head.ray_version() or ray.__version__
@@ -160,7 +160,7 @@ def describe_idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> li
 
 
 def get_local_resources(settings: RayConfig) -> dict[str, float]:
-    """Return the resources of a Ray that is started on this machine."""
+    """Return the resources that a Ray started on this machine has."""
     gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return {"CPU": settings.num_cpus or os.cpu_count() or 1, "GPU": gpus}
 
@@ -181,7 +181,7 @@ def describe_lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]
 
 
 def _select_resources(node: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
-    """Return what a node has of the resources that are asked for, with its own type of accelerator if one is."""
+    """Return a node's amounts of the requested resources, with its accelerator types if a type is requested."""
     has = {name: node.get(name, 0) for name in asked if not name.startswith(ACCELERATOR)}
     types = {name: 1.0 for name in node if name.startswith(ACCELERATOR)} or {f"{ACCELERATOR}none": 1.0}
     return has | (types if len(has) < len(asked) else {})
@@ -198,15 +198,14 @@ def _describe_resources(resources: Mapping[str, float]) -> str:
 
 
 NVIDIA_TYPE = re.compile(r"(?!NVIDIA-|TESLA-)(?:[A-Z]+-)*[A-Z]*[0-9][A-Z0-9]*|GeForce-[A-Za-z0-9-]+")
-"""The names that Ray makes of NVIDIA cards: H200 of "NVIDIA H200", whether ``ray.util.accelerators`` lists them or not.
-"""
+"""Pattern of the names that Ray gives to NVIDIA cards, such as H200, listed in ``ray.util.accelerators`` or not."""
 
 
 def check_accelerators(asked: Sequence[Need]) -> None:
-    """Refuse types of accelerators that no node can have, before anything waits for one.
+    """Raise if a need names a type of accelerator that no node can have, before anything waits for it.
 
     Raises:
-        ConfigError: a name that is none of Ray's.
+        ConfigError: Ray gives no accelerator that name.
     """
     types = [
         (need.key, name.removeprefix(ACCELERATOR))
@@ -232,10 +231,10 @@ def check_accelerators(asked: Sequence[Need]) -> None:
 
 
 def check_room(asked: Sequence[Need]) -> str | None:
-    """Check that the Ray cluster of this process has room for the needs. Returns what it waits for, if it autoscales.
+    """Return None if this process's Ray cluster has room for the needs, or a message if its autoscaler must add nodes.
 
     Raises:
-        ConfigError: a type of accelerator that is none of Ray's.
+        ConfigError: Ray gives no accelerator the name of a requested type.
         ClusterError: there is no room, and no autoscaler that could add nodes.
     """
     check_accelerators(asked)
@@ -254,8 +253,8 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
     """Check, before Ray is started on this machine, that it has the CPUs and GPUs of the needs.
 
     Raises:
-        ConfigError: a type of accelerator that is none of Ray's.
-        ClusterError: it has not. Of a cluster that is joined nothing is known before.
+        ConfigError: Ray gives no accelerator the name of a requested type.
+        ClusterError: the machine lacks them. Before a cluster is joined, its resources are unknown and not checked.
     """
     check_accelerators(asked)
     if find_address(settings) != LOCAL:
@@ -277,12 +276,12 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
 
 
 def count_fitting(each: Mapping[str, float]) -> int:
-    """Return how many workers that need ``each`` fit on the nodes that are there, if nothing else runs on them."""
+    """Return how many workers that need ``each`` fit on the living nodes, if nothing else runs on them."""
     return sum(_count_places(each, node["Resources"]) for node in nodes.list_living())
 
 
 def count_fitting_on_one(each: Mapping[str, float]) -> int:
-    """Return how many workers that need ``each`` fit on one node at most, or 1 if no node is large enough."""
+    """Return the maximum number of workers needing ``each`` that fit on one node, or 1 if no node is large enough."""
     return max([1, *(_count_places(each, node["Resources"]) for node in nodes.list_living())])
 
 
@@ -297,13 +296,13 @@ def get_total_resources() -> dict[str, float]:
 
 
 def is_one_machine(settings: RayConfig) -> bool:
-    """Return whether Ray was started on this machine, and no other node is or will be there."""
+    """Return whether Ray was started on this machine and has no other node, and no autoscaler to add one."""
     return find_address(settings) == LOCAL and len(nodes.list_living()) == 1 and not can_autoscale()
 
 
 def can_autoscale() -> bool:
-    """Return whether nodes may come by themselves.
+    """Return whether an autoscaler may add nodes.
 
-    An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id.
+    An autoscaler launches nodes by type; without one, Ray names a node's type ``node_`` followed by the node's id.
     """
     return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.list_node_types())

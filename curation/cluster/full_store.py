@@ -1,4 +1,4 @@
-"""The message of a full object store of Ray: neither its memory nor the disk that it spills to takes an object."""
+"""Advice when Ray's object store is full: neither its memory nor the disk that it spills to has room for an object."""
 
 import logging
 import sys
@@ -9,9 +9,9 @@ from curation.tasks import find_root_error
 
 
 def get_advice(error: BaseException | None) -> str | None:
-    """Return the advice for an error that came of a full object store; None for any other error.
+    """Return the advice for an error that a full object store caused; None for any other error.
 
-    The cause of an error is looked at too, as ``raise ... from`` names it.
+    The chain of causes (``raise ... from``) is searched, too.
     """
     while error is not None and not isinstance(
         find_root_error(error), ray.exceptions.ObjectStoreFullError | ray.exceptions.OutOfDiskError
@@ -30,9 +30,9 @@ def get_advice(error: BaseException | None) -> str | None:
 
 
 def hide(record: logging.LogRecord) -> bool:
-    """Keep what Ray Data logs of such an error off the terminal, but not out of its file: a filter of its logger.
+    """Hide Ray Data's record of a full object store from the terminal, not from its log file; a filter for its logger.
 
-    It prints its whole stack, and asks for an issue; the stage that fails says what to do.
+    Ray Data prints the whole stack trace and asks for an issue; the message of the failing stage says what to do.
     """
     if get_advice(sys.exc_info()[1]) is not None:
         record.hide = True

@@ -1,7 +1,7 @@
-"""Keeps what Ray tells the driver of lost nodes, dead processes and full disks off the standard output.
+"""Keeps Ray's messages about lost nodes, dead processes and full disks off the driver's standard output.
 
-Of a lost node it is its last twenty lines of log, again and again. All goes to the events of the run; the terminal gets
-the line that says what happened, once.
+For a lost node, Ray repeats the last twenty lines of the node's log. All messages go to the events of the run; the
+terminal gets only the line that says what happened, once.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from curation.telemetry.console import say
 
 MOST, SAME = 200, 60
-"""The maximum characters of a line on the terminal, and how many at the beginning of two equal lines must agree."""
+"""Maximum length of a line on the terminal, and length of the prefix by which lines count as equal, in characters."""
 
 _hearers: list[Callable[[str], None]] = []
 
 
 @contextmanager
 def follow(hear: Callable[[str], None]) -> Iterator[None]:
-    """Call ``hear`` with all that Ray tells this process, a text each, as long as the context lasts."""
+    """Call ``hear`` with each message of Ray to this process while the context lasts, and print each main line once."""
     said: set[str] = set()
 
     def hear_and_say(text: str) -> None:
@@ -35,7 +35,7 @@ def follow(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Hand a text of Ray to those who follow; where nobody does, say its line."""
+    """Pass a message of Ray to each ``hear`` of :func:`follow`; if there is none, print its main line."""
     if "killed by `ray.kill`" in text:  # the driver itself has ended that actor
         return
     for hear in list(_hearers):
@@ -45,7 +45,7 @@ def tell(text: str) -> None:
 
 
 def find_main_line(text: str) -> str:
-    """Return the line that says what happened: of an object that could not be spilled the last one, else the first."""
+    """Return the line that says what happened: the last one if an object could not be spilled, else the first."""
     lines = [line.strip() for line in text.strip().splitlines()] or [""]
     line = lines[-1 if "spill_objects" in text else 0].partition(" Last 20 lines of the Raylet logs")[0]
     return line if len(line) <= MOST else f"{line[:MOST]} ..."

@@ -1,7 +1,7 @@
-"""Asks a question of every node of a Ray cluster, finds nodes with other versions than this process, and follows them.
+"""Asks all nodes of a Ray cluster a question, finds nodes with other versions than this process, and reports changes.
 
-A question is a function inside a function. Ray pickles it by value, so that a node can answer even if it has another
-version of this project, or none.
+A question is a nested function, which Ray pickles by value, so that a node can answer even if it has another version of
+this project, or none.
 """
 
 import time
@@ -31,7 +31,7 @@ AGAIN_SECONDS = 300.0
 FIX = "install the same on every node (constraints.txt) or take the node away"
 
 CODE = f"{PROJECT} code"
-"""A digest of this project's modules: an editable installation keeps its version while its code changes."""
+"""The key for a digest of this project's modules: an editable installation keeps its version while its code changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def list_living() -> list[Json]:
 
 
 def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
-    """Return the answers of all living nodes; each comes from a task on the node that takes no resources."""
+    """Return the answers of all living nodes to a question, each from a task that takes no resources of its node."""
     nodes = list_living()
     asked = [make_task(question, node["NodeID"]).remote(*arguments) for node in nodes]
     answers = collect(nodes, asked, seconds)
@@ -63,7 +63,7 @@ def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWE
 
 
 def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> list[NodeAnswer]:
-    """Return the answer of each node to the call that was sent to it; wait for all of them at most ``seconds``."""
+    """Return each node's answer to the call that was sent to it, after waiting at most ``seconds`` for all of them."""
     if asked:
         ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
     answers = []
@@ -80,7 +80,7 @@ def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> 
 
 
 def make_ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """Return the options of a task or an actor for which Ray holds these resources of a node."""
+    """Return the options of a task or an actor for which Ray reserves these resources of a node."""
     others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU", "memory")}
     return {
         "num_cpus": resources.get("CPU", 0),
@@ -91,13 +91,13 @@ def make_ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def make_task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
-    """Return a remote function that runs on one node and nowhere else, and holds these resources of it."""
+    """Return a remote function that runs only on one node and reserves these resources there."""
     remote: Any = ray.remote(question)
     return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=_make_affinity(node_id))
 
 
 def start_actor(cls: type, node_id: str) -> Any:
-    """Start an actor on one node and nowhere else; it holds no resources of the node."""
+    """Start an actor that runs only on one node and reserves no resources there."""
     remote: Any = ray.remote(cls)
     return remote.options(**make_ray_options({}), scheduling_strategy=_make_affinity(node_id)).remote()
 
@@ -112,7 +112,7 @@ def name(node: JsonView) -> str:
 
 
 def describe_here() -> str:
-    """Return the node of this process in words."""
+    """Return the name of this process's node, for messages."""
     mine = ray.get_runtime_context().get_node_id()
     return next(name(node) for node in list_living() if node["NodeID"] == mine)
 
@@ -197,10 +197,10 @@ def require_same_versions() -> None:
 
 @contextmanager
 def follow(tell: Callable[..., None], *, seconds: float = FOLLOW_SECONDS) -> Iterator[None]:
-    """Call ``tell`` now and at each change of the cluster's nodes, as long as the context lasts.
+    """Call ``tell`` now, at each change of the cluster's nodes and every ``AGAIN_SECONDS`` while the context lasts.
 
-    Its arguments are ``num``, the number of living nodes, and ``came`` and ``left``, the names of those that came and
-    left since the last call.
+    The arguments of ``tell`` are ``num``, the number of living nodes, and ``came`` and ``left``, the names of the nodes
+    that came and left since the last call.
     """
     known: dict[str, str] = {}
     reported = 0.0
@@ -226,7 +226,7 @@ def follow(tell: Callable[..., None], *, seconds: float = FOLLOW_SECONDS) -> Ite
 
 
 def end_process(node: str, pid: int, seconds: float) -> None:
-    """End a process of Ray on its node, so that Ray starts another one and calls it again."""
+    """Kill a silent process of Ray on its node, so that Ray starts another one and repeats the call."""
 
     def end(pid: int, seconds: float) -> None:
         import os

@@ -16,7 +16,7 @@ from typing import Any
 
 @contextmanager
 def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
-    """Within the context, an attribute of Ray has another value."""
+    """Replace the value of an attribute of Ray within the context."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -27,11 +27,11 @@ def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
 
 @contextmanager
 def starting(tell: Callable[[str], None]) -> Iterator[None]:
-    """Within the context Ray starts as a run needs it: SIGTERM stays with this process, and its news go to ``tell``.
+    """Make a Ray that starts within the context leave SIGTERM to this process and send its messages to ``tell``.
 
-    Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. What it tells the
-    driver of nodes and processes goes to ``tell`` in place of the standard output. The processes of a start that fails
-    are ended.
+    Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. Ray's messages to
+    the driver about nodes and processes go to ``tell`` instead of the standard output. If the start fails, the
+    processes that it began are ended.
     """
     from ray._private import utils, worker
     from ray._private.node import Node
@@ -60,11 +60,11 @@ def starting(tell: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the context a Ray that starts on this machine is this process's alone.
+    """Reserve a Ray that starts on this machine within the context for this process.
 
-    It listens on the loopback address, as it does by default on macOS and Windows only (``ray.init`` replaces a given
-    loopback address by the network's). The process that would pass the workers' lines on to drivers, who do not listen
-    here (``log_to_driver``), is not started.
+    Such a Ray listens on the loopback address, as it does by default only on macOS and Windows (``ray.init`` replaces a
+    given loopback address by the network's). The process that forwards the workers' output to drivers is not started,
+    because drivers do not listen here (``log_to_driver``).
     """
     from ray._private import ray_constants
     from ray._private.node import Node
@@ -80,9 +80,9 @@ def find_head_address(address: str) -> str | None:
     """Return ``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
 
     Raises:
-        ConnectionError: ``auto``, and no Ray runs on this machine.
-        ValueError: it is no address.
-        OSError: its host is not known.
+        ConnectionError: the address is ``auto``, and no Ray runs on this machine.
+        ValueError: the address is malformed.
+        OSError: the address's host is unknown.
     """
     from ray._private import services
 
@@ -91,7 +91,7 @@ def find_head_address(address: str) -> str | None:
 
 
 def take_token() -> None:
-    """Let this process show the cluster's token, where the environment names one, as ``ray.init`` does."""
+    """Let this process authenticate with the cluster's token, if one is available, as ``ray.init`` does."""
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
@@ -101,7 +101,7 @@ class Head:
     """A cluster's head at ``HOST:PORT``, asked by a process that has not joined it.
 
     Raises:
-        ray.exceptions.RayError: it does not answer, or does not take the token; so does each question.
+        ray.exceptions.RayError: the head does not answer or refuses the token; each method may raise this, too.
     """
 
     def __init__(self, address: str) -> None:
@@ -110,7 +110,7 @@ class Head:
         self._client = GcsClient(address=address)
 
     def ray_version(self) -> str | None:
-        """Return Ray's version on a head; None where the head does not say. Heads of other versions answer this."""
+        """Return the head's version of Ray, or None if the head does not report it. Heads of any version can answer."""
         from ray._common.usage.usage_lib import get_cluster_metadata
 
         version: str | None = (get_cluster_metadata(self._client) or {}).get("ray_version")
@@ -135,7 +135,7 @@ def list_node_types() -> set[str]:
 
 
 def find_spill_folder() -> str | None:
-    """Return the folder to which this process's own Ray spills objects; None where it joined another Ray."""
+    """Return the folder to which this process's own Ray spills objects, or None if it joined another Ray or none."""
     from ray._private import worker
 
     node = worker._global_node
@@ -146,7 +146,7 @@ def find_spill_folder() -> str | None:
 
 
 def find_draining_nodes() -> set[str]:
-    """Return the ids of the nodes that are about to go, e.g. of a spot machine after its notice."""
+    """Return the ids of the nodes that are about to be removed, e.g. of a spot machine after its notice."""
     from ray.train.v2._internal.execution.preemption import _get_draining_nodes
 
     return set(_get_draining_nodes())

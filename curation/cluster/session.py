@@ -20,8 +20,8 @@ from curation.telemetry.console import say
 
 RAY_ATTEMPTS = 3
 LOCAL_SETTINGS = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-"""Settings of a Ray on this machine: its workers have the niceness of this process in place of 15, with which one busy
-process beside them takes nearly all; and it collects and reports no usage."""
+"""Settings of a Ray on this machine: its workers have the niceness of this process, since at Ray's default of 15 one
+other busy process takes nearly all CPU time; and Ray collects and reports no usage statistics."""
 
 
 @contextmanager
@@ -31,7 +31,8 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
     This process becomes the driver: from now on it gives freed memory back (:func:`curation.memory.give_back`).
 
     Raises:
-        ClusterError: ``same_versions`` is set, and a node has other versions than this process.
+        ClusterError: no Ray can be joined, or ``same_versions`` is set and a node has other versions than this process.
+        RunFailedError: Ray did not start.
     """
     memory.give_back()
     # Ray forks only to execute another program.
@@ -50,7 +51,7 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
 
 
 def _start_ray(settings: RayConfig) -> None:
-    """Start or join Ray. A busy machine may be too slow for the start, so it is retried.
+    """Start or join Ray, and retry a start that times out, as it may on a busy machine.
 
     Raises:
         ClusterError: no Ray that can be joined answers at the address.
@@ -108,9 +109,9 @@ def _describe_pressure() -> str:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Within the context a Ray that starts on this machine is this user's and this process's alone.
+    """Reserve a Ray that starts on this machine within the context for this user and this process.
 
-    Its settings are those of ``LOCAL_SETTINGS``, unless the user set them. A token that it makes is closed to others.
+    ``LOCAL_SETTINGS`` apply unless the user set others. Only this user can read a token that Ray creates.
     """
     token = Path.home() / ".ray" / "auth_token"
     had_token, ours = token.exists(), LOCAL_SETTINGS.keys() - os.environ.keys()
@@ -126,9 +127,9 @@ def _alone() -> Iterator[None]:
 
 
 def _make_memory_settings() -> Json:
-    """Return settings of ``ray.init`` where a control group leaves this process less memory than the machine has.
+    """Return memory settings for ``ray.init`` if a control group allows this process less memory than the machine has.
 
-    Of control groups Ray reads the topmost one alone. The object store has the share and limits that Ray documents.
+    Ray itself reads only the topmost control group. The object store has the share and limits that Ray documents.
     """
     with suppress(OSError):
         usable = memory.read_usable_memory()

@@ -10,12 +10,12 @@ PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow
 
 @cache
 def find_versions() -> Mapping[str, str]:
-    """Return the versions of Python and of the packages a result depends on, as this process found them first."""
+    """Return the versions of Python and of the packages that a result depends on, as this process first found them."""
     return MappingProxyType(ask_versions()())
 
 
 def ask_versions() -> Callable[[], dict[str, str]]:
-    """Return the function behind :func:`find_versions`, for other processes too: it pickles by value."""
+    """Return the function behind :func:`find_versions`, pickled by value so that other processes can call it, too."""
     packages = PACKAGES
 
     def found() -> dict[str, str]:

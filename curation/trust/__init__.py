@@ -1,8 +1,8 @@
-"""Trust functions: how likely each weak label is right, judged without gold labels.
+"""Trust functions, which estimate how likely each weak label is right without its gold label.
 
-Each is one line of ``curation.arms.TRUST``. Heuristics read one column of the labels table. Fitted ones are fitted on
-the source split (``train.trust``), loaded from a ``TrustRef`` to score the labels, and from then on read from the
-columns that the scores went to (``curation.trust.column``).
+Each is an entry of ``curation.arms.TRUST``. Heuristics read one column of the labels table. Fitted functions are fitted
+on the source split (``train.trust``), loaded from a ``TrustRef`` to score the labels, and from then on read from the
+columns that hold their scores (``curation.trust.column``).
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class TrustFunction(Protocol):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns of the labels table that it reads."""
+        """The columns of the labels table that the function reads."""
         ...
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
@@ -66,9 +66,9 @@ def load_fitted(ref: TrustRef) -> "StateTrust":
 
 
 def get_trust(name: str, seed: int, *, unread_last: bool = False) -> TrustFunction:
-    """Return the trust function of that name over scored labels; ``seed`` is that of a draw.
+    """Return the trust function called ``name``, which reads scored labels; ``seed`` is the seed of a uniform draw.
 
-    ``unread_last``: rows of which a signal could not be read have its lowest score, and not NaN.
+    With ``unread_last``, rows whose signal could not be read have the lowest score instead of NaN.
     """
     from curation.trust.column import ColumnTrust, Naive
 

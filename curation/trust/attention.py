@@ -1,11 +1,11 @@
 """A trust function that attends over the inputs of a row (ours; the paper's section "Limitations" leaves it open).
 
-The neural trust function joins its inputs to one vector. Here each state is a token, and so are the numbers of
-``TrustConfig.columns`` together, so that what one position or layer says can decide what is read of another. Each token
-has a linear projection of its own, as layers differ in scale and may differ in width; its bias is the learned embedding
-that tells the tokens apart. A learned query stands before them. Pre-norm transformer blocks follow (Vaswani et al.
-2017; Xiong et al. 2020), and a linear head reads the query's place. Norms, feed-forward branch, dropout, stochastic
-depth and standardised inputs are those of the neural trust function.
+The neural trust function concatenates its inputs. Here each state is a token, and all numbers of
+``TrustConfig.columns`` are one more, so that the content of one position or layer can decide what is read from another.
+Each token has its own linear projection, as layers differ in scale and may differ in width; the projection's bias is
+the learned embedding that tells the tokens apart. A learned query is the first token. Pre-norm transformer blocks
+follow (Vaswani et al. 2017; Xiong et al. 2020), and a linear head reads the query's output. Norms, feed-forward branch,
+dropout, stochastic depth and standardised inputs are those of the neural trust function.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ QUERY_SCALE = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionArchitecture:
-    """The shape of a network; ``TrustConfig`` documents the fields that it shares."""
+    """The shape of an attention network; ``TrustConfig`` documents the fields that both have."""
 
     sizes: tuple[int, ...]
-    """Numbers of each token before its projection."""
+    """The width of each token before its projection."""
     num_heads: int
     width: int
     depth: int
@@ -44,8 +44,8 @@ class AttentionArchitecture:
 
         Args:
             config: the section ``trust``.
-            sizes: numbers of each of ``config.inputs``.
-            num_heads: of the attention.
+            sizes: the width of each of ``config.inputs``.
+            num_heads: the number of attention heads.
 
         Raises:
             ConfigError: the heads do not divide the width, or ``config.pca`` is set.
@@ -60,10 +60,10 @@ class AttentionArchitecture:
 
 
 def check_heads(num_heads: int, width: int) -> None:
-    """Refuse a number of heads among which the width cannot be divided evenly.
+    """Raise if the width cannot be divided evenly among the attention heads.
 
     Raises:
-        ConfigError: it is no positive whole number, or does not divide the width.
+        ConfigError: ``num_heads`` is no positive whole number, or does not divide the width.
     """
     if type(num_heads) is not int or num_heads < 1 or width % num_heads:
         raise ConfigError(
@@ -93,7 +93,7 @@ class Attention(nn.Module):
 
 
 class AttentionNet(TrustNet):
-    """Inputs side by side, [N, D], to logits [N]; the calibrated sigmoid of a logit is the trust score."""
+    """A network from concatenated inputs [N, D] to logits [N]; the calibrated sigmoid of a logit is the trust score."""
 
     architecture: AttentionArchitecture
 
@@ -124,12 +124,12 @@ class AttentionNet(TrustNet):
 
 
 class AttentionTrust(NetTrust[AttentionNet]):
-    """A fitted attention network. The raw score is the logit, trust its calibrated sigmoid."""
+    """A fitted attention network. The raw score is the logit; trust is its calibrated sigmoid."""
 
     kind = "attention"
 
     @classmethod
     def net_of(cls, architecture: JsonView) -> AttentionNet:
-        """Return a network, not fitted yet."""
+        """Return an unfitted network."""
         sizes = tuple(architecture["sizes"])
         return AttentionNet(AttentionArchitecture(**{**architecture, "sizes": sizes}))

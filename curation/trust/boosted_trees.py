@@ -1,12 +1,12 @@
 """Gradient-boosted trees on principal components of the teacher's hidden states (ours; the paper has none).
 
-Trees split one number at a time, and no single one of a hidden state's means much: so where ``trust.pca`` is unset they
-get its first principal components, the most of its variance in few numbers. The fit is scikit-learn's histogram
-gradient boosting (after LightGBM: Ke et al. 2017). What is saved are the nodes as arrays, and they are evaluated here:
-no pickle, and no scikit-learn where rows are scored.
+A tree splits one number at a time, and no single number of a hidden state means much. So if ``trust.pca`` is unset, the
+trees read the first principal components, which hold most of the variance in few numbers. The fit is scikit-learn's
+histogram gradient boosting (after LightGBM: Ke et al. 2017). The nodes are saved as arrays and evaluated here, so that
+scoring needs neither a pickle nor scikit-learn.
 
-The fit's bins are made here, by weighted quantiles of each column: scikit-learn 1.9 sorts a column again for each of
-its 254 edges where rows have weights, which takes ten times as long as all trees.
+This module also bins the values, by weighted quantiles of each column: if rows have weights, scikit-learn 1.9 sorts a
+column again for each of its 254 edges, which takes ten times as long as fitting all trees.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ from curation.trust import Scores
 from curation.trust.states import SCORE_ROWS, StateTrust, compute_class_weights
 
 BINS = 255
-"""Bins of each number; scikit-learn's most."""
+"""Maximum number of bins per column, the most that scikit-learn allows."""
 NODES = ("feature", "threshold", "left", "right", "value", "is_leaf")
-"""Fields that are saved of each node, all trees one after the other; children by their places in these arrays."""
+"""Saved fields of the nodes: arrays over all trees in turn; ``left`` and ``right`` are indices into these arrays."""
 DEEPEST = 1_000
-"""Nodes from a root to a leaf, at most: each costs a step for every row."""
+"""Maximum depth of a tree; each level costs a step for every row."""
 
 
 class BoostedTrees(StateTrust):
-    """Fitted trees. The raw score is the logit, trust its calibrated sigmoid."""
+    """Fitted trees. The raw score is the logit; trust is its calibrated sigmoid."""
 
     kind = "boosted_trees"
     default_pca = 64
@@ -52,11 +52,11 @@ class BoostedTrees(StateTrust):
 
     @property
     def size(self) -> int:
-        """The numbers among which the trees' splits choose."""
+        """The number of values per row among which the trees' splits choose."""
         return self._size
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """Return the logit of each row, float32 [N]: the baseline and a leaf's value of each tree, added in order."""
+        """Return the logit of each row, float32 [N]: the baseline plus each tree's leaf value, added in order."""
         logit_N = np.full(len(hidden_ND), self._baseline)
         for start in range(0, len(hidden_ND), SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
@@ -78,17 +78,17 @@ class BoostedTrees(StateTrust):
         min_rows: int = 20,
         l2: float = 0.0,
     ) -> Self:
-        """Fit on states side by side and whether each row's weak label is right.
+        """Fit trees that predict from concatenated states whether a row's weak label is right.
 
         Args:
             hidden_ND: the states.
             correct_N: the target.
             config: gives the inputs' names and ``class_weight``.
             origin: where the rows come from, as JSON for the record.
-            num_trees: boosting steps, a tree each.
-            learning_rate: what every tree's values are multiplied by.
-            max_leaves: of a tree.
-            min_rows: of a leaf.
+            num_trees: the number of boosting steps, one tree each.
+            learning_rate: the factor on every tree's values.
+            max_leaves: the maximum number of leaves of a tree.
+            min_rows: the minimum number of rows of a leaf.
             l2: the penalty on the leaves' values.
 
         Raises:
@@ -113,7 +113,7 @@ class BoostedTrees(StateTrust):
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """The nodes."""
+        """The arrays of the nodes, the trees' roots and the baseline, by name."""
         return self._weights
 
     def description(self) -> Json:
@@ -122,12 +122,12 @@ class BoostedTrees(StateTrust):
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """Return the trees."""
+        """Return the trees of these weights and this description."""
         return cls(weights, description["size"], description["inputs"], description["fit"])
 
 
 class _Nodes(NamedTuple):
-    """The nodes of all trees, by their places; a leaf is its own child."""
+    """The nodes of all trees, by index; a leaf is its own child."""
 
     root_T: Int64s
     feature_I: Int64s
@@ -139,11 +139,11 @@ class _Nodes(NamedTuple):
 
     @classmethod
     def of(cls, node: Mapping[str, npt.NDArray[Any]], size: int) -> Self:
-        """Return the nodes of the arrays ``NODES`` and the trees' roots, for rows of so many numbers.
+        """Return the nodes of the arrays ``NODES`` and the trees' roots, for rows of ``size`` numbers.
 
         Raises:
-            ValueError: the arrays differ in length; a node compares a column which no row has; a node is reached twice,
-                or is none: such nodes are no trees, and walking them might never end.
+            ValueError: the arrays differ in length; a node compares a column that no row has; a node precedes its
+                parent, does not exist or is reached twice, so that a walk might never end.
         """
         lengths = {name: node[name].shape for name in NODES}
         if len(set(lengths.values())) != 1 or len(node["value"].shape) != 1:
@@ -171,7 +171,7 @@ class _Nodes(NamedTuple):
         return cls(root_T, feature_I, node["threshold"].astype(float), child_I2, node["value"].astype(float), depth)
 
     def values(self, wide_BD: Float64s) -> Float64s:
-        """Return the value of the leaf of each tree that each row comes to, float64 [B, T]."""
+        """Return the value of the leaf that each row reaches in each tree, float64 [B, T]."""
         begin_B1, child_J = np.arange(len(wide_BD))[:, None] * wide_BD.shape[1], self.child_I2.ravel()
         at_BT: Int64s = np.broadcast_to(self.root_T, (len(wide_BD), len(self.root_T)))
         for _ in range(self.depth):
@@ -182,9 +182,9 @@ class _Nodes(NamedTuple):
 
 
 def _bin_values(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, list[Float64s]]:
-    """Return the number of each value's bin, and the upper edges of each column's bins but the last, ascending.
+    """Return each value's bin number, and the ascending upper edges of all bins but the last of each column.
 
-    Bins hold about the same weight; where there are few values, one each, and the edges lie between them.
+    Bins hold about the same weight. A column of at most ``BINS`` distinct values has one bin for each value.
     """
     bins_ND, edges = np.empty_like(wide_ND), []
     ranks = np.linspace(0, 100, BINS + 1)[1:-1]
@@ -202,7 +202,7 @@ def _bin_values(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s,
 def _collect_nodes(model: Any, edges: Sequence[Float64s]) -> dict[str, Tensor]:
     """Return the nodes of a ``HistGradientBoostingClassifier``, which keeps them in private attributes.
 
-    It was fitted on numbers of bins, and its thresholds lie between these; ours are the bins' edges.
+    The model was fitted on bin numbers, so its thresholds are replaced by the bins' edges.
     """
     trees = [predictor.nodes for (predictor,) in model._predictors]
     roots_T = np.cumsum([0, *(len(nodes) for nodes in trees[:-1])])

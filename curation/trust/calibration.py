@@ -1,8 +1,8 @@
-"""Trust as a probability: a fit of raw scores on rows that the weights did not see (ours; the paper has none).
+"""Calibration of raw scores to probabilities, on rows that the weights did not see (ours; the paper has none).
 
 A class weight shifts every logit, and a network that fits its rows closely is overconfident. The slope and the
-intercept of Platt scaling correct both; isotonic regression takes any shape that never falls, and needs more rows for
-it. Trust never falls as the raw score rises in either. Rows are ranked by the raw score, so ties of trust matter not.
+intercept of Platt scaling correct both; isotonic regression fits any non-decreasing function, and needs more rows. With
+either, trust never falls as the raw score rises. Rows are ranked by the raw score, so ties of trust do not matter.
 
 Sources: Platt, "Probabilistic Outputs for Support Vector Machines" (1999), with its smoothed targets; Zadrozny and
 Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates" (2002).
@@ -23,15 +23,14 @@ Method = Literal["platt", "isotonic", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Trust is sigmoid(``slope`` * raw score + ``intercept``), or interpolated; the defaults give the bare sigmoid."""
+    """A map to trust: sigmoid(``slope`` * raw score + ``intercept``) or, with ``knots``, interpolation between them."""
 
     slope: float = 1.0
     intercept: float = 0.0
     num_rows: int = 0
-    """The number of rows that it was fitted on."""
+    """The number of rows that the calibration was fitted on."""
     knots: tuple[tuple[float, float], ...] = ()
-    """Raw score and trust at the knots of an isotonic fit, ascending; between two trust is linear, beyond the ends
-    constant."""
+    """Raw score and trust at each knot of an isotonic fit, ascending; trust is linear between and constant outside."""
 
     def to_trust(self, raw_N: Scores) -> Scores:
         """Return the trust in [0, 1] of raw scores, float32 [N]; NaN for NaN."""
@@ -65,7 +64,7 @@ def fit_calibration(raw_N: Scores, correct_N: Bools, method: Method = "platt") -
 
 
 def _fit_isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
-    """Return the least squares among all functions that never fall."""
+    """Return the non-decreasing function with the least squared error."""
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(wide_N, correct_N.astype(np.float64))
@@ -74,7 +73,7 @@ def _fit_isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
 
 
 def _fit_platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
-    """Return the likeliest slope (at least 0) and intercept, for Platt's targets."""
+    """Return the maximum-likelihood slope (at least 0) and intercept for Platt's smoothed targets."""
     from sklearn.linear_model import LogisticRegression
 
     num_rows, num_right = len(correct_N), int(correct_N.sum())

@@ -1,8 +1,8 @@
-"""A probe of the class of a row, by the states of its prompt: how likely is the label that the row has.
+"""A probe that predicts a row's class from its prompt's states, and so says how likely the row's label is.
 
-The states of the prompt do not know the label. So what they say of the class is a second opinion on it, as confident
-learning takes one (Northcutt, Jiang and Chuang 2021, https://doi.org/10.1613/jair.1.12125). ``train.probes`` fits
-it where labels are a closed set.
+The states of a prompt do not depend on the label, so the predicted class is a second opinion on it, as in confident
+learning (Northcutt, Jiang and Chuang 2021, https://doi.org/10.1613/jair.1.12125). ``train.probes`` fits the probe if
+labels are a closed set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from curation.json_types import Json, JsonView
 from curation.trust.folded import FoldedInput
 
 CLASS_PROBE = "class probe"
-"""The name of its column among those that a stack's combination reads."""
+"""The name of the class probe's column among those that a stack's combination reads."""
 LABEL = "label"
-"""The column with the label that is compared."""
+"""The column with the label whose log-odds the probe gives."""
 
 
 class ClassProbe:
@@ -30,19 +30,19 @@ class ClassProbe:
     def __init__(
         self, classes: Sequence[str], spans: Sequence[tuple[int, int]], weights: Mapping[str, Tensor], sharpness: float
     ) -> None:
-        """Take ``spans``: first and end place, among a row's states side by side, of those that it reads, ascending.
+        """Take ``spans``: ascending ranges (start, end) of a row's concatenated states that the probe reads.
 
-        ``weights``: ``weight_CD``, which reads what is left of those after ``centre_D`` is taken from them, and
-        ``bias_C``, in float64. ``sharpness``: the inverse temperature.
+        ``weights`` holds ``weight_CD``, ``bias_C`` and ``centre_D`` in float64: the scores are ``weight_CD @ (states -
+        centre_D) + bias_C``. ``sharpness`` is the inverse temperature.
         """
         self.classes, self.spans, self.weights = tuple(classes), tuple(spans), dict(weights)
         self.sharpness = sharpness
         self._folded = FoldedInput(weights["weight_CD"], weights["bias_C"], weights["centre_D"], torch.float32)
 
     def log_odds(self, columns: Sequence[Tensor], class_N: Float64s) -> Float64s:
-        """Return the log-odds of each row's class, float64 [N], of its states column by column; NaN where it has none.
+        """Return the log-odds of each row's class from its columns of states, float64 [N]; NaN for a NaN class.
 
-        ``class_N``: the place of the row's label among the classes, NaN where it is none of them.
+        ``class_N`` is the index of the row's label among the classes, or NaN if it is none of them.
         """
         ends = np.cumsum([column.shape[1] for column in columns]).tolist()
         starts = [0, *ends[:-1]]
@@ -55,7 +55,7 @@ class ClassProbe:
         return log_odds(self._folded(read).double().numpy() * self.sharpness, class_N)
 
     def description(self) -> Json:
-        """Return arguments of :meth:`made` beside the weights, as JSON."""
+        """Return the arguments of :meth:`made` other than the weights, as JSON."""
         return {"classes": self.classes, "spans": self.spans, "sharpness": self.sharpness}
 
     @classmethod
@@ -66,7 +66,7 @@ class ClassProbe:
 
 
 def log_odds(logit_NC: Float64s, class_N: Float64s) -> Float64s:
-    """Return the log-odds of one class a row by the softmax of its logits, float64 [N]; NaN where ``class_N`` is."""
+    """Return the log-odds of the class of each row under a softmax of its logits, float64 [N]; NaN for a NaN class."""
     known_N = ~np.isnan(class_N)
     at_M = (np.arange(int(known_N.sum())), class_N[known_N].astype(np.int64))
     logit_MC = logit_NC[known_N].copy()
@@ -78,6 +78,6 @@ def log_odds(logit_NC: Float64s, class_N: Float64s) -> Float64s:
 
 
 def find_value_places(values: pa.Array, classes: Sequence[str]) -> Float64s:
-    """Return the place of each value among the classes, float64 [N]; NaN for a null or a value that is none of them."""
+    """Return the index of each value among the classes, float64 [N]; NaN for a null or a value that is none of them."""
     found = pc.index_in(values.cast(pa.string()), value_set=pa.array(classes, pa.string()))
     return np.asarray(found.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)

@@ -1,7 +1,7 @@
-"""Trust read from columns of the labels table.
+"""Trust functions that read columns of the labels table.
 
-The heuristics of the paper's App. "Baseline Details" and ours read one, fitted trust functions the two that their
-scores went to. What a column holds is documented by the pass or the signal that fills it.
+A heuristic (the paper's App. "Baseline Details", or ours) reads one column; a fitted trust function reads the two that
+hold its raw score and its trust. The pass or the signal that fills a column documents the column.
 """
 
 from collections.abc import Callable
@@ -18,32 +18,32 @@ from curation.tables.schemas import get_raw_column, trust_column
 from curation.trust import Scores
 
 UNREAD = np.finfo(np.float32).min
-"""The raw score of a row without a value that is to rank last; finite, as such a row may be selected."""
+"""The raw score that ranks a row without a value last; finite, because such a row may be selected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnTrust:
-    """The raw score is a column; trust is a non-decreasing function of it or, of a fitted function, another column."""
+    """A trust function with a column as raw score; trust is a non-decreasing function of it or, if fitted, a column."""
 
     name: str
     column: str
     trust: Unit | None
-    """The scale of the column; ``None`` of a fitted function, whose trust stands in ``trust_column`` of its name."""
+    """The scale of the column; ``None`` for a fitted function, whose trust is in the column ``trust_column(name)``."""
     unread_last: bool = False
-    """Rows without a value rank behind all others, with a trust of 0, and are not left out."""
+    """Whether rows without a value rank last, with a trust of 0, instead of being left out."""
 
     @classmethod
     def fitted(cls, name: str) -> Self:
-        """Return a fitted trust function over the labels that it has scored."""
+        """Return a fitted trust function that reads its own scores from the labels table."""
         return cls(name=name, column=get_raw_column(name), trust=None)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The column, and that of the trust of a fitted function."""
+        """The column of the raw score and, for a fitted function, the column of its trust."""
         return (self.column,) if self.trust is not None else (self.column, trust_column(self.name))
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """Return the column's values, float32 [N]; ``UNREAD`` or NaN for a null.
+        """Return the column's values, float32 [N]; a null becomes ``UNREAD`` with ``unread_last``, else NaN.
 
         Raises:
             SourceError: the column is missing.
@@ -52,7 +52,7 @@ class ColumnTrust:
         return np.where(np.isnan(values_N), UNREAD, values_N) if self.unread_last else values_N
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """Return the trust in [0, 1] of each row, float32 [N]; 0 or NaN for a null.
+        """Return the trust in [0, 1] of each row, float32 [N]; a null becomes 0 with ``unread_last``, else NaN.
 
         Raises:
             SourceError: a column is missing.
@@ -70,18 +70,18 @@ def _read_values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
 
 
 def convert_share(raw_N: Scores) -> Scores:
-    """Return shares as they are, as trust; values that rounding put outside [0, 1] are clipped."""
+    """Return shares unchanged as trust, except that values which rounding put outside [0, 1] are clipped."""
     return np.clip(raw_N, np.float32(0), np.float32(1))
 
 
 def convert_logprob(raw_N: Scores) -> Scores:
-    """Return the (geometric mean) probability; clips log-probabilities that rounding put above 0."""
+    """Return the exponentials of log-probabilities; those that rounding put above 0 count as 0."""
     trust_N: Scores = np.exp(np.minimum(raw_N, np.float32(0)))
     return trust_N
 
 
 def convert_logit(raw_N: Scores) -> Scores:
-    """Return the sigmoid."""
+    """Return the sigmoids of logits."""
     with np.errstate(over="ignore"):
         trust_N: Scores = np.reciprocal(1 + np.exp(-raw_N))
     return trust_N
@@ -93,13 +93,13 @@ TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {
     "logit": convert_logit,
     "negentropy": convert_logprob,  # one over the number of equally likely words or options that would be as unsure
 }
-"""From a column that ranks to trust, by the column's scale."""
+"""Functions that convert a column's values to trust, by the column's scale."""
 
 
 class Naive:
-    """Trust is a seeded hash of the row id, uniform in [0, 1], so that ranking by it selects at random.
+    """A uniform draw: trust is a seeded hash of the row id in [0, 1], so that ranking by it selects at random.
 
-    It does not depend on order, batch or machine.
+    The draw does not depend on order, batch or machine.
     """
 
     name = "naive"

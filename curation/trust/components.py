@@ -1,8 +1,8 @@
 """Principal components of hidden states (paper, App. "Dimensionality Ablations").
 
-The paper projects the states before the fit. Our choices: several states side by side have one projection, fitted only
-on the rows on which the trust function's weights are fitted; components are ordered by variance and signed so that the
-number of the largest magnitude is positive; nothing is rescaled.
+The paper projects the states before the fit. Our choices: several states are concatenated and have one projection,
+fitted only on the rows on which the trust function's weights are fitted; components are ordered by variance and signed
+so that each one's entry of largest magnitude is positive; nothing is rescaled.
 """
 
 from collections.abc import Iterable
@@ -20,20 +20,20 @@ class PrincipalComponents(NamedTuple):
     mean_D: Tensor
     components_DK: Tensor
     variance_kept: float
-    """The share of the rows' variance that the components have, in [0, 1]."""
+    """The share of the rows' variance that the components explain, in [0, 1]."""
     num_rows: int
-    """The number of rows that they were fitted on."""
+    """The number of rows that the components were fitted on."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """D and K."""
+        """The number of inputs D and of components K."""
         width, size = self.components_DK.shape
         return width, size
 
     def project(self, hidden_ND: Tensor) -> Tensor:
-        """Return the first D numbers of each row on the components, then its other numbers as they are, float32.
+        """Return each row with its first D numbers projected on the components and the others unchanged, float32.
 
-        The product is taken in float64: rounded to float32 it hardly depends on which rows are projected together.
+        The product is computed in float64, so that in float32 it hardly depends on which rows are projected together.
         """
         width = len(self.mean_D)
         projected_NK = (hidden_ND[:, :width].double() - self.mean_D) @ self.components_DK
@@ -44,7 +44,7 @@ def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: s
     """Return the first ``size`` principal components of all rows, in one pass over batches [B, D].
 
     Raises:
-        ConfigError: see :func:`check_size`.
+        ConfigError: ``size`` exceeds the numbers per row, or the number of rows less one.
     """
     num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
     for batch_BD in batches:
@@ -64,16 +64,16 @@ def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: s
 
 
 def check_size(size: int, *, width: int, num_rows: int, key: str) -> None:
-    """Refuse more components than there are.
+    """Raise if more components are requested than exist.
 
     Args:
-        size: how many are asked for.
-        width: numbers of a row.
-        num_rows: rows to fit them on.
-        key: the key of the configuration that asks for them.
+        size: the number of components requested.
+        width: the number of values per row.
+        num_rows: the number of rows to fit the components on.
+        key: the configuration key that requests the components.
 
     Raises:
-        ConfigError: ``size`` exceeds the numbers of a row, or the rows less one.
+        ConfigError: ``size`` exceeds ``width``, or ``num_rows`` less one.
     """
     if size > min(width, num_rows - 1):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""A deep ensemble: neural trust functions of one architecture that differ in their seed, averaged (ours).
+"""A deep ensemble: the average of neural trust functions of one architecture with different seeds (ours).
 
-The paper fits one network. The mean of the members' probabilities is a better ranking and a better probability than a
-member's (Lakshminarayanan et al. 2017); the raw score is the logit of that mean, and it is calibrated as a whole.
+The paper fits one network. The mean of the members' probabilities ranks rows better and is better calibrated than one
+member's (Lakshminarayanan et al. 2017). The raw score is the logit of that mean; the ensemble is calibrated as a whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from curation.trust.states import StateTrust
 
 
 class DeepEnsemble(StateTrust):
-    """Fitted networks. The raw score is the logit of their mean probability, trust its calibrated sigmoid."""
+    """Fitted networks. The raw score is the logit of their mean probability; trust is its calibrated sigmoid."""
 
     kind = "deep_ensemble"
 
@@ -35,7 +35,7 @@ class DeepEnsemble(StateTrust):
 
     @property
     def size(self) -> int:
-        """The networks' inputs."""
+        """The number of inputs of each network."""
         return self.nets[0].architecture.input_size
 
     @torch.inference_mode()
@@ -45,7 +45,7 @@ class DeepEnsemble(StateTrust):
 
     @torch.inference_mode()
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
-        """Return the logits of :meth:`logits`, by the folded networks."""
+        """Return the logit of the mean probability of each row, float32 [N], by the folded networks."""
         if self._folded is None:
             self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
         return _compute_logit_of_mean(self._folded(columns))
@@ -56,7 +56,7 @@ class DeepEnsemble(StateTrust):
         return {f"{m}.{name}": tensor for m, net in enumerate(self.nets) for name, tensor in net.state_dict().items()}
 
     def description(self) -> Json:
-        """Add the networks' architecture and their number to the description."""
+        """Return the description with the networks' architecture and their number."""
         shape = {"architecture": asdict(self.nets[0].architecture), "num_members": len(self.nets)}
         return {**super().description(), **shape}
 
@@ -74,7 +74,7 @@ class DeepEnsemble(StateTrust):
 
 
 def _compute_logit_of_mean(logit_MN: Tensor) -> Scores:
-    """Return the logit of the mean of the probabilities of M logits, float32 [N]."""
+    """Return the logit of each row's mean probability over M networks, float32 [N]."""
     wide_MN = logit_MN.double()
     # The logit of mean(p) is log(sum p) - log(sum (1 - p)), here without a p that rounds to 0 or 1.
     logit_N: Scores = (logsigmoid(wide_MN).logsumexp(0) - logsigmoid(-wide_MN).logsumexp(0)).float().numpy()

@@ -1,12 +1,12 @@
-"""A fitted network as it scores: what is linear before a matrix is folded into it, in float32 or bfloat16.
+"""Fitted networks for scoring: linear steps are folded into the matrix that follows, in float32 or bfloat16.
 
-The projection on principal components, the standardisation and the input layer are one matrix, computed in float64; a
-norm's gain goes into the matrices that read it; the two matrices of a SwiGLU's input are one. So a row is read once, in
-its stored type, and several states need not be joined. The rows of a pass are few enough for a core's cache.
+The projection on principal components, the standardisation and the input layer become one matrix, computed in float64;
+a norm's gain is folded into the matrices that read it; the two input matrices of a SwiGLU become one. So each row is
+read once, in its stored type, and states need no concatenation. The rows of a pass are few enough for a core's cache.
 
-With bfloat16 the inputs, less their mean, and the weights are rounded to 8 bits, and sums are taken in float32. Where
-a processor multiplies that type (AMX, AVX-512 BF16) it is faster; whether it keeps the order is looked up on held-out
-rows when the function is fitted (``train.rounding``).
+In bfloat16 the centred inputs and the weights are rounded to 8 significant bits, and sums are taken in float32. This is
+faster on processors that multiply bfloat16 (AMX, AVX-512 BF16). When a function is fitted, ``train.rounding`` checks on
+held-out rows whether bfloat16 keeps their order.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from curation.trust.components import PrincipalComponents
 
 
 class FoldedInput:
-    """An affine map of the columns of a row, as they are stored."""
+    """An affine map of a row's columns in their stored type."""
 
     def __init__(self, weight_WD: Tensor, bias_W: Tensor, centre_D: Tensor, dtype: torch.dtype) -> None:
-        """Take ``weight_WD``, which reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
+        """Take the map ``weight_WD @ (row - centre_D) + bias_W`` in float64; products are computed in ``dtype``."""
         self._weight_WD, self._bias_W, self._centre_D = weight_WD.to(dtype), bias_W.float(), centre_D.float()
         self._dtype = dtype
         self._parts: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def __call__(self, columns: Sequence[Tensor]) -> Tensor:
-        """Map the rows to float32 [B, W]; each column has its rows' numbers, [B, D] in any floating type."""
+        """Return the mapped rows, float32 [B, W]; each column is [B, D] in any floating type."""
         sizes = [column.shape[1] for column in columns]
         if [len(centre_D) for _, centre_D in self._parts] != sizes:
             parts = zip(*(torch.split(both, sizes, dim=-1) for both in (self._weight_WD, self._centre_D)), strict=True)
@@ -42,7 +42,7 @@ class FoldedInput:
 
 
 def fold_input(nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> FoldedInput:
-    """Return projection, standardisation and input layers of several ``NeuralTrustNet`` as one map of stored values."""
+    """Return one map of stored values: projection, standardisation and input layers of several ``NeuralTrustNet``."""
     weights, biases = [], []
     first = nets[0]
     centre_D = _to_double(first.mean_D) if first.standardise else torch.zeros(first.input_size, dtype=torch.float64)
@@ -73,7 +73,7 @@ class FoldedNets:
 
     @torch.inference_mode()
     def __call__(self, columns: Sequence[Tensor]) -> Tensor:
-        """Return the logit of each row by each of M networks, float32 [M, B], of rows column by column."""
+        """Return the logit of each row by each of M networks, float32 [M, B]; ``columns`` are the rows' inputs."""
         parts = self._input(columns).chunk(len(self._stacks), dim=1)
         return torch.stack([self._compute_logits(stack, x_BW) for stack, x_BW in zip(self._stacks, parts, strict=True)])
 
@@ -87,7 +87,7 @@ class FoldedNets:
 
 
 class _FoldedStack:
-    """A network's blocks, and its head."""
+    """The folded blocks and head of one network."""
 
     def __init__(self, net: Any, dtype: torch.dtype) -> None:
         self.blocks = []
@@ -103,6 +103,6 @@ def _to_double(weight: Tensor) -> Tensor:
 
 
 def compute_inverse_rms(x_BW: Tensor, eps: float) -> Tensor:
-    """Return one over the root mean square of each row, [B, 1], as ``RMSNorm`` takes it."""
+    """Return the reciprocal of the root mean square of each row, [B, 1], as ``RMSNorm`` computes it."""
     norm_B1: Tensor = torch.linalg.vector_norm(x_BW, dim=-1, keepdim=True)
     return norm_B1.square_().div_(x_BW.shape[-1]).add_(eps).rsqrt_()

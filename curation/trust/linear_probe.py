@@ -17,7 +17,7 @@ MAX_ITERATIONS = 1000
 
 
 class LinearProbe(StateTrust):
-    """A fitted linear probe. The raw score is the logit, trust its calibrated sigmoid."""
+    """A fitted linear probe. The raw score is the logit; trust is its calibrated sigmoid."""
 
     kind = "linear_probe"
 
@@ -33,11 +33,11 @@ class LinearProbe(StateTrust):
 
     @property
     def size(self) -> int:
-        """The number of its weights."""
+        """The number of weights without the bias."""
         return len(self.weight_D)
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """Return the logit of each state, float32 [N]."""
+        """Return the logit of each row, float32 [N]."""
         logit_N: Scores = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
         return logit_N
 
@@ -65,7 +65,7 @@ class LinearProbe(StateTrust):
         config: TrustConfig,
         origin: Mapping[str, object],
     ) -> Self:
-        """Fit on hidden states, columns of ``config.inputs`` side by side, and whether each row's weak label is right.
+        """Fit a probe that predicts from concatenated states (``config.inputs``) whether a row's weak label is right.
 
         The fit standardises the inputs (and folds this into the weights afterwards) and shrinks the weights by
         scikit-learn's default penalty. It is deterministic.

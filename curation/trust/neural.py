@@ -3,7 +3,7 @@
 The paper leaves some choices open. Ours are: a linear projection of the input to the width; blocks
 ``x + drop_path(dropout(SwiGLU(RMSNorm(x))))`` with matrices without bias; stochastic depth per row, at rates that grow
 linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own initialisation. We also add
-standardised inputs (can be switched off) and several states side by side as one input (off by default).
+standardised inputs (can be switched off) and several concatenated states as one input (off by default).
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ from curation.trust.states import StateTrust
 
 
 class TrustNet(nn.Module):
-    """A network from inputs side by side, [N, D] in any floating type, to logits [N]."""
+    """A network from concatenated inputs, [N, D] in any floating type, to logits [N]."""
 
     architecture: Any
     """The network's shape: a dataclass of JSON values."""
@@ -39,7 +39,7 @@ class TrustNet(nn.Module):
             self.register_buffer("scale_D", torch.ones(input_size))
 
     def standardised(self, hidden_ND: Tensor) -> Tensor:
-        """Return the inputs in the weights' type, [N, D]; standardised if the network does that."""
+        """Return the inputs in the weights' type, [N, D], standardised if ``standardise`` is set."""
         hidden_ND = hidden_ND.to(self.head.weight.dtype)
         return (hidden_ND - self.mean_D) / self.scale_D if self.standardise else hidden_ND
 
@@ -49,7 +49,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class NetTrust(StateTrust, Generic[Net]):
-    """A fitted network. The raw score is the logit, trust its calibrated sigmoid."""
+    """A fitted network. The raw score is the logit; trust is its calibrated sigmoid."""
 
     def __init__(self, net: Net, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
@@ -58,11 +58,11 @@ class NetTrust(StateTrust, Generic[Net]):
     @classmethod
     @abstractmethod
     def net_of(cls, architecture: Mapping[str, object]) -> Net:
-        """Return a network, not fitted yet, of an architecture that was read from JSON."""
+        """Return an unfitted network of an architecture that was read from JSON."""
 
     @property
     def size(self) -> int:
-        """The network's inputs."""
+        """The number of the network's inputs."""
         return self.net.input_size
 
     def logits(self, hidden_ND: Tensor) -> Scores:
@@ -77,7 +77,7 @@ class NetTrust(StateTrust, Generic[Net]):
         return self.net.state_dict()
 
     def description(self) -> Json:
-        """Add the network's architecture to the description."""
+        """Return the description with the network's architecture."""
         return {**super().description(), "architecture": asdict(self.net.architecture)}
 
     @classmethod
@@ -88,15 +88,15 @@ class NetTrust(StateTrust, Generic[Net]):
 
 
 def with_weights(make: Callable[[], Module], architecture: JsonView, weights: Mapping[str, Tensor]) -> Module:
-    """Return a network with saved weights, which takes memory only once its shapes are those of the weights.
+    """Return a network with saved weights; memory is allocated only after the shapes are known to match.
 
     Args:
-        make: gives the network, not fitted yet.
-        architecture: its own, as read from JSON; whoever wrote the file may have promised any size.
-        weights: its parameters and buffers.
+        make: returns the unfitted network.
+        architecture: the network's architecture as read from JSON; not trusted, since a file may claim any size.
+        weights: the network's parameters and buffers.
 
     Raises:
-        ValueError: the architecture is another one than that of the weights.
+        ValueError: the weights do not fit the architecture.
     """
     if architecture["depth"] > len(weights):
         raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")
@@ -116,10 +116,10 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """The shape of a network; ``TrustConfig`` documents the fields that it shares."""
+    """The shape of a neural trust function's network; ``TrustConfig`` documents the fields that both have."""
 
     input_size: int
-    """The sum of the sizes of the states that it reads."""
+    """The number of values per row that the network reads."""
     width: int
     depth: int
     expansion: float
@@ -153,7 +153,7 @@ class Block(nn.Module):
 
 
 class NeuralTrustNet(TrustNet):
-    """Hidden states [N, D] to logits [N]; the calibrated sigmoid of a logit is the trust score."""
+    """A network from hidden states [N, D] to logits [N]; the calibrated sigmoid of a logit is the trust score."""
 
     architecture: Architecture
 
@@ -186,7 +186,7 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
 
 
 class NeuralTrust(NetTrust[NeuralTrustNet]):
-    """A fitted neural trust function. The raw score is the logit, trust its calibrated sigmoid."""
+    """A fitted neural trust function. The raw score is the logit; trust is its calibrated sigmoid."""
 
     kind = "neural"
 
@@ -199,5 +199,5 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
 
     @classmethod
     def net_of(cls, architecture: JsonView) -> NeuralTrustNet:
-        """Return a network, not fitted yet."""
+        """Return an unfitted network."""
         return NeuralTrustNet(Architecture(**architecture))

@@ -1,9 +1,9 @@
-"""Inputs of a fit: its keys of the section ``trust``; labelled source rows, in two parts.
+"""Inputs of a fit: the keys of the section ``trust`` that it reads, and labelled source rows in two parts.
 
-Weights are fitted on one part. The other, the validation rows, says when a network stops and turns logits into
-probabilities; a stack (``train.stack``) needs no such part, as it is cross-fitted on all rows. Rows are parted by the
-question that they ask, so that copies of a question are on one side; only the first of them is used. With
-``splits.group`` whole groups are on one side.
+Weights are fitted on one part. The other part, the validation rows, decides when a network stops and calibrates its
+logits; a stack (``train.stack``) needs no validation rows, as it is cross-fitted on all rows. Rows are divided by
+question, so that all copies of a question are in one part; only the first copy is used. With ``splits.group``, whole
+groups are in one part.
 """
 
 import numpy as np
@@ -17,11 +17,11 @@ from curation.hashing import derive, hash_unit
 
 FIT, VALIDATION, UNUSED, REPEAT = 0, 1, -1, -2
 NAMES = ("fit", "validation")
-"""Names of the parts, by number; an unused row is in none, nor is one that repeats the question of an earlier row."""
+"""Names of the parts, by number; a row that is unused or repeats the question of an earlier row is in neither."""
 
 
 def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
-    """Return the section with what the fit of a trust function does not read at its defaults."""
+    """Return the section ``trust`` with the defaults in place of all keys that a trust function's fit does not read."""
     own = {key: value for key, value in trust.options.items() if key == function}
     unread = {*trust.RESOURCES, "kind", "search"}
     if fitted.reads is not None:
@@ -35,7 +35,7 @@ def make_candidates_filter(config: TrustConfig) -> str:
 
 
 def find_used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
-    """Return whether ``source_share`` takes each row, bool [N], by a seeded hash of its question, not its part's."""
+    """Return whether ``source_share`` keeps each row, bool [N], by a seeded hash that does not depend on the parts."""
     unit_N = hash_unit(question_N, derive(seed, "source share"))
     return unit_N < config.source_share
 
@@ -43,10 +43,10 @@ def find_used(question_N: Int64s, config: TrustConfig, seed: int) -> Bools:
 def assign_parts(
     question_N: Int64s, config: TrustConfig, seed: int, *, unit_N: Int64s | None = None
 ) -> npt.NDArray[np.int8]:
-    """Return the part of each row, int8 [N], by a seeded hash of its question (``Graded.question_N``, or its row id).
+    """Return the part of each row, int8 [N], by a seeded hash of its question or, if given, of its unit.
 
-    ``unit_N``: what no part divides, if another than the question (``Graded.unit_N``). ``UNUSED`` for rows that
-    ``source_share`` omits, ``REPEAT`` for others than the first one of a question.
+    ``unit_N`` names the units that no part divides (``Graded.unit_N``). Rows that ``source_share`` omits are
+    ``UNUSED``; rows that repeat the question of an earlier row are ``REPEAT``.
     """
     validates_N = hash_unit(question_N if unit_N is None else unit_N, seed) < config.validation_fraction
     part_N = np.where(validates_N, np.int8(VALIDATION), np.int8(FIT))
@@ -65,10 +65,10 @@ def find_first_of_each(question_N: Int64s) -> Bools:
 def find_independent(question_N: Int64s, row_ids_N: Int64s, cluster_N: Int64s | None = None) -> Bools:
     """Return which rows count as independent draws, bool [N]: the first of each question.
 
-    With ``cluster_N`` one row of a cluster, by a hash of its id, and not of all clusters: by a hash of the cluster,
-    with a probability that is its number of rows by that of the largest. So the rows that are left are of different
-    clusters, and each is a row drawn from all rows, not from a cluster that was drawn: a bound for independent rows
-    holds for them, however large clusters are and whatever that has to do with what is right.
+    With ``cluster_N``, a hash of the cluster keeps each cluster with a probability equal to its number of these rows
+    divided by the largest cluster's, and a hash of the row id keeps one row of it. So the remaining rows are of
+    different clusters, and each is drawn uniformly from all rows. A bound for independent rows therefore holds for
+    them, however large the clusters are and however cluster size and correctness are related.
     """
     first_N = find_first_of_each(question_N)
     if cluster_N is None:

@@ -36,7 +36,7 @@ class Projection:
         return tuple(get_state_column(state) for state in self.states)
 
     def project(self, labels: pa.RecordBatch) -> pa.FixedSizeListArray:
-        """Project each row in the type of its states; null if a state is null or the type is too narrow."""
+        """Return each row's projection in its states' type; null if a state is null or the type's range is exceeded."""
         states = read_states(labels, self.features)
         dtype = states.columns[0].dtype
         projected_NK = torch.empty(labels.num_rows, self.size, dtype=dtype)
@@ -80,7 +80,7 @@ def fit_projection(
     """Return the first ``size`` principal components of all rows that have every state, in one pass over the batches.
 
     Raises:
-        ConfigError: ``size`` exceeds the numbers per row, or the number of rows.
+        ConfigError: ``size`` exceeds the numbers per row, or the number of rows less one.
     """
     complete = (torch.cat(batch.columns, dim=1)[torch.from_numpy(~batch.missing_N)] for batch in batches)
     found = compute_principal_components(complete, size=size, key="teacher.store_states.pca")

@@ -23,7 +23,7 @@ Ref = TypeVar("Ref", TrustRef, ProjectionRef)
 
 
 def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], description: Mapping[str, object]) -> Ref:
-    """Write both into ``directory`` (made if missing) and return a reference of the given kind."""
+    """Write weights and description into ``directory`` (made if missing) and return a reference of type ``kind``."""
     import safetensors.torch
 
     with staged(directory) as local:
@@ -35,7 +35,7 @@ def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], des
 
 
 def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitted:
-    """Load the trust function that ``ref`` pins: return ``make(weights, description)``.
+    """Load the fitted function that ``ref`` pins: return ``make(weights, description)``.
 
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
@@ -54,10 +54,10 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitte
 
 
 def read_description(ref: TrustRef | ProjectionRef) -> Json:
-    """Return the saved description of what ``ref`` names.
+    """Return the saved description of the fitted function that ``ref`` names.
 
     Raises:
-        ModelError: the file holds something else.
+        ModelError: the file is no JSON object.
     """
     try:
         found = read_json(to_place(ref.uri) / DESCRIPTION)

@@ -1,11 +1,10 @@
-"""Stacking (Wolpert 1992): numbers of the answer and cross-fitted models of its states, joined by a regularised model.
+"""Stacking (Wolpert 1992): a regularised model combines numbers of the answer and cross-fitted models of its states.
 
 The numbers cost nothing: every labelling pass stores them (``schemas.NUMBERS``). The members read the hidden states:
-linear probes, of many rows networks, and where labels are a closed set a probe of the class. Each member gives every
-labelled row a logit by weights that have not seen the row, and the combination, a logistic regression or boosted trees,
-is fitted on numbers and logits of all labelled rows. So its output is a probability without rows that are held out for
-calibration. ``train.stack`` fits it, and takes
-fewer inputs, down to one number alone, where those do as well.
+linear probes, networks if there are many rows, and a class probe if labels are a closed set. Each member gives every
+labelled row a logit by weights that have not seen the row. The combination, a logistic regression or boosted trees, is
+fitted on numbers and logits of all labelled rows, so that its output is a probability without rows held out for
+calibration. ``train.stack`` fits the stack, with fewer inputs, down to a single number, if those do as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ NETWORKS = "networks"
 
 @dataclass(frozen=True)
 class Logistic:
-    """A logistic regression of K columns, numbers and members' logits."""
+    """A logistic regression on K columns: numbers and members' logits."""
 
     weight_K: Float64s
     bias: float
@@ -54,7 +53,7 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Trees:
-    """Boosted trees of K columns, as :class:`Logistic`."""
+    """Boosted trees on the same K columns as :class:`Logistic`."""
 
     trees: BoostedTrees
 
@@ -71,7 +70,7 @@ class Trees:
 
 @dataclass(frozen=True)
 class Bent:
-    """A rising line with B bends, from a model's logit to that of a probability."""
+    """An increasing piecewise linear function with B bends, from a model's logits to calibrated ones."""
 
     intercept: float = 0.0
     slope: float = 1.0
@@ -80,7 +79,7 @@ class Bent:
     knees: tuple[float, ...] = ()
 
     def __call__(self, raw_N: Float64s) -> Float64s:
-        """Return the logits, float64 [N]."""
+        """Return the calibrated logits, float64 [N]."""
         logit_N: Float64s = self.intercept + self.slope * raw_N
         for bend, knee in zip(self.bends, self.knees, strict=True):
             logit_N = logit_N + bend * np.maximum(raw_N - knee, 0)
@@ -88,12 +87,12 @@ class Bent:
 
     @property
     def weights(self) -> Tensor:
-        """All numbers, float64 [2 + 2B]."""
+        """The intercept, the slope, the bends and the knees, float64 [2 + 2B]."""
         return torch.tensor([self.intercept, self.slope, *self.bends, *self.knees], dtype=torch.float64)
 
     @classmethod
     def made(cls, weights: Tensor) -> Self:
-        """Return the line of :attr:`weights`."""
+        """Return the function with these :attr:`weights`."""
         intercept, slope, *rest = weights.tolist()
         num_bends = len(rest) // 2
         return cls(intercept, slope, tuple(rest[:num_bends]), tuple(rest[num_bends:]))
@@ -101,7 +100,7 @@ class Bent:
 
 @dataclass(frozen=True)
 class Combination:
-    """A model of the columns ``names``, numbers first; a missing value stands at the fit rows' mean."""
+    """A model on the columns ``names``, numbers first; a missing value is replaced by the column's mean in the fit."""
 
     names: tuple[str, ...]
     mean_K: Float64s
@@ -113,7 +112,7 @@ class Combination:
         return self.bent(self.model.logits(self._fill_missing(columns_NK)))
 
     def parts(self, columns_NK: Float64s) -> Float64s:
-        """Return the shift of each row's logit by each column's value, in place of its mean, float64 [N, K]."""
+        """Return how far each column's value, compared with its mean, shifts each row's logit, float64 [N, K]."""
         filled_NK = self._fill_missing(columns_NK)
         whole_N, parts_NK = self.logits(columns_NK), np.empty(columns_NK.shape)
         for place, mean in enumerate(self.mean_K):
@@ -127,15 +126,15 @@ class Combination:
 
 
 class Probes:
-    """Linear probes of states side by side, in the order of ``names``."""
+    """Linear probes on concatenated states, in the order of ``names``."""
 
     def __init__(self, names: Sequence[str], weight_MD: Tensor, bias_M: Tensor, centre_D: Tensor) -> None:
-        """Take ``weight_MD``, which reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
+        """Take the parts of the logits ``weight_MD @ (row - centre_D) + bias_M``, all in float64."""
         self.names, self.weight_MD, self.bias_M, self.centre_D = tuple(names), weight_MD, bias_M, centre_D
         self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
 
     def logits(self, columns: Sequence[Tensor]) -> Float64s:
-        """Return the logits of rows, float64 [N, M], of their states column by column."""
+        """Return the logit of each row by each of M probes, float64 [N, M]; ``columns`` are the rows' states."""
         logits_NM: Float64s = self._folded(columns).double().numpy()
         return logits_NM
 
@@ -146,7 +145,7 @@ class Probes:
 
 
 class StackedTrust(StateTrust):
-    """A fitted stack. The raw score is the logit, trust its sigmoid."""
+    """A fitted stack. The raw score is the logit; trust is its sigmoid."""
 
     kind = "stacked"
 
@@ -169,17 +168,17 @@ class StackedTrust(StateTrust):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns of the inputs, in their order, and of the label where its class is compared."""
+        """The columns of the inputs, in their order, then the label's column if there is a class probe."""
         return (*super().features, *(() if self.class_probe is None else [LABEL]))
 
     @property
     def size(self) -> int:
-        """Numbers a row of what its members read, and of its answer."""
+        """The number of values per row: those that the members read, and the answer's numbers."""
         return self._width + len(self.numbers)
 
     @property
     def _width(self) -> int:
-        """Numbers a row of what its members read, as they are stored."""
+        """The number of stored values per row that the members read."""
         if self.probes is not None:
             return len(self.probes.centre_D)
         if self.networks is None:
@@ -188,21 +187,21 @@ class StackedTrust(StateTrust):
         return self.networks.size - size + width
 
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """Return each row's logit from all inputs side by side, float32 [N], as if its label were no known class."""
+        """Return each row's logit from its concatenated inputs, float32 [N], as if its label were no known class."""
         states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
         return self._compute_logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
-        """Return the logit of each row of a fit, float32 [N]; ``LABEL`` among the names is the place of its class."""
+        """Return the logit of each row of a fit, float32 [N]; the number called ``LABEL`` is its class's index."""
         of_names = [names.index(name) for name in self.numbers]
         class_N = numbers_NK[:, names.index(LABEL)] if LABEL in names else np.full(len(numbers_NK), np.nan)
         return self._compute_logits([hidden_ND], numbers_NK[:, of_names], class_N)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """Return the logit of each row, float32 [N]; NaN where an input of its members is null, or all its numbers are.
+        """Return the logit of each row, float32 [N]; NaN if an input of the members is null, or all numbers are.
 
         Raises:
-            SourceError: a column is missing, or the states have another size than those it was fitted on.
+            SourceError: a column is missing, or the states differ in size from those of the fit.
         """
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         missing_N, states, numbers_NK = self._read(labels)
@@ -214,13 +213,13 @@ class StackedTrust(StateTrust):
         return raw_N
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
-        """Return the shift of each row's logit from where its mean leaves it by each input, float64 [N] by name."""
+        """Return how far each input's value, compared with its mean, shifts each row's logit, float64 [N] by name."""
         _, states, numbers_NK = self._read(labels)
         parts_NK = self.combination.parts(self._join_columns(states, numbers_NK, self._find_classes(labels)))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
     def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s]:
-        """Return rows without a score; what the members read, column by column; the numbers."""
+        """Return whether each row lacks a score, the columns that the members read, and the numbers."""
         numbers_NK = read_numbers(labels, self.numbers)
         missing_N: Bools = np.zeros(labels.num_rows, dtype=np.bool_)
         if self.numbers:
@@ -237,7 +236,7 @@ class StackedTrust(StateTrust):
         return missing_N | states.missing_N, states.columns, numbers_NK
 
     def _find_classes(self, labels: pa.RecordBatch) -> Float64s:
-        """Return the place of each row's class, float64 [N]; NaN where it is none, or is not compared."""
+        """Return the index of each row's class, float64 [N]; NaN if it is unknown or there is no class probe."""
         if self.class_probe is None:
             return np.full(labels.num_rows, np.nan)
         if LABEL not in labels.schema.names:
@@ -251,7 +250,7 @@ class StackedTrust(StateTrust):
         return logit_N
 
     def _join_columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
-        """Return columns that the combination reads, float64 [N, K]."""
+        """Return the columns that the combination reads, float64 [N, K]."""
         columns = [numbers_NK]
         if self.probes is not None:
             columns.append(self.probes.logits(states))
@@ -262,13 +261,13 @@ class StackedTrust(StateTrust):
         return np.concatenate(columns, axis=1)
 
     def to_trust(self, raw_N: Scores) -> Scores:
-        """Return the sigmoid, float32 [N]; NaN for NaN."""
+        """Return the sigmoid of logits, float32 [N]; NaN for NaN."""
         trust_N: Scores = expit(raw_N.astype(np.float64)).astype(np.float32)
         return trust_N
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """The combination's, the probes', the networks' and the class probe's, each under its name."""
+        """The weights of the combination, the probes, the networks and the class probe, by name."""
         found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent": self.combination.bent.weights}
         found |= {f"combination.{name}": of for name, of in self.combination.model.weights.items()}
         if self.probes is not None:
@@ -280,7 +279,7 @@ class StackedTrust(StateTrust):
         return found
 
     def description(self) -> Json:
-        """Add the combination's columns, the probes' names, and what networks and class probe are made of."""
+        """Return the description with the combination's columns and the parts of each kind of member."""
         return {
             **super().description(),
             "columns": self.combination.names,
@@ -318,7 +317,7 @@ def _select_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
-    """Return number columns of labels side by side, float64 [N, K]; NaN for null and for numbers that are not finite.
+    """Return numeric columns of labels as one matrix, float64 [N, K]; NaN for nulls and numbers that are not finite.
 
     Raises:
         SourceError: a column is missing.
@@ -336,5 +335,5 @@ def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
 
 
 def list_stored_numbers(schema: pa.Schema) -> tuple[str, ...]:
-    """Return the number columns that labels of this schema have."""
+    """Return the names of a labels table's columns with numbers that trust functions read (``schemas.is_number``)."""
     return tuple(filter(is_number, schema.names))

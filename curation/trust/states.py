@@ -1,4 +1,4 @@
-"""Trust functions of hidden states: what all of them share, and their inputs as views of a batch's memory."""
+"""The base class of trust functions that read hidden states, and their inputs as views of a batch's memory."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from curation.trust.components import PrincipalComponents
 ScoreDtype = Literal["float32", "bfloat16"]
 
 SCORE_ROWS = 512
-"""Rows of one forward pass when scoring: their states, and what a layer makes of them, stay in a core's cache."""
+"""Number of rows per forward pass in scoring; their states and the outputs of a layer stay in a core's cache."""
 
 
 class HeldOutScores(NamedTuple):
@@ -38,31 +38,31 @@ class HeldOutScores(NamedTuple):
 
 
 class StateTrust(ABC):
-    """A trust function that gives a logit from hidden states, and maybe numbers beside them.
+    """A trust function that computes a logit from hidden states and, optionally, numbers of the answer.
 
     Trust is the calibrated sigmoid of the logit.
     """
 
     kind: ClassVar[str]
-    """The name under which the kind is saved."""
+    """The name of the class in saved descriptions."""
     _folded: Any = None
-    """The folded weights that :meth:`raw_of` makes when it is first called."""
+    """The folded weights, made by the first call of :meth:`raw_of`."""
     default_pca: ClassVar[int | None] = None
-    """How many principal components of the states it reads where ``trust.pca`` is unset, or as many as there are;
-    ``None``: the states themselves."""
+    """The maximum number of the states' principal components to read if ``trust.pca`` is unset; ``None`` means to read
+    the states themselves."""
 
     def __init__(self, inputs: Sequence[str], fit: JsonView) -> None:
         self.inputs = tuple(inputs)
-        """The names of the states and scalar columns that it reads (``TrustConfig.inputs``)."""
+        """The names of the states and scalar columns that the function reads (``TrustConfig.inputs``)."""
         self.fit = fit
-        """What it was fitted on and how that went, as JSON."""
+        """The origin of the fit's rows, and notes on the fit, as JSON."""
         self.calibration = Calibration()
         self.pca: PrincipalComponents | None = None
-        """What projects the states before they are read (``TrustConfig.pca``)."""
+        """The projection applied to the states before they are read (``TrustConfig.pca``)."""
         self.held_out: HeldOutScores | None = None
-        """The rows that it was fitted on, with honest scores."""
+        """The rows of the fit with their held-out scores."""
         self.score_dtype: ScoreDtype = "float32"
-        """The type in which :meth:`raw_of` takes products (``TrustConfig.score_dtype``)."""
+        """The type in which :meth:`raw_of` computes products (``TrustConfig.score_dtype``)."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -72,11 +72,11 @@ class StateTrust(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Numbers a row that it was fitted on, over all inputs, after their projection."""
+        """The number of values per row of the fit, over all inputs, after their projection."""
 
     @abstractmethod
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """Return the logit of each row of inputs side by side, float32 [N]: in their stored type, or projected."""
+        """Return the logit of each row of concatenated inputs, float32 [N]; with ``pca``, pass projected inputs."""
 
     @property
     @abstractmethod
@@ -86,31 +86,31 @@ class StateTrust(ABC):
     @classmethod
     @abstractmethod
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, object]) -> Self:
-        """Make the trust function of these weights and description, neither calibrated nor behind a projection."""
+        """Make the trust function of these weights and description, without its calibration and projection."""
 
     def raw(self, hidden_ND: Tensor) -> Scores:
-        """Return the logit of each row of inputs side by side as they are stored, float32 [N]."""
+        """Return the logit of each row of concatenated inputs as they are stored, float32 [N]."""
         return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
-        """Return the score of :meth:`raw` for rows of a fit; their answers' numbers, NaN for null, stand apart."""
+        """Return the raw score of each row of a fit, float32 [N]; its answer's numbers are separate, NaN for null."""
         return self.raw(hidden_ND)
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
-        """Return the logit of each row, float32 [N], of the inputs column by column, as a scan gives them.
+        """Return the logit of each row, float32 [N], from separate columns of inputs, as a scan reads them.
 
-        Equal to :meth:`raw` to rounding; a function that has a faster way than to join the columns overrides it.
+        The result equals :meth:`raw` up to rounding. A subclass overrides this if it need not concatenate the columns.
         """
         return self.raw(columns[0] if len(columns) == 1 else torch.cat(tuple(columns), dim=1))
 
     def scoring_in(self, dtype: ScoreDtype) -> Self:
-        """Return a copy of this trust function that scores in a type."""
+        """Return a copy of this trust function that scores in the type ``dtype``."""
         other = copy.copy(self)
         other.score_dtype, other._folded = dtype, None
         return other
 
     def behind(self, pca: PrincipalComponents | None) -> Self:
-        """Return this trust function, fitted on projected states, with the projection that gives them."""
+        """Attach the projection whose output this trust function was fitted on, if any, and return this function."""
         if pca is None:
             return self
         self.pca = pca
@@ -120,7 +120,7 @@ class StateTrust(ABC):
         """Return the logit of each row, float32 [N]; NaN where an input is null.
 
         Raises:
-            SourceError: a column is missing, or the states have another size than those it was fitted on.
+            SourceError: a column is missing, or the states differ in size from those of the fit.
         """
         states = read_states(labels, self.features)
         width, size = (0, 0) if self.pca is None else self.pca.shape
@@ -137,7 +137,7 @@ class StateTrust(ABC):
         return raw_N
 
     def source_score(self, labels: pa.RecordBatch) -> Scores:
-        """Return :meth:`raw_score` for the source split: rows of the fit have their held-out score, or NaN."""
+        """Return the raw scores of source rows: held-out scores or NaN for rows of the fit, else :meth:`raw_score`."""
         raw_N = self.raw_score(labels)
         if self.held_out is not None and len(self.held_out.row_ids_N):
             row_ids_N = labels.column("row_id").to_numpy()
@@ -147,7 +147,7 @@ class StateTrust(ABC):
         return raw_N
 
     def description(self) -> Json:
-        """Return arguments of :meth:`made` beside the weights, as JSON."""
+        """Return the description that :meth:`save` writes beside the weights, as JSON."""
         return {
             "kind": self.kind,
             "made_by": f"{type(self).__module__}:{type(self).__qualname__}",
@@ -180,16 +180,16 @@ class StateTrust(ABC):
         return trust
 
     def noted(self, **notes: object) -> Self:
-        """Return this trust function, with notes on record of how its fit went."""
+        """Add notes on the fit to its record and return this trust function."""
         self.fit = {**self.fit, **notes}
         return self
 
     def save(self, directory: Place) -> TrustRef:
-        """Write weights and description into ``directory``, made where missing."""
+        """Write weights and description into ``directory``, which is made if missing."""
         return saved.save(directory, TrustRef, self.saved_weights(), self.description())
 
     def saved_weights(self) -> dict[str, Tensor]:
-        """Return the weights, with those of a projection and the held-out scores."""
+        """Return the weights to save, including the projection and the held-out scores if there are any."""
         weights = dict(self.weights)
         if self.pca is not None:
             weights |= {"pca.mean_D": self.pca.mean_D, "pca.components_DK": self.pca.components_DK}
@@ -199,7 +199,7 @@ class StateTrust(ABC):
 
 
 def compute_class_weights(correct_N: Bools, strength: float, name: str) -> dict[int, float]:
-    """Return the weight of a row in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
+    """Return the weight of a row in a scikit-learn fit, by the row's class: (N / (2 N_c)) ** ``strength``.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong; ``name`` says what was to be fitted.
@@ -218,23 +218,22 @@ class States:
     """Hidden states of N rows, as views of Arrow's memory, and scalar columns."""
 
     columns: tuple[Tensor, ...]
-    """[N, D] a column, states in the stored type, a scalar column as float32 [N, 1]; the numbers of a missing row are
-    undefined."""
+    """States [N, D] in their stored type, scalar columns as float32 [N, 1]; values of a missing row are undefined."""
     missing_N: Bools
-    """Whether any of the row's inputs is null."""
+    """Whether any input of each row is null, bool [N]."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers a row of each column."""
+        """The number of values per row of each column."""
         return tuple(column.shape[1] for column in self.columns)
 
     @property
     def size(self) -> int:
-        """Numbers a row, over all columns."""
+        """The number of values per row over all columns."""
         return sum(self.sizes)
 
     def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield the first row's index and the inputs [num_rows, D] of consecutive batches, columns side by side."""
+        """Yield the first row's index and the concatenated inputs [num_rows, D] of consecutive batches."""
         for start in range(0, len(self.missing_N), num_rows):
             parts = [column[start : start + num_rows] for column in self.columns]
             yield start, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
