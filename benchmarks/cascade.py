@@ -6,7 +6,7 @@
 Each row is answered once (``runs/cascade-TASK``, which later calls reuse). Each seed splits the rows anew into rows to
 fit on, held-out rows, and the pool. Two functions are fitted: the task's network in 400 steps (or five networks with
 ``--kind deep_ensemble``), and a linear probe (``--first``) that reads only the prompt's state and length, and learns
-what the full function selects (``stages.first_cut.wanted``). The held-out rows set the first cut
+what the full function selects (``stages.first_cut.write_cut_target``). The held-out rows set the first cut
 (``curation.selection.cascade``) for a full pass that keeps a share of the pool, at 1 % and at 5 % loss with confidence
 0.95. The whole pool has been answered, so the lines count the selected and the lost rows.
 
@@ -287,7 +287,7 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
 
 
 def pool_ids(made: Labelled, takes: Callable[[Int64s], Bools]) -> Int64s:
-    """Return the ids of the pool rows, in the order of their scores (``stages.first_cut.held_out``)."""
+    """Return the ids of the pool rows, in the order of their scores (``stages.first_cut.collect_held_out``)."""
     ids_N = io.read(made.labels, columns=["row_id"], filter=io.make_answered_filter(made.labels))["row_id"].to_numpy()
     return ids_N[takes(ids_N)]
 

@@ -1,7 +1,7 @@
 """Files that a long pass leaves on disk, and the cost of tidying: ``python -m benchmarks.fragments``.
 
 Manifests: ``--commits`` commits of one fragment each, as in a pass, with removal of versions at age 0 (not
-``superseded.KEPT_SECONDS``); the peer keeps every version.
+``versions.KEPT_SECONDS``); the peer keeps every version.
 
 Compaction: tables of ``--fragments`` fragments of 1,024 rows with a state of 1,024 float16, compacted to
 ``--fragment-mb`` by Ray tasks on this machine; the peer is Lance's own ``compact_files``, which uses all cores from one

@@ -3,7 +3,7 @@
 There are a table of examples and a table of the completed ones, in 0, 50 or 99 % of the chunks at random, both with ids
 only. Two ways to find the remaining rows, each in a separate process:
 
-- ours: the start of a driver, ``commits.Committer`` and the chunks of ``stages.passes``, without and with the cache of
+- ours: the start of a driver, ``commits.Committer`` and the chunks of ``passes.cutting``, without and with the cache of
   ids (``row_ids``) that commits leave;
 - the peer: the same two columns of ids as pyarrow tables, ``np.sort`` of the completed ones and one ``np.isin``.
 

@@ -2,10 +2,10 @@
 
 Compared in turn: processes without bytecode (each compiles its imports, as in images with ``PYTHONDONTWRITEBYTECODE``),
 the first process that keeps its bytecode in an empty folder (cold), and the next ones (warm, the median of
-``--repeats``; only with ``--bytecode warm``, by the installation's bytecode); with ``--peer DIR`` also the same of
-another checkout (``git worktree add DIR COMMIT``), with the same interpreter and packages. CPU seconds are the user and
-system time of a command's whole process tree, including Ray and its workers, and are valid on a busy machine; elapsed
-seconds are valid only on an idle one.
+``--repeats``; without cold ones, with the installation's bytecode); with ``--peer DIR`` also the same of another
+checkout (``git worktree add DIR COMMIT``), with the same interpreter and packages. CPU seconds are the user and system
+time of a command's whole process tree, including Ray and its workers, and are valid on a busy machine; elapsed seconds
+are valid only on an idle one.
 
 The rows are generated sums: 300 labelled and 200 to label for ``run``, 3,000 in all for read-only commands. ``run``
 ends when its first row is committed, and ``whole run`` with its report; their teacher is a tiny model of the

@@ -3,8 +3,8 @@
 The run directory has one stage of labels (hidden states of 1,024 x float16 and a text), written as actors write them.
 ``curate verify`` runs in this process, in turn with the peer, which only reads the same files with as many threads.
 Both read from memory, so the ratio is the largest that a disk can hide. Then the cost of digests for the writer: the
-time of ``quick_content`` beside the time of writing the same fragments. Finally 200 single bytes are flipped, one at a
-time, in data, versions, weights, exports and manifest of a copy with fewer rows; all must be found.
+time of ``compute_quick_content`` beside the time of writing the same fragments. Finally 200 single bytes are flipped,
+one at a time, in data, versions, weights, exports and manifest of a copy with fewer rows; all must be found.
 """
 
 import argparse
