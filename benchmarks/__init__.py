@@ -1,1 +1,1 @@
-"""Measurements against a named peer, pairs in turn in one run; each checks that both sides computed the same thing."""
+"""Benchmarks against a named peer, in alternating pairs; each checks that both sides computed the same thing."""

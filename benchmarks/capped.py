@@ -1,14 +1,14 @@
 """The best rows under a cap on labels (``selection.max_per_label``): ``python -m benchmarks.capped``.
 
-``speed``: a Lance table of labels, a million rows of a hundred thousand labels of Zipf's frequencies, is cut by
-``PoolScores.capped``. The peer is pandas with the same columns in memory: a sort, ``groupby.cumcount``, ``head``. Both
-must give the ids, in their order, of a plain walk down the sorted rows; and so must the table in another order.
+``speed``: ``PoolScores.capped`` selects from a Lance table of a million rows with a hundred thousand labels, whose
+frequencies follow Zipf's law. The peer is pandas with the same columns in memory: a sort, ``groupby.cumcount``,
+``head``. Both must give the ids of a plain loop over the sorted rows, in order, also if the table is in another order.
 
-``risk``: does the guarantee of a risk budget hold for what a cap leaves of the certified rows? A row is right with a
-probability r and has a score as in ``benchmarks.risk_simulation``. Right rows have one of ten frequent labels with the
-probability ``among_right``, wrong ones with ``among_wrong``; the other labels are all different. A cap leaves of each
-frequent label the best rows, a share ``CAP`` of the pool. The noise of all rows past a threshold and of those that the
-cap leaves are known in closed form, in the limit of a large pool, so that a violation is a fact and not an estimate.
+``risk``: whether the guarantee of a risk budget holds for the certified rows that remain under a cap. A row is right
+with a probability r and has a score as in ``benchmarks.risk_simulation``. Right rows have one of ten frequent labels
+with the probability ``among_right``, wrong ones with ``among_wrong``; the other labels are all different. Of each
+frequent label, a cap keeps the best rows, a share ``CAP`` of the pool. The noise of all rows above a threshold, and of
+those that the cap keeps, has a closed form for a large pool, so violations are exact, not estimated.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def speed(num_rows: int, num_labels: int, n: int, cap: int, num_pairs: int) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Scores, and which labels rows have."""
+    """A model of the scores and the labels of rows."""
 
     scores: Scores
     among_right: float

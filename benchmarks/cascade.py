@@ -1,22 +1,22 @@
-"""What a first cut on the prompt's state saves: ``python -m benchmarks.cascade --seeds 0 1 2 [--task sums]``.
+"""Savings of a first cut on the prompt's hidden state: ``python -m benchmarks.cascade --seeds 0 1 2 [--task sums]``.
 
 - ``--task chess``: the quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles freely.
 - ``--task sums``: a small teacher from scratch answers 16,000 problems with their steps (``benchmarks.worked_sums``).
 
-Each row is answered once (``runs/cascade-TASK``; what is done there is not done again). Each seed deals them anew: rows
-to fit on, held-out rows, and the pool. Two functions are fitted: the task's network in 400 steps (``--kind
-deep_ensemble``: five of them), and a linear probe (``--first``) that reads the prompt's state and length alone, and
-learns what the full one selects (``stages.first_cut.wanted``). The held-out rows set the first cut
-(``curation.selection.cascade``) for a full pass that keeps a share of the pool, at 1 % loss (and, beside, 5 %) with
-confidence 0.95. The whole pool has been answered, so the lines count what the full pass selects and what of it is lost.
+Each row is answered once (``runs/cascade-TASK``, which later calls reuse). Each seed splits the rows anew into rows to
+fit on, held-out rows, and the pool. Two functions are fitted: the task's network in 400 steps (or five networks with
+``--kind deep_ensemble``), and a linear probe (``--first``) that reads only the prompt's state and length, and learns
+what the full function selects (``stages.first_cut.write_cut_target``). The held-out rows set the first cut
+(``curation.selection.cascade``) for a full pass that keeps a share of the pool, at 1 % and at 5 % loss with confidence
+0.95. The whole pool has been answered, so the lines count the selected and the lost rows.
 
-Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Then the same teacher, in
-this process, labels 1,024 pool rows with the first cut and without, in turn: tokens written, rows of the selection
-lost, CPU seconds of one thread. A chess answer has 2 tokens after a prompt of 29, so that nearly all tokens are the
-prompt's, which a first cut pays for, too: ``--answer`` says what the same drops would save where answers have so many
-tokens (arithmetic, not a run).
+Tokens of prompts and answers together, and of answers alone, are counted on the pool. Then the same teacher, in this
+process, labels 1,024 pool rows with the first cut and without, in turn; printed are tokens written, selected rows that
+are lost, and CPU seconds of one thread. A chess answer has 2 tokens after a prompt of 29, so nearly all tokens are in
+the prompt, which a first cut must process too: ``--answer`` computes what the same drops would save with answers of
+that many tokens.
 
-Controls: as many rows dropped by lot; a first score that is the same for all rows, and one that is drawn by lot.
+Controls: the same number of rows dropped at random; a constant first score, and a random one.
 """
 
 import argparse
@@ -55,14 +55,14 @@ TIMED_ROWS = 1024
 
 
 class Task(NamedTuple):
-    """Rows and a teacher."""
+    """A task: the rows, their splits and the settings of the teacher."""
 
     example: str
     rows: int
     fit_rows: int
     held_out_rows: int
     settings: Callable[[int], list[str]]
-    """Of the run over so many rows."""
+    """Function that returns the settings of the run for a number of source rows."""
 
 
 def chess(rows: int) -> list[str]:
@@ -96,7 +96,7 @@ TASKS = {
 
 
 class Labelled(NamedTuple):
-    """What the run has made."""
+    """The tables and the teacher of the run."""
 
     task: Task
     config: RunConfig
@@ -107,7 +107,7 @@ class Labelled(NamedTuple):
 
 
 class Deal(NamedTuple):
-    """Rows of a seed, by a rank that a hash of their ids gives."""
+    """A split of the rows by a seed and a hash of their ids."""
 
     seed: int
     edges: tuple[float, float]
@@ -129,7 +129,7 @@ class Deal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a first cut does to the pool, as shares."""
+    """Shares of the pool that a first cut drops, loses and saves."""
 
     dropped: float
     lost: float
@@ -214,12 +214,12 @@ def counted(pool: HeldOut, keep: float, dropped_M: Bools) -> tuple[Outcome, str]
 
 
 class Side(NamedTuple):
-    """What a pass over some rows gave."""
+    """The result of a pass over rows."""
 
     tokens: int
-    """Of prompts and answers."""
+    """Number of tokens of prompts and answers."""
     labels: dict[int, str | None]
-    """Of the answered rows, by row id."""
+    """Labels of the answered rows, by row id."""
 
 
 def timing(made: Labelled, cut: FirstCutRule, row_ids_M: Int64s, chosen: set[int], num_pairs: int) -> str:
@@ -287,7 +287,7 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
 
 
 def pool_ids(made: Labelled, takes: Callable[[Int64s], Bools]) -> Int64s:
-    """Return the ids of the pool rows, in the order of their scores (``stages.first_cut.held_out``)."""
+    """Return the ids of the pool rows, in the order of their scores (``stages.first_cut.collect_held_out``)."""
     ids_N = io.read(made.labels, columns=["row_id"], filter=io.make_answered_filter(made.labels))["row_id"].to_numpy()
     return ids_N[takes(ids_N)]
 

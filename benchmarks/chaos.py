@@ -1,14 +1,14 @@
-"""A cluster that breaks: ``python -m benchmarks.chaos --minutes 5``.
+"""A run on a cluster that breaks: ``python -m benchmarks.chaos --minutes 5``.
 
-Four Ray nodes on this machine, and a run that labels 100,000 rows with the scripted teacher, 0.1 % of which kill
-whatever process works on them; its run directory is in an object store (moto's S3 server). Every few seconds, as long
-as the run lasts, one of these, drawn at random, is killed without warning: a labelling actor, a whole node (another one
-joins a little later), or the driver (the same command is started again, as a job controller would); or the store
-refuses connections for some seconds. The peer is the same run left alone, without poison, on the same cluster.
+On four Ray nodes of this machine, a run labels 100,000 rows with the scripted teacher. 0.1 % of the rows kill the
+process that works on them. The run directory is in an object store (moto's S3 server). Every few seconds until the run
+ends, a random failure occurs: a labelling actor, a whole node (another one joins a little later) or the driver (the
+same command is started again, as by a job controller) is killed without warning, or the store refuses connections for
+some seconds. The peer is the same run on the same cluster without failures or poison rows.
 
-Checked, with exit code 1 where it does not hold: every row once in the labels; exactly the poison rows as error rows;
-no row labelled again that was committed before; the run's selection is there. The teacher is told to be so slow that
-the quiet run's labelling takes half of ``--minutes``; ``--no-quiet`` leaves that run out.
+Checked, with exit code 1 on failure: every row is in the labels once; exactly the poison rows are error rows; no
+committed row is labelled again; the run has its selection. The teacher is so slow that labelling in the peer's run
+takes half of ``--minutes``; ``--no-quiet`` omits that run.
 
 ``--power-cuts 50`` cuts the power under runs on a local disk instead: see ``benchmarks.power_cuts``.
 """
@@ -43,19 +43,19 @@ NUM_NODES = 4
 NUM_SOURCE = 2_000
 LABELS = ("a", "b")
 PAUSE_SECONDS = (2.0, 6.0)
-"""Between two blows."""
+"""Shortest and longest time between two failures, in seconds."""
 LOOK_SECONDS = 3.0
 SHARES = {"actor": 0.5, "node": 0.15, "driver": 0.15, "store": 0.2}
 DOWN_SECONDS = (2.0, 8.0)
-"""How long the store is away."""
+"""Shortest and longest time for which the store is unavailable, in seconds."""
 DRIVER_SECONDS = 60.0
-"""A driver is left alone for so long: one that is killed before its actors are up shows nothing."""
+"""Age before which a driver is not killed, in seconds, so that its actors have started."""
 MAX_GIVEN_UP = 3
-"""How often the driver may end by itself before the run is done, as a controller's limit of retries."""
+"""Maximum number of times that the driver may fail by itself, like the retry limit of a job controller."""
 
 
 class Numbers(Domain):
-    """A domain that costs nothing: a number, of which the label says one of two things."""
+    """A domain without cost: a row is a number with one of two labels."""
 
     columns = pa.schema([("number", pa.int64())])
 
@@ -70,17 +70,17 @@ class Numbers(Domain):
 
 @dataclass
 class Trial:
-    """One run directory, the command that is run in it, and what was seen of it."""
+    """A run directory, the command that is run in it, and observations of its progress."""
 
     directory: Path
-    """Of the sources, the configuration and the logs."""
+    """Folder of the sources, the configuration and the logs."""
     run: Place
     address: str
     config: Path
     labelled_before: list[tuple[np.ndarray, int]] = field(default_factory=list)
-    """Row ids that were seen committed for the first time, and how long the teacher's log was after that."""
+    """Newly committed row ids at each look, with the size of the teacher's log after it, in bytes."""
     fragments: set[int] = field(default_factory=set)
-    """Those of the table whose rows were seen."""
+    """Ids of the table's fragments whose rows have been read."""
     given_up: list[str] = field(default_factory=list)
     starts: int = 0
 
@@ -124,7 +124,7 @@ class Trial:
 
 
 class Nodes:
-    """A head without CPUs, which is not killed, and worker nodes, which are."""
+    """A Ray cluster with a head node without CPUs, which is never killed, and worker nodes."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -253,7 +253,7 @@ def make_trial(
 
 
 class Blows:
-    """What is done to a run every few seconds."""
+    """The random failures of a run."""
 
     def __init__(self, nodes: Nodes, store: ObjectStore, seed: int) -> None:
         self.counts: Counter[str] = Counter()

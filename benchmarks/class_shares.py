@@ -1,10 +1,10 @@
-"""How near the estimated shares of classes are to the true ones: ``python -m benchmarks.class_shares``.
+"""Errors of the estimated class shares of a pool: ``python -m benchmarks.class_shares``.
 
-Simulated: the teacher is right with a probability of its class, and else gives one of a few popular labels, or none
-that can be read. The pool's shares are drawn; the labelled rows have the same, others, or equal ones. Beside ours stand
-the shares of the teacher's labels, those of the labelled rows, and adjusted counts: the system of the confusion matrix
-solved by non-negative least squares (Lipton, Wang, Smola 2018). A number is the mean of the total variation distance
-from the true shares, in points, with its 95 % interval.
+By simulation: the teacher is right with a probability that depends on the class; else it gives one of a few popular
+labels or an unreadable one. The pool's shares are random; the labelled rows have the same shares, other ones, or equal
+ones. Our peers are the shares of the teacher's labels, those of the labelled rows, and adjusted counts: the system of
+the confusion matrix, solved by non-negative least squares (Lipton, Wang, Smola 2018). Each number is the mean total
+variation distance from the true shares, in percentage points, with its 95 % interval.
 """
 
 import argparse

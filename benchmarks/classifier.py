@@ -1,18 +1,18 @@
-"""A classifier's CSV files to a report, a selection and a filter, by the commands of docs/data-forms.md.
+"""The way from a classifier's CSV files to a report, a selection and a filter, by the commands of docs/data-forms.md.
 
     python -m benchmarks.classifier --model FOLDER --data FOLDER [--work build/classifier] [--write-docs]
 
-The rows are BANKING77 (77 intents of a bank's customers): 500 with their class, 2,000 without, and 300 that come later.
-The configuration and the commands are those of the page; the seconds of each command are printed. Then the 2,000 rows,
-whose classes the run never saw, are ranked by trust and by what could take its place, all on the teacher's labels of
-this one run: AUC of right before wrong labels, and purity of the best tenth.
+The rows are BANKING77 (77 intents of a bank's customers): 500 with their class, 2,000 without, and 300 for the filter.
+The configuration and the commands are read from the page; the seconds of each command are printed. Then the 2,000 rows,
+whose classes the run never saw, are ranked by trust and by its alternatives, on the same labels. Printed for each are
+the AUC for right against wrong labels, and the purity of the best tenth:
 
-- Plain confidence: the share of the likeliest class among the scored ones. autolabel's mean log-probability: that of
-  the label's tokens.
-- cleanlab (``pip install cleanlab``; without it its lines are left out): label quality scores and
-  ``find_label_issues``, by class probabilities of the teacher (its scored options), of a logistic regression of the
-  prompt's states that is cross-validated on the teacher's labels, as cleanlab is used, or fitted on the 500 labelled
-  rows, which trust is fitted on too.
+- Plain confidence, the share of the likeliest class among the scored ones, and autolabel's mean log-probability of the
+  label's tokens.
+- cleanlab (``pip install cleanlab``; its lines are omitted if it is not installed): label quality scores and
+  ``find_label_issues``, by class probabilities of the teacher (its scored options), of a logistic regression on the
+  prompt's states that is cross-validated on the teacher's labels, as is usual for cleanlab, or fitted on the same 500
+  labelled rows as trust.
 """
 
 import argparse
@@ -49,17 +49,17 @@ PEER = importlib.util.find_spec("cleanlab") is not None
 
 
 class Rows(NamedTuple):
-    """The graded labels of the pool, N rows, with what ranks them."""
+    """The graded labels of the pool's N rows, with the scores that rank them."""
 
     label_N: npt.NDArray[np.int64]
-    """The class that the teacher gave."""
+    """Class that the teacher gave to each row."""
     right_N: npt.NDArray[np.bool_]
     scores: Mapping[str, Float64s]
-    """By name; larger is surer."""
+    """Scores by name; a larger score means a surer label."""
     selected: Mapping[str, npt.NDArray[np.bool_]]
-    """By arm, whether each of its selected rows is right."""
+    """Whether each selected row is right, by arm."""
     probabilities: Mapping[str, Float64s]
-    """Class probabilities (N, number of classes) for cleanlab, by where they come from."""
+    """Class probabilities [N, number of classes] for cleanlab, by their origin."""
 
 
 def write_files(data: Path, folder: Path, *, seed: int = 0) -> dict[str, str]:

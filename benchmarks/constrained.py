@@ -1,10 +1,10 @@
-"""Answers among a row's legal moves against free ones: ``python -m benchmarks.constrained``.
+"""Answers that are constrained to a row's legal moves, beside free answers: ``python -m benchmarks.constrained``.
 
-The same puzzles, the same model in one process with one thread, in turn: ``decoding.constrained: scored`` and
-``stepwise`` against a free answer of at most 4 tokens. A rate counts rendering, listing the moves, the model and
-parsing; nothing is stored. Checked for every row: ``scored`` takes the likeliest move by exhaustive scoring (a plain
-forward of transformers for each move, no cache), with its log-probability and its last state; ``stepwise`` takes the
-move of a greedy walk over the same log-probabilities; a free answer that is the likeliest move has the same last state.
+``decoding.constrained: scored`` and ``stepwise`` take turns with free answers of at most 4 tokens, on the same puzzles
+with the same model in one process and thread. Rates include rendering, listing the moves, the model and parsing;
+nothing is stored. Checked for every row: ``scored`` takes the likeliest move by exhaustive scoring (a plain forward of
+transformers for each move, no cache), with its log-probability and its last state; ``stepwise`` takes the move of a
+greedy walk over the same log-probabilities; a free answer that is the likeliest move has the same last state.
 
 ``--backend vllm`` measures vLLM in its own environment (``make test-vllm`` says how).
 """

@@ -1,10 +1,10 @@
 """Calibration by texts without content: ``python -m benchmarks.content_free --model FOLDER --data FOLDER``.
 
-A model chooses the class of labelled rows with ``domain.calibrate: content_free``. The peer is the same model on the
-same rows without it: the likeliest class by the scores as the model gives them, which are kept beside each answer.
-Printed for each set and both: the share of right labels with its interval of 95 %, the number of classes that are given
-at all, and the share of the one that is given most; then McNemar's exact test of the rows on which the two differ. Rows
-are drawn by a seed. Their classes are those of ``benchmarks.real.tasks``.
+A model chooses the class of labelled rows with ``domain.calibrate: content_free``. The peer is the same model without
+calibration: the likeliest class by the raw scores, which are kept with each answer. Printed for each set and both: the
+share of right labels with its interval of 95 %, the number of different classes that are given, and the share of the
+most frequent one; then McNemar's exact test of the rows on which the two differ. Rows are drawn by a seed. Their
+classes are those of ``benchmarks.real.tasks``.
 """
 
 import argparse
@@ -32,12 +32,12 @@ SETS = ("banking77", "irony")
 
 
 class Chosen(NamedTuple):
-    """The classes of some rows."""
+    """The classes that a teacher gave to rows."""
 
     gold: Sequence[str]
     calibrated: Sequence[str | None]
     plain: Sequence[str | None]
-    """By the same scores, from which nothing is subtracted."""
+    """Classes by the same scores without calibration."""
 
 
 def rows_of(name: str, data: Path, num_rows: int, seed: int) -> tuple[list[dict[str, Any]], list[str]]:

@@ -1,11 +1,11 @@
-"""The types in which a CPU computes a model: rows/s of labelling in float32 and in bfloat16, and what ``auto`` takes.
+"""Number types of a model on a CPU: costs of labelling in float32 and in bfloat16, and the choice of ``auto``.
 
     python -m benchmarks.cpu_dtypes MODEL [--isa avx2]
 
-MODEL is a folder, e.g. of gemma-3-270m. The teacher of transformers scores four options of two words for 24 questions
-made here, in processes of their own with one thread each, in turn; CPU seconds are compared, since the machine may do
-other work. Both sides choose the same options but for rounding, which is printed. ``--isa`` takes instructions away, as
-a processor without them would have it.
+MODEL is a folder, e.g. of gemma-3-270m. The transformers teacher scores four options of two words for 24 generated
+questions with each type in turn, in a separate process with one thread. CPU seconds are compared, since the machine may
+do other work. Both sides choose the same options except for rounding, which is printed. ``--isa`` limits the
+instruction set, to simulate an older processor.
 """
 
 import json

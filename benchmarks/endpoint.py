@@ -1,11 +1,11 @@
-"""What HTTP costs: ``python -m benchmarks.endpoint`` in ``.venv-vllm``, the endpoint teacher against the engine here.
+"""The cost of HTTP: ``python -m benchmarks.endpoint`` in ``.venv-vllm``, the endpoint teacher beside a local engine.
 
-Our side is the endpoint teacher (``teacher.backend: endpoint``, ``kind: vllm``) with a real server, which this command
-starts: vLLM's own, that of ``vllm serve``, with a small random model. The peer is the vLLM teacher with the same model
-and engine arguments in this process, without states: no answer of ``vllm serve`` carries any. Both label the same rows,
-positions of the shipped puzzles, with greedy answers. Rates are rows a second, in pairs; while one side works the other
-one idles. Checked first: every row comes once from each, and both state the same answers but for ties, with the same
-numbers of tokens and log-probabilities that differ by less than 1e-3.
+Our side is the endpoint teacher (``teacher.backend: endpoint``, ``kind: vllm``) with a server that this command starts,
+that of ``vllm serve``, with a small random model. The peer is the vLLM teacher with the same model and engine arguments
+in this process, without hidden states, since ``vllm serve`` returns none. Both label the same rows, positions of the
+shipped puzzles, with greedy answers. Rates are in rows per second, in pairs; one side idles while the other works.
+Checked first: each side returns every row once, and both return the same answers except for ties, with the same numbers
+of tokens, and log-probabilities that differ by less than 1e-3.
 """
 
 import argparse
@@ -37,9 +37,9 @@ from curation.teachers import Request, Teacher, load_teacher
 
 PUZZLES = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
 NUMBERS = ("mean_logprob", "min_logprob", "first_logprob", "last_logprob", "margin", "first_margin")
-"""Numbers that follow from the 20 likeliest tokens of each place; the entropy needs all of them."""
+"""Numbers that can be computed from the 20 likeliest tokens at each position; the entropy needs all tokens."""
 LARGEST, TIES = 1e-3, 50
-"""The largest difference of a number, and one in how many answers may differ by a tie."""
+"""Maximum difference of a number, and N if at most one in N answers may differ because of ties."""
 START_SECONDS = 600
 NAME = "tiny"
 T = TypeVar("T")

@@ -1,24 +1,24 @@
-"""Filter a large table by a stored score: ``python -m benchmarks.filtering --rows 400_000``.
+"""Filtering of a large table by a stored score: ``python -m benchmarks.filtering --rows 400_000``.
 
-Rows of some 700 bytes of text and a trust score; one in ten passes a threshold. Its prompt is rendered by the domain,
-row by row, and the row is written to Parquet (zstd) with text, prompt, completion, label, trust and source file.
+Rows have about 700 bytes of text and a trust score; one in ten passes a threshold. For each of these, the domain
+renders the prompt, and the row is written to Parquet (zstd) with text, prompt, completion, label, trust and source
+file.
 
-Ours is what ``curate filter`` does once rows are labelled and scored: ``curation.filter.stages.cut.decide`` makes the
+Our side is the part of ``curate filter`` after labelling and scoring: ``curation.filter.stages.cut.decide`` makes the
 cut over the labels table, and ``curation.filter.stages.write.write_rows`` joins it with the pool's table and writes.
-The peers read one Parquet table in which all of these columns stand already, so they need no join:
+The peers read one Parquet table that has all of these columns already, so they need no join:
 
 - Ray Data: ``read_parquet``, ``filter`` by an expression, ``map_batches``, ``write_parquet``, on the same Ray as ours;
 - Hugging Face ``datasets``: ``from_parquet``, ``filter``, ``map``, ``to_parquet`` (in its own compression), two
-  processes, nothing cached;
+  processes, without a cache;
 - datatrove: ``ParquetReader``, ``LambdaFilter``, ``ParquetWriter``, two workers;
 - NeMo Curator: ``ParquetReader``, ``Filter``, a stage of ours for the prompt, ``ParquetWriter``, on its
-  ``RayDataExecutor``, which ends its Ray, so that each run has one of its own.
+  ``RayDataExecutor``, which shuts Ray down, so each run starts its own.
 
-All sides have two cores, and run once before they are measured. Starting a Ray that has worked once, and imports, are
-in no side's time; the processes that ``datasets`` and datatrove start in each run are. A peer that is not installed is
-named and left out.
-Not in ours: the pool's table, which ``curate filter`` writes when it reads the files, row by row through the domain;
-the seconds are printed. Checked: every side wrote the same rows, all columns equal, text byte for byte.
+All sides have two cores, and run once before they are measured. Times exclude imports and the start of Ray, but include
+processes that ``datasets`` and datatrove start in each run. A peer that is not installed is named and skipped. Our time
+excludes writing the pool's table, which ``curate filter`` does when it reads the files; its seconds are printed.
+Checked: every side writes the same rows, with all columns equal and the text identical byte for byte.
 """
 
 import argparse
@@ -74,11 +74,11 @@ SCHEMA = pa.schema(
         ("source_file", pa.string()),
     ]
 )
-"""What every side writes."""
+"""Schema of the rows that every side writes."""
 
 
 class Asked(Plain):
-    """A text, and a prompt that asks about it."""
+    """A domain whose prompt asks about a text."""
 
     name = "asked"
 
@@ -93,13 +93,13 @@ class Asked(Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """The same rows for both sides."""
+    """The input tables of all sides, with the same rows."""
 
     rows: PoolRows
     pool: TableRef
     labels: TableRef
     joined: tuple[str, ...]
-    """The Parquet files of the peers."""
+    """Paths of the peers' Parquet files."""
 
 
 def paragraphs(rng: np.random.Generator, num: int, num_words: int) -> pa.Array:
@@ -255,14 +255,14 @@ def by_nemo_curator(joined: list[str], target: Path, scratch: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A library that does the same work."""
+    """A peer: a library that does the same work."""
 
     module: str
-    """What it cannot be imported without."""
+    """Module without which the peer cannot be imported."""
     work: Callable[[list[str], Path, Path], None]
-    """Reads the files, and writes into the first folder; the second one is for what it needs meanwhile."""
+    """Function that reads the files and writes to the first folder; the second folder is for temporary files."""
     is_alone: bool = True
-    """It runs in a process of its own: it forks, or ends Ray."""
+    """Whether the peer must run in a separate process, since it forks or shuts Ray down."""
     needs_ray: bool = False
 
 

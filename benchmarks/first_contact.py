@@ -1,15 +1,15 @@
-"""Ten tasks from the docs alone: ``python -m benchmarks.first_contact [NAME ...]``, from two files to a report each.
+"""Ten tasks, from two files to a report by the docs' commands: ``python -m benchmarks.first_contact [NAME ...]``.
 
-Of each shape of ``tests/tasks/shapes.py`` two files are written, and three commands given, as docs/own-data.md has
-them: ``curate init --data LABELLED UNLABELLED --model TEACHER``, ``validate``, ``run``. Nobody edits the configuration
-between them. The teacher is a tiny model made here from scratch, which has learned half of the labelled rows by heart,
-and a wrong answer to each of the others: trust cannot be learned where all labels are right or all are wrong. Labels
-made elsewhere need none.
+For each shape of ``tests/tasks/shapes.py``, two files are written, and the three commands of docs/own-data.md are run:
+``curate init --data LABELLED UNLABELLED --model TEACHER``, ``validate``, ``run``. The configuration is not edited
+between them. The teacher is a tiny model from scratch that has memorised right answers to half of the labelled rows and
+wrong answers to the others, since trust cannot be learned if all labels are right or all are wrong. Tasks with labels
+made elsewhere need no teacher.
 
-A line of the table says what ``init`` wrote (the domain), whether ``validate`` accepted it and ``run`` ended in a
-report; whether the domain and the run's own table have the right answers that the generator made; seconds of the three
-commands in this process, which has imported everything and started Ray; and how many lines were edited. What a command
-that failed said is printed below its line. With ``--no-run`` nothing is run.
+A line of the table has the domain that ``init`` wrote; whether ``validate`` accepted it, and ``run`` ended in a report;
+whether the domain and the run's own table have the generator's right answers; the seconds of the three commands in this
+process, which has imported everything and started Ray; and the number of edited lines. The output of a failed command
+is printed below its line. ``--no-run`` omits ``run``.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tests.tasks.shapes import SHAPES, Shape, make
 
 CONFIG, TEACHER = "curation.yaml", "teacher"
 WORDS = r"[A-Za-z]+|[0-9]|[^A-Za-z0-9]"
-"""The tokens of the tiny model."""
+"""Pattern of the tiny model's tokens."""
 SHAPE = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -47,7 +47,7 @@ MOST_STEPS, LEAST_LOSS, BATCH = 400, 0.05, 60
 
 
 class Contact(NamedTuple):
-    """How far a task came, with no edit."""
+    """The outcome of a task without edits."""
 
     name: str
     wrote: str = "no"
@@ -57,7 +57,7 @@ class Contact(NamedTuple):
     seconds: float = 0.0
     edits: int = 0
     said: str = ""
-    """The end of what the command that failed said; empty where none did."""
+    """End of the output of the command that failed; empty if none did."""
 
     @property
     def line(self) -> str:

@@ -1,19 +1,19 @@
-"""Forecasts of ``curate plan`` against what runs then use: ``python -m benchmarks.forecast``.
+"""Forecasts of ``curate plan`` beside the actual costs of runs: ``python -m benchmarks.forecast``.
 
-Five runs, each planned (``curate plan --save``) and then run, in processes of their own:
+Five runs, each planned (``curate plan --save``) and then executed in a separate process:
 
 - chess: real puzzles, a small model of transformers, hidden states stored;
-- skewed: a scripted teacher that takes as long as texts are, and files sorted by length, so that the first rows mislead
-  (what they would have forecast is printed beside);
+- skewed: a scripted teacher whose time is proportional to text length, and files sorted by length, so that the first
+  rows mislead (their own forecast is printed too);
 - slow start: a scripted teacher whose actors take 8 s to start, which must not be counted per row;
 - questions: multiple choice, answered by a model from scratch;
 - resumed: puzzles with students, stopped when half of the stages are done, then planned and run to the end.
 
-Printed: of each amount the forecast, its 95 % interval, the actual number of ``report.json``, and whether it lies
-inside; and the same of the time of the whole command, training, tests and report included. All runs lie side by side,
-so that later ones know how long stages of earlier ones took. Then ``--repeats`` samples of a skewed population, drawn
-as the probe draws them, and as many probes with simulated chunks: how often the intervals have the true number of
-tokens and the true rate.
+Printed for each amount: the forecast, its 95 % interval, the actual number in ``report.json``, and whether the interval
+contains it; and the same for the time of the whole command, including training, tests and report. All run directories
+are in one folder, so later forecasts know the durations of earlier stages. Then, over ``--repeats`` samples of a skewed
+population, drawn like those of the probe, and as many probes with simulated chunks: how often the intervals contain the
+true number of tokens and the true rate.
 """
 
 import argparse
@@ -142,18 +142,18 @@ RUNS = {
     "resumed": resumed,
 }
 HALF_WAY = {"resumed"}
-"""Runs that are stopped when half of their stages are done, before they are planned."""
+"""Names of the runs that are planned after half of their stages."""
 
 
 class Compared(NamedTuple):
-    """A run that was planned and then done."""
+    """A run with its forecast and its actual costs."""
 
     costs: dict[str, Any] | None
-    """Of its report; ``None`` where nothing could be probed."""
+    """Costs in the run's report; ``None`` if nothing could be probed."""
     seconds: dict[str, float]
-    """Forecast of the whole command: ``value``, ``low`` and ``high``."""
+    """Forecast of the seconds of the whole command: ``value``, ``low`` and ``high``."""
     actual: float
-    """Seconds of the whole command."""
+    """Actual seconds of the whole command."""
 
     @property
     def is_inside(self) -> bool:

@@ -1,14 +1,14 @@
-"""How often foreign rows of a pool are found, over simulated filters and runs: ``python -m benchmarks.foreign_rows``.
+"""Detection rates of foreign rows in a pool, over simulated filters and runs: ``python -m benchmarks.foreign_rows``.
 
-A teacher has states of 16 numbers, and is the likelier right the further a row lies along one direction. Trust is a
-logistic probe of the states, fitted on 1,000 labelled rows; 1,000 others have held-out scores. Foreign rows lie 6
-standard deviations off, in another direction, and look trustworthy: further along the first. A fifth of their labels is
-right. Of 1,000 pool rows the 25 % with the most trust are kept. Counted are, for each share of foreign rows:
+A teacher has states of 16 numbers, and the probability that it is right grows along one direction. Trust is a logistic
+probe of the states, fitted on 1,000 labelled rows; 1,000 others have held-out scores. Foreign rows are 6 standard
+deviations away in another direction, and further along the first, so they look trustworthy; a fifth of their labels are
+right. The 25 % most trusted of 1,000 pool rows are kept. Counted for each share of foreign rows:
 
-- ``filter``: alarms of a filter (exit code 3), by all rows or by those that pass the cut;
-- ``daily``: the same of ten rounds with 100 rows each, at the last round;
-- ``verdict``: verdicts of a run with the finding ``shift``, by all rows or by those that pass the cut;
-- ``foreseen``: runs with a finding of any rule, or an expected purity of the kept rows within the foreseen interval.
+- ``filter``: alarms of a filter (exit code 3), by all rows or by rows that pass the cut;
+- ``daily``: the same at the last of ten rounds with 100 rows each;
+- ``verdict``: verdicts of a run with the finding ``shift``, by all rows or by rows that pass the cut;
+- ``foreseen``: runs with a finding of any rule, or an expected purity of the kept rows within the predicted interval.
 """
 
 import argparse
@@ -38,11 +38,11 @@ STEPS, RATE = 200, 1.0
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows with their states, and whether their labels are right."""
+    """Rows with their states and the correctness of their labels."""
 
     states_ND: Floats
     right_N: Floats
-    """The probability that the label is right."""
+    """Probability that each label is right."""
     correct_N: Bools
 
 

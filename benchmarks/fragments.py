@@ -1,14 +1,14 @@
-"""What a long pass leaves on disk, and what it costs to tidy that: ``python -m benchmarks.fragments``.
+"""Files that a long pass leaves on disk, and the cost of tidying: ``python -m benchmarks.fragments``.
 
-Manifests: ``--commits`` commits of one fragment each, as a pass makes them; the peer keeps every version. The age of
-the removal is 0 here, as if ``superseded.KEPT_SECONDS`` went by between two removals.
+Manifests: ``--commits`` commits of one fragment each, as in a pass, with removal of versions at age 0 (not
+``versions.KEPT_SECONDS``); the peer keeps every version.
 
 Compaction: tables of ``--fragments`` fragments of 1,024 rows with a state of 1,024 float16, compacted to
 ``--fragment-mb`` by Ray tasks on this machine; the peer is Lance's own ``compact_files``, which uses all cores from one
-process. Checked: the same rows in the same order. And scans of both, from the page cache, which is no store far away.
+process. Checked: the same rows in the same order. Scans of both are from the page cache.
 
-``--tiny 25_000 100_000`` alone: tables of so many fragments of one row, as a pass with ``chunk_rows: 1`` leaves them:
-seconds of all that is done with such a table, and between two sizes the slope on logarithmic axes.
+``--tiny 25_000 100_000`` measures only tables with so many one-row fragments, as of a pass with ``chunk_rows: 1``:
+seconds of each operation, and the slope between two sizes on logarithmic axes.
 """
 
 import argparse

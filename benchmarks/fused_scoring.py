@@ -1,14 +1,14 @@
-"""What storing hidden states costs, and what scoring instead saves: ``python -m benchmarks.fused_scoring``.
+"""The cost of storing hidden states, and the savings of scoring without it: ``python -m benchmarks.fused_scoring``.
 
 A free teacher (scripted, 1,024 numbers a state, float16) labels, and the paper's chess trust function (4 blocks of 512,
-random weights) scores, in three ways that take turns, whole stages with their start-up:
+random weights) scores, in three ways in turn, as whole stages with their start-up:
 
-- states stored: the label stage, then the score stage reads them (``teacher.store_states: true``);
+- states stored: the label stage stores them, and the score stage reads them (``teacher.store_states: true``);
 - PCA: the actors store 256 components, which the score stage reads (``{pca: 256}``);
 - fused: the actors score, and store the states of a sample of the rows (``false``): 5,000 of a pool of a million.
 
 Checked on every row by id: fused scores equal those of stored states to float16's precision. Bytes are those of the
-data files on disk; a teacher that costs nothing shows the largest differences in rows/s that there can be.
+data files on disk; a teacher without cost shows the largest possible differences in rows/s.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 WIDTH, COMPONENTS = 1024, 256
 STATE = "output_last"
 POOL_ROWS = 1_000_000
-"""The pool of which the rows are taken to be a part: the sample whose states are kept is drawn at its rate."""
+"""Size of the pool that the rows stand for; its sampling rate decides which rows' states are kept."""
 PRECISION = 2.0**-10
-"""Of float16."""
+"""Relative precision of float16."""
 
 
 def trust_function(input_size: int, state: str) -> NeuralTrust:

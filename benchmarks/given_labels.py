@@ -1,17 +1,17 @@
-"""Labels made elsewhere with and without a reader, beside cleanlab on the same columns.
+"""Trust in labels made elsewhere, with and without a reader, beside cleanlab on the same columns.
 
     python -m benchmarks.given_labels --model FOLDER --data FOLDER [--work build/given_labels] [--write-docs]
 
-The rows are tweets with a gold label (irony of TweetEval). A quarter of the labels is flipped, and each comes with a
-noisy confidence. A model reads every tweet and its label once (``teacher.reader``; resumable). Then, for each of some
-deals of the rows into labelled ones and others, each arm ranks the others by how likely their label is right: AUC,
-purity of the best 10 and 25 %, means over the deals with their standard deviations.
+The rows are tweets with a gold label (irony of TweetEval). A quarter of the labels are flipped, and each label has a
+noisy confidence. A model reads every tweet and its label once (``teacher.reader``; resumable). Then, for each of
+several splits into labelled and other rows, each arm ranks the other rows by the probability that their label is right.
+Printed are AUC and purity of the best 10 and 25 %: means over the splits with standard deviations.
 
-The peer is cleanlab (``pip install cleanlab``; without it its lines are left out): its label quality scores, of class
-probabilities that come out of sample from a logistic regression on what the reader gives before the label: the states
-of the prompt's end and the log-odds of the two classes. Fitted on the given labels of all rows, as cleanlab is used, or
-on the gold labels of the labelled rows, which trust is fitted on too. States of the label itself would tell the given
-label, and no probability would be left. Its ``find_label_issues`` names rows; the others are what it keeps.
+The peer is cleanlab (``pip install cleanlab``; its lines are omitted if it is not installed): its label quality scores
+of out-of-sample class probabilities by a logistic regression on what the reader gives before the label: the states of
+the prompt's end and the log-odds of the two classes. The regression is fitted on the given labels of all rows, as is
+usual for cleanlab, or on the gold labels of the labelled rows, as trust is. States of the label itself would reveal the
+given label. The rows kept by cleanlab are those that ``find_label_issues`` does not name.
 """
 
 import argparse
@@ -51,13 +51,13 @@ PEER = importlib.util.find_spec("cleanlab") is not None
 
 
 class Rows(NamedTuple):
-    """All rows of the run, and what cleanlab reads of them."""
+    """All rows of the run, with the inputs of cleanlab."""
 
     trust: LabelledRows
     given_N: npt.NDArray[np.int64]
-    """The class of the given label."""
+    """Class of each given label."""
     before_ND: Float64s
-    """The reader's columns that do not know the label: states of the prompt's end, log-odds of the classes."""
+    """The reader's columns that do not depend on the label: states of the prompt's end, and log-odds of the classes."""
 
     def part(self, places_M: npt.NDArray[np.int64], *, labelled: bool) -> "Rows":
         """Some of the rows; ``labelled``: in the parts of a fit."""

@@ -1,18 +1,19 @@
-"""An hour on a GPU: what of this engine answers there, how fast, and with how much memory.
+"""An hour on a GPU: which parts of this engine work there, their speed, and their memory.
 
     python -m benchmarks.gpu_hour --out FILE.jsonl [--part STEP ...] [--tiny] [--seconds 1500]
 
-Each step is a process with a time limit; what it found is a line of JSON in FILE, on the disk before the next step
-begins: ``{"step", "ok", "seconds", "device", "found" | "error"}``. A step that fails, hangs or is killed stops none.
-A second call does what has no good line of this device yet, so an hour may end at any moment and another one go on;
-``--part`` does the named steps alone. Steps, in this order (``STEPS``): versions and what can be loaded; random
-checkpoints of 1.7B and 8B shape with 151,936 words; eager start, and parity of answers, log-probabilities and states
-with transformers for five kinds of answers; the same with CUDA graphs, and vLLM's count of synchronisations; 1,024 rows
-at once by ``LLM.generate`` in its default form, in this process, and by the teacher with 0, 1 and 4 states; long
-answers through the whole label stage; 8B; a whole run with a killed actor and a killed driver; trainings beside TRL;
-the default start of vLLM, with compilation, for its time.
+Each step is a process with a time limit; its result is a line of JSON in FILE, synced to disk before the next step
+begins: ``{"step", "ok", "seconds", "device", "found" | "error"}``. Other steps run even if a step fails, hangs or is
+killed. A second call runs the steps without a successful line for this device; ``--part`` runs only the named steps.
+Steps, in this order (``STEPS``): versions, and which libraries load; random checkpoints of 1.7B and 8B shape with
+151,936 words; eager start, and parity of answers, log-probabilities and states with transformers for five kinds of
+answers; the same with CUDA graphs, and vLLM's count of synchronisations; 1,024 rows at once by ``LLM.generate`` in its
+default form, in this process, and by the teacher with 0, 1 and 4 states; long answers through the whole label stage;
+8B; a whole run with a killed actor and a killed driver; trainings beside TRL; the default start of vLLM, with
+compilation, for its time.
 
-``--tiny`` runs every step on a CPU with tiny shapes (in ``.venv-vllm``), and says of those without a meaning there why.
+``--tiny`` runs every step on a CPU with tiny shapes (in ``.venv-vllm``), and gives the reason for each step that is
+meaningless there.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ import click
 from benchmarks.gpu.steps import FUNCTIONS
 
 LAST_LINES = 12
-"""Lines of a step's output that an error keeps."""
+"""Number of last lines of a step's output that an error includes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +41,13 @@ class Step:
     """A step: a function of ``benchmarks.gpu.steps``, or a command of its own."""
 
     limit: int
-    """Seconds, on a GPU."""
+    """Time limit on a GPU, in seconds."""
     command: tuple[str, ...] | None = None
-    """Arguments of ``python``; the last lines of what it prints are what it found."""
+    """Arguments of ``python``; the last lines that the command prints are its result."""
     tiny: tuple[str, ...] = ()
-    """Arguments to add on a CPU."""
+    """Additional arguments on a CPU."""
     large: tuple[str, ...] = ()
-    """Arguments to add on a GPU."""
+    """Additional arguments on a GPU."""
 
 
 def _benchmark(name: str, *, large: str, tiny: str, limit: int) -> Step:

@@ -1,13 +1,12 @@
-"""How stages grow with the rows: ``python -m benchmarks.growth --rows 10_000 100_000 1_000_000 --results growth.json``.
+"""Growth of stages with rows: ``python -m benchmarks.growth --rows 10_000 100_000 1_000_000 --results growth.json``.
 
-Each stage runs at each number of rows in a process of its own. Noted are its seconds, from the call to the return, and
-the peak of resident memory of that process, which is the driver, and of the largest of its workers. ``select`` (three
-arms, one in ten rows) and ``report`` (all pool rows graded) read a table of labels with scores that is drawn, not made
-by a model; ``label`` asks the scripted teacher with two actors, and ``grade`` compares labels in Ray tasks. The page
-and the JSON of the report are written, too.
+Each stage runs at each number of rows in a separate process. Recorded are its seconds, from the call to the return, and
+the peak resident memory of that process, which is the driver, and of its largest worker. ``select`` (three arms, one in
+ten rows) and ``report`` (all pool rows graded) read a table of random labels with scores; ``label`` asks the scripted
+teacher with two actors, and ``grade`` compares labels in Ray tasks. The report is written as a page and as JSON.
 
-Results are added to a file, so that sizes can be measured in several calls; ``--plot`` draws all of them, and prints
-the slope of log seconds by log rows, and of memory.
+Results are added to a file, so several calls can measure different sizes; ``--plot`` plots all of them, and prints the
+slopes of log seconds and of log memory by log rows.
 """
 
 import argparse
@@ -48,14 +47,14 @@ DOMAIN = DomainConfig(name="benchmarks.growth:Graded")
 ARMS = ("naive", "internal_confidence", "trust")
 NUM_SOURCE = 10_000
 KEPT = 10
-"""One in so many rows is selected."""
+"""Number of rows per selected row."""
 WRITE_ROWS = 1 << 18
 SCORES = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
 LABELLED = pa.schema([*schemas.make_labels_schema([], "float16", 1), *SCORES])
 
 
 class Graded(Plain):
-    """The label is right if it is the gold one; nothing is known of difficulty."""
+    """A domain whose labels are right if they equal gold."""
 
     name = "graded"
 

@@ -1,17 +1,17 @@
-"""What our GRPO costs above TRL's own: ``python -m benchmarks.grpo``.
+"""The cost of our GRPO beside TRL's own: ``python -m benchmarks.grpo``.
 
 Our side is a student's training (``train.grpo.reinforce``): answers with a random stream each, rewards by a domain,
-what is watched, checkpoints. The peer is ``GRPOTrainer`` alone, with the same arguments (so it keeps checkpoints, too),
-the same model, prompts, order, seeds and reward, and its own draws. An end token is one word of the vocabulary among
-many, so that nearly all answers have all ``--max-tokens`` tokens and both sides do the same work, which is checked. The
-clock runs from the end of the first step to the end of the last. Where other processes keep the machine busy, CPU time
-decides in its place. On a GPU both sides draw by a vLLM engine of the same settings in their process (sleep mode)::
+monitoring, checkpoints. The peer is ``GRPOTrainer`` alone, with the same arguments (so it keeps checkpoints, too), the
+same model, prompts, order, seeds and reward, and its own sampling. An end token is one of many words of the vocabulary,
+so nearly all answers have ``--max-tokens`` tokens and both sides do the same work, which is checked. The clock runs
+from the end of the first step to the end of the last; if other processes keep the machine busy, CPU time is compared
+instead. On a GPU both sides sample by a vLLM engine with the same settings in their process (sleep mode)::
 
     python -m benchmarks.grpo --gpu          # all weights of a random model of Qwen3-0.6B's shape
     python -m benchmarks.grpo --gpu --lora
 
-``--vllm`` without ``--gpu`` is the small version of that, where vLLM's CPU build is installed; TRL's push of weights
-does not work with it, so the peer then gets ours.
+``--vllm`` without ``--gpu`` is the small version for vLLM's CPU build, with which TRL's transfer of weights does not
+work, so the peer then uses ours.
 """
 
 import argparse
@@ -46,26 +46,26 @@ from train.models import make_adapter_config
 SEED = 0
 REACH = 0.97
 TRL_SHARE = 0.3
-"""The share of the GPU that TRL's engine has where the configuration leaves it open."""
+"""Share of the GPU's memory that TRL's engine has by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a side did."""
+    """The measurements of a side in a turn."""
 
     steps: int
     tokens: int
-    """Of answers, in these steps."""
+    """Number of answer tokens in these steps."""
     seconds: float
     cpu: float
     """Seconds of CPU time."""
     others: float
     reward: float
-    """The mean over all steps."""
+    """Mean reward over all steps."""
 
 
 class Words:
-    """Answers of words, one of a few wanted ones first."""
+    """A domain whose right answers begin with one of a few words."""
 
     check = Domain.check
 
@@ -80,7 +80,7 @@ class Words:
 
 
 class Clock:
-    """Times the ends of steps."""
+    """A clock that records the end of each step."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[float, float]] = []
@@ -115,7 +115,7 @@ class _Ticking(TrainerCallback):
 
 
 class Work:
-    """What both sides are to do."""
+    """The work of both sides."""
 
     def __init__(self, directory: Path, options: argparse.Namespace) -> None:
         self.directory, self.vllm = directory, options.vllm or options.gpu

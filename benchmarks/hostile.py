@@ -1,14 +1,14 @@
-"""Tries every hostile input on the commands: what is refused, carried through, or a traceback.
+"""Tries every hostile input on the commands, and counts refusals, completed runs and tracebacks.
 
     python -m benchmarks.hostile                     # all suites
     python -m benchmarks.hostile --suite models      # one
 
 Each case of models, settings and files changes a good run over the shipped puzzles (``benchmarks.hostile_case``). It is
-refused where `curate validate`, `plan` or `run` ends with code 2 and one line that says what the case expects, and
-nothing of the input ran. Packages of strangers are refused in the same way by `curate verify` and `filter`. Rows go
-through a whole run in each format: as data, or refused as error rows. Damaged directories of a run are refused by the
-commands that read them or by `curate verify`, and mended by what those say, or give the right result at once. Servers
-that answer oddly end a run in one line or are carried through; healed, the same command ends the run.
+refused if `curate validate`, `plan` or `run` ends with code 2 and one line that matches the case, and no code of the
+input ran. Hostile packages are refused in the same way by `curate verify` and `filter`. Rows pass through a whole run
+in each format, as data or as error rows. Damaged run directories give the right result, or are refused by the commands
+that read them or by `curate verify`, and repaired by the advice in the message. If a server misbehaves, the run
+completes or ends with one line; with a healthy server, the same command completes the run.
 """
 
 import argparse
@@ -35,7 +35,7 @@ WHOLE: dict[str, Callable[[Path], Counter[str]]] = {
     "directories": hostile_directories.try_all,
     "endpoints": hostile_endpoints.try_all,
 }
-"""Suites with commands of their own; rows, directories and endpoints finish runs."""
+"""Suites with their own commands; rows, directories and endpoints complete runs."""
 VERBS = ("validate", "plan", "run")
 OUTCOMES = ("refused", "refused otherwise", "carried through", "failed", "traceback", "ran code")
 ROWS = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"

@@ -1,4 +1,4 @@
-"""A hostile input and the small run that it is tried on: each must be refused in one line, before any work."""
+"""A hostile input and the small run that must refuse it in one line, before any work."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ import yaml
 
 Settings = Mapping[str, Any]
 RAN = "ran"
-"""The file that foreign code writes into the case's folder when it runs."""
+"""Name of the file that foreign code writes to the case's folder if it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An input that `curate validate`, `plan` and `run` are to refuse."""
+    """An input that `curate validate`, `plan` and `run` must refuse."""
 
     name: str
     make: Callable[[Path], Settings]
-    """Gets a folder with a good model in ``model`` and an adapter for it in ``adapter``, damages what it likes, and
-    returns the keys of the configuration to set."""
+    """Function that damages files of a folder with a good model in ``model`` and its adapter in ``adapter``, and
+    returns the configuration keys to set."""
     says: str
-    """A regular expression that the refusal matches."""
+    """Regular expression that the refusal must match."""
 
 
 def write_config(folder: Path, settings: Settings, *, rows: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Damage to the run directory of a finished run, and to one that was killed, which every command is tried on."""
+"""Damage to the directories of a finished run and of a killed one, on which every command is tried."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Servers that answer oddly, each the teacher of a run over a small pool, and then healed.
+"""Misbehaving servers, each the teacher of a run over a small pool, which recover later.
 
-A run meets the server's behaviour until its labels are done or it stops; then the server answers as it should, and the
-same command goes on. It is carried through where the sick server's run ends with code 0, and refused where it ends with
-code 1 or 2 and one line. In both cases, once the server is healed: each row is labelled once, no question is paid again
-whose answer is stored, what the server's own count says was spent is at most what the record says and at most the
-limit, and no rows are error rows but those that keep an answer that no row can hold.
+The server misbehaves until the run has its labels or stops; then it answers correctly, and the same command resumes.
+The behaviour is carried through if the first run ends with code 0, and refused if that ends with code 1 or 2 and one
+line. Checked in both cases, after recovery: each row is labelled once; no question with a stored answer is paid for
+again; the spending by the server's count is at most the recorded one and the limit; and the only error rows are those
+with an answer that no row can hold.
 """
 
 import gzip
@@ -27,22 +27,22 @@ from tests.endpoint_server import Server, prompt_of, serving
 NUM_SOURCE, NUM_POOL = 12, 12
 PRICE = {"input": 1000.0, "output": 5000.0}
 LIMIT = 60.0
-"""The most money of a run, in which every question may be asked twice at the most that it can cost."""
+"""Spending limit of a run, which allows every question twice at its maximum cost."""
 Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """A way of a server to answer; ``odd`` is asked for of a question that was asked ``before`` so often."""
+    """A behaviour of a server: ``faults`` maps a prompt, and how often it was asked before, to a fault."""
 
     name: str
     faults: Callable[[str, int], tuple[str, Any]]
     counts: frozenset[str] = frozenset()
-    """Oddities that the run's record counts."""
+    """Kinds of odd answers that the run's record must count."""
     leaves_errors: bool = False
-    """The odd answers are error rows, and stay so as long as they are not asked for again; no other row is one."""
+    """Whether rows with odd answers, and only these, remain error rows until they are requested again."""
     endpoint: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings."""
+    """Further settings of the endpoint."""
 
 
 def always(fault: tuple[str, Any]) -> Callable[[str, int], tuple[str, Any]]:

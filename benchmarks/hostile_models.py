@@ -1,4 +1,4 @@
-"""Hostile models, as a stranger would give them: code of their own, pickles, damage."""
+"""Hostile models from an untrusted source: with their own code, pickles, or damage."""
 
 import json
 import pickle
@@ -23,7 +23,7 @@ class OwnTokenizer(PreTrainedTokenizerFast):
 
 
 class Payload:
-    """A pickle that writes the file ``RAN`` when it is read."""
+    """An object whose pickle writes the file ``RAN`` when it is loaded."""
 
     def __init__(self, folder: Path) -> None:
         self._file = str(folder / RAN)
@@ -317,4 +317,4 @@ MODELS = (
         name="tokenizer cut", make=file_of("model/tokenizer.json", '{"version": "1'), says="its tokenizer does not load"
     ),
 )
-"""Hostile models, as the teacher of a run."""
+"""Cases of hostile models as the teacher of a run."""

@@ -1,7 +1,7 @@
-"""Hostile trust packages, as a stranger would give them: their digests are right, and what they hold is not.
+"""Hostile trust packages from an untrusted source: their digests are right, but their contents are invalid.
 
-Each is given to `curate verify` and to `curate filter`. It is refused where the command says in a line what the case
-expects, starts no Ray, and nothing of the package ran.
+Each is given to `curate verify` and to `curate filter`. It is refused if the command prints a line that matches the
+case, does not start Ray, and runs no code of the package.
 """
 
 import json
@@ -33,13 +33,13 @@ VERBS = ("verify", "filter")
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A package that is to be refused."""
+    """A package that must be refused."""
 
     name: str
     make: Callable[[TrustPackage, Path], Path]
-    """Gets a good package and a folder that is not there; makes a changed copy there and returns it."""
+    """Function that writes a changed copy of a good package to a new folder, and returns its path."""
     says: str
-    """A regular expression that the refusal matches."""
+    """Regular expression that the refusal must match."""
 
 
 def weights(change: Callable[[dict[str, np.ndarray]], object], name: str = WEIGHTS) -> Callable[..., Path]:
@@ -156,7 +156,7 @@ _CHAIN: dict[str, Any] = {
     **{name: [0] * 61 for name in ("feature", "threshold", "value")},
     "is_leaf": [False] * 60 + [True],
 }
-"""Sixty nodes, both of whose sides are the next one: 2^60 ways through them."""
+"""A tree of sixty nodes with the next node as both children, which has 2^60 paths."""
 PACKAGES = (
     Package(
         name="weights that are NaN",

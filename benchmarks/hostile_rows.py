@@ -1,6 +1,6 @@
-"""Hostile rows: text that acts, missing and impossible values, in each format; and files that no reader can read.
+"""Hostile rows: active text, missing and impossible values, in each format; and unreadable files.
 
-What can be read goes through a whole run, as data or as error rows, and is inert in terminal, report and exports.
+Readable rows pass through a whole run, as data or as error rows, and are inert in terminal, report and exports.
 """
 
 import csv
@@ -30,10 +30,10 @@ TEXTS = (
     "x" * 10**6,
     '"""\r\n\t,;',
 )
-"""Of rows that are carried through as they are."""
+"""Texts of rows that must pass through a run unchanged."""
 ACTING = "\x00\x07\x1b\x7f\x9b\u202e\u2066"
 MISSING = (None, "", " ", "\t", "\u00a0", "nan", float("nan"))
-"""Of gold answers: error rows, but for the text ``nan``, which is an answer that nobody gives."""
+"""Missing gold answers, which make error rows, except the text ``nan``, which is an answer."""
 COMPLETIONS = [" <script>{{ 7 * 7 }}\x1b[31m\u202e \\boxed{1}", " \\boxed{2}"]
 POSITIONS = (
     "kk6/8/8/8/8/8/8/K7 w - - 0 1",
@@ -45,7 +45,7 @@ POSITIONS = (
     "kR6/8/8/8/8/8/8/K7 w - - 0 1",
     "\x1b[2J",
 )
-"""Of puzzles: no game has them."""
+"""Impossible positions of puzzles."""
 FORMATS = ("jsonl", "csv", "parquet", "lance")
 NUM_ROWS = 200
 SPLITS: dict[str, Any] = {
@@ -209,4 +209,4 @@ FILES = (
     Case(name="Parquet that is text", make=content("a.parquet", _CSV), says="a.parquet: "),
     Case(name="no rows", make=content("a.jsonl", b""), says="a.jsonl: "),
 )
-"""Tried like settings: refused by the first command that reads the file."""
+"""Cases of unreadable files, which the first command that reads the file must refuse."""

@@ -1,4 +1,4 @@
-"""Hostile settings of a run: numbers and names that nothing takes, and credentials."""
+"""Hostile settings of a run: invalid numbers and names, and credentials."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,9 +40,9 @@ def base(text: str) -> Callable[[Path], Settings]:
 _BOMB = "".join(
     [f"a0: &a0 [{', '.join('x' * 10)}]\n"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)]
 )
-"""Ten anchors of ten references each: 10^9 values."""
+"""YAML of nested anchors with ten references each, which expands to 10^9 values."""
 _CHAIN = "a0: &a0 {b: 1}\n" + "".join(f"a{n}: &a{n} {{b: *a{n - 1}}}\n" for n in range(1, 60))
-"""Anchors that nest sixty levels deep, of which each line has two."""
+"""YAML of anchors that are nested sixty levels deep, with two references per line."""
 SETTINGS = (
     Case(name="YAML of 10^9 values", make=base(_BOMB), says="base.yaml: line .*more than 100,000 values"),
     Case(
@@ -125,4 +125,4 @@ SETTINGS = (
         says="teacher.vllm.engine.hf_token: holds a credential",
     ),
 )
-"""Hostile settings of a run with a scripted teacher."""
+"""Cases of hostile settings of a run with a scripted teacher."""

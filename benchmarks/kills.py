@@ -1,11 +1,11 @@
-"""The work that a driver's death costs: ``python -m benchmarks.kills``.
+"""The work that is lost when a driver is killed: ``python -m benchmarks.kills``.
 
-One actor of a scripted teacher that answers 5 rows a second labels a pool, with the chunks and the commits that a run
-has unless it sets others. Its driver is killed ten times without warning, each time after a random time of labelling,
-and started again by the same command. The teacher logs each row that it is given.
+One actor of a scripted teacher that answers 5 rows per second labels a pool with the default chunks and commits. The
+driver is killed ten times without warning, each after a random time of labelling, and restarted by the same command.
+The teacher logs each row that it is given.
 
-Checked, with exit code 1 where it does not hold: no committed row is labelled again, and a kill repeats less than a
-minute of the actor's work.
+Checked, with exit code 1 on failure: no committed row is labelled again, and a kill repeats less than a minute of the
+actor's work.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from pathlib import Path
 from tests.sums_run import SumsRun
 
 MOST_SECONDS = 60.0
-"""The work that a kill may repeat, in an actor's seconds."""
+"""Maximum work that a kill may repeat, in seconds of an actor."""
 WORK_SECONDS = (15.0, 90.0)
-"""Shortest and longest time of labelling before a kill."""
+"""Shortest and longest time of labelling before a kill, in seconds."""
 NO_LIMIT = 1_000_000
-"""Rows of a chunk: its seconds alone limit it."""
+"""Number of rows per chunk so large that only the seconds limit a chunk."""
 
 
 def killed(run: SumsRun, seconds: float, rows_per_second: float) -> tuple[set[int], int]:

@@ -1,16 +1,16 @@
-"""What the engine costs around a teacher: ``python -m benchmarks.label_overhead``.
+"""The engine's overhead around a teacher: ``python -m benchmarks.label_overhead``.
 
-1. The label stage with a transformers teacher against a bare loop of the same model: one process, one thread each.
-   The bare loop renders the prompts, runs hand-written prefill and decode steps over batches of like length, keeps the
-   states in memory and reads the labels from the completions; nothing is stored.
-   Rates are over the rows after the first commit, so that neither side's start-up counts; start-up is printed apart.
-   Checked: the same completions, and states equal to float16.
+1. The label stage with a transformers teacher against a bare loop of the same model: one process, one thread each. The
+   bare loop renders the prompts, runs hand-written prefill and decode steps over batches of similar length, keeps the
+   states in memory and reads the labels from the completions; nothing is stored. Rates are over the rows after the
+   first commit, so that start-up does not count; it is printed separately. Checked: the same completions, and states
+   equal to float16.
 2. The label stage around a free teacher (scripted, 256-wide float16 states) against Ray Data's own ``map_batches`` +
    ``write_parquet`` of the same bytes, start-up of both included. Checked: the same rows and states.
-3. The same against itself with an ``fsync`` that waits for nothing: what it costs that a commit survives a power cut.
-   Checked: the same rows and completions.
+3. The same against itself without waiting for ``fsync``, for the cost of commits that survive a power cut. Checked: the
+   same rows and completions.
 
-Part 1 also says where the time goes in the actor: seconds by part, in one process. ``--only 3`` does one part.
+Part 1 also prints the actor's seconds by part of its work, in one process. ``--only 3`` runs only part 3.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""What more labelled rows bring: ``python -m benchmarks.labelled_rows RUN_DIR --rows 100 300 1000 --plot curve.svg``.
+"""The value of more labelled rows: ``python -m benchmarks.labelled_rows RUN_DIR --rows 100 300 1000 --plot curve.svg``.
 
 RUN_DIR is a finished run with an audit set. Nothing is labelled and no student is trained: trust functions are fitted
 anew on growing parts of the run's labelled source rows (``trust.source_share``), in this process, and rank the run's
-labelled pool. Rows whose label cannot be read count as labelled, since people label them too; no fit uses them.
+labelled pool. Rows with an unreadable label count as labelled, since people label them too, but no fit uses them.
 
-A draw is a seed: it says which rows are taken (those of a smaller number are among those of a larger one), which of
-them a fit holds out, and its first weights. Printed for each number: the rows from which a fit learned, in how many
-draws it was refused, since too few rows were right or wrong, and for each kind the purity of the first n rows of the
-pool (n as in the run; mean, lowest and highest draw) and the mean AUC on the pool's parsed rows. ``--results`` keeps
-the fits, so that the same command goes on where it ended.
+The seed of a draw determines which rows are used (a larger number includes those of a smaller one), which of them a fit
+holds out, and the initial weights. Printed for each number: the number of rows in a fit, the number of draws without a
+fit because too few rows were right or wrong, and for each kind the purity of the first n rows of the pool (n as in the
+run; mean, lowest and highest draw) and the mean AUC on the pool's parsed rows. ``--results`` keeps the fits, so that
+the same command resumes.
 """
 
 import argparse
@@ -34,7 +34,7 @@ KINDS = ("linear_probe", "neural", "deep_ensemble")
 
 
 class Found(NamedTuple):
-    """A trust function that was fitted on some labelled rows; the numbers are ``None`` if the fit was refused."""
+    """The result of a fit on some labelled rows; the numbers are ``None`` if the fit was refused."""
 
     kind: str
     rows: int
@@ -42,7 +42,7 @@ class Found(NamedTuple):
     purity: float | None = None
     auc: float | None = None
     num_fit: int | None = None
-    """Rows from which it learned."""
+    """Number of rows on which the function was fitted."""
 
 
 class Run:

@@ -1,14 +1,14 @@
-"""A large pool, and what it costs in memory: ``python -m benchmarks.large_pool --rows 10_000_000 --plot memory.svg``.
+"""The memory that a large pool takes: ``python -m benchmarks.large_pool --rows 10_000_000 --plot memory.svg``.
 
 The label stage around a free teacher (scripted, float16 states, 64-wide unless ``--state-size`` says otherwise) over
-one table of examples, with two actors, in a process of its own; every second the memory (resident, shared pages
-included) of the driver, of the largest actor and of all of Ray's processes together is noted. Then the table of labels
-is put back to versions in which about 50 % and 99 % of the rows were committed, and the same stage is started again:
-seconds until the driver knows what is left, and until the first new rows are committed, the start of Ray and of an
-actor included.
+one table of examples, with two actors, in a separate process; every second, the resident memory (with shared pages) of
+the driver, of the largest actor and of all of Ray's processes together is recorded. Then the table of labels is
+restored to versions with about 50 % and 99 % of the rows, and the stage is started again. Printed are the seconds until
+the driver knows the remaining rows, and until the first new rows are committed, including the start of Ray and of an
+actor.
 
-The peer is Ray Data's own ``map_batches`` + ``write_parquet`` of the same bytes with two actors, in a process of its
-own too; start-up is in both rates. Checked: the same rows on both sides, and for a sample of them the same states.
+The peer is Ray Data's own ``map_batches`` + ``write_parquet`` of the same bytes with two actors, in a separate process
+too; both rates include start-up. Checked: the same rows on both sides, and for a sample of them the same states.
 """
 
 import argparse
@@ -38,8 +38,8 @@ from curation.stages.label_chunks import LabelJob
 
 CHUNK_ROWS = 8192
 NUM_CPUS = 4
-"""For Ray to give away: two actors, and two of the peer's tasks that write. With two it stands still for ever once its
-object store is full, as nobody is left to write."""
+"""Number of Ray's CPUs: for two actors, and two tasks of the peer that write. With two CPUs, the peer would hang once
+its object store is full, since no task could write."""
 SHARES = (0.5, 0.99)
 
 
@@ -84,12 +84,12 @@ SIDES: dict[str, Callable[[TableRef, str, int], None]] = {"ours": ours, "peer": 
 
 @dataclass
 class Trace:
-    """What was seen of one process: when rows were done, and memory in MB."""
+    """Observations of one process: its progress in rows, and its memory in MB."""
 
     seconds: float = 0.0
     rows: list[tuple[float, int]] = field(default_factory=list)
     memory: list[tuple[float, float, float, float]] = field(default_factory=list)
-    """Seconds; MB of the driver, of the largest actor, and of all together."""
+    """Seconds, and memory of the driver, of the largest actor and of all processes together, in MB."""
 
 
 def watch(side: str, examples: TableRef, target: str, state_size: int, *, until: int | None = None) -> Trace:

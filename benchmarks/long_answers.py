@@ -1,17 +1,17 @@
-"""Chunks for models that answer rows side by side: how full long answers leave the engine, by simulation.
+"""Chunks for models that answer rows concurrently: the engine's utilisation with long answers, by simulation.
 
     python -m benchmarks.long_answers
 
-An engine of 1,024 slots answers 20,480 rows, which it is given in chunks by the project's own ``Cutter``, through as
-many calls at once as an actor of vLLM has, beside the peer: all rows at once. Time is virtual. Two kinds of engine:
+An engine of 1,024 slots answers 20,480 rows, which the project's own ``Cutter`` gives it in chunks, through as many
+concurrent calls as an actor of vLLM has. The peer gets all rows at once. Time is virtual. Two kinds of engine:
 
 - ``tokens``: a step takes 8 ms, and 32 ms more with all slots full (about an 8B model on an H100, our estimate), and
   gives each running row a token;
-- ``seconds``: an answer takes its seconds, however many rows run beside it.
+- ``seconds``: an answer takes a fixed time, however many rows run concurrently.
 
-"before" is the rule that a row costs its chunk's seconds divided by its rows, through two calls. Rates are those of all
-rows at once on the same engine: 1 is as fast. Lengths vary as said: ``varied`` are lognormal with sigma .7, one in a
-hundred is five times the median or longer.
+"before" is an earlier rule, by which a row costs its chunk's seconds divided by its rows, with two calls. Rates are
+relative to all rows at once on the same engine. Lengths vary as the lines say: ``varied`` are lognormal with sigma .7,
+one in a hundred is five times the median or longer.
 """
 
 import heapq
@@ -34,7 +34,7 @@ SECONDS = (5.0, 60.0, 300.0)
 
 
 class Rule(NamedTuple):
-    """How rows are given to an engine."""
+    """A rule by which an engine gets its rows."""
 
     name: str
     calls: int

@@ -1,4 +1,4 @@
-"""What else keeps a machine busy while something is measured, and which measurements it spoils."""
+"""The load of other processes on a machine, and the measurements that it invalidates."""
 
 import os
 import time
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 QUIET = 0.25
-"""Cores that other processes may keep busy while something is measured."""
+"""Maximum number of cores that other processes may keep busy during a measurement."""
 WAIT_SECONDS = float(os.environ.get("BENCHMARK_WAIT_SECONDS", "60"))
-"""How long a measurement waits for quiet at most."""
+"""Maximum time for which a measurement waits until the machine is quiet, in seconds."""
 LEAST_TURNS = 3
-"""With fewer quiet turns all of them are taken, and CPU time instead of the clock's decides."""
+"""Minimum number of quiet turns; with fewer, all turns are used, and CPU time is compared instead of elapsed time."""
 
 
 class Busy:
-    """Counts from its making on."""
+    """A counter of the load since its construction."""
 
     def __init__(self) -> None:
         self._begun, self._all, self._own = time.monotonic(), _all_seconds(), _own_seconds()
@@ -28,7 +28,7 @@ class Busy:
 
 
 class Measured(Protocol):
-    """Something that was measured."""
+    """A measurement."""
 
     @property
     def others(self) -> float:
@@ -50,12 +50,12 @@ def wait_for_quiet(most_seconds: float = WAIT_SECONDS) -> None:
 
 
 class Turns(NamedTuple, Generic[M]):
-    """Pairs of what two sides did in a turn."""
+    """The measurements of two sides, in pairs by turn."""
 
     ours: list[M]
     peers: list[M]
     are_quiet: bool
-    """These are only the turns in which both sides were left alone; else too few were, and these are all."""
+    """Whether only quiet turns are included; otherwise too few were quiet, and all turns are."""
     words: str
 
     def ratios(self, of: Callable[[M], float]) -> list[float]:

@@ -1,17 +1,16 @@
-"""What 2,000 actors cost the process that coordinates them: ``python -m benchmarks.many_actors``.
+"""The cost of 2,000 actors for the process that coordinates them: ``python -m benchmarks.many_actors``.
 
-The actors are simulated: a few processes of Ray play hundreds of them each, and send the work queue of
-:mod:`curation.passes` the messages of actors, over Ray and in real time; so the rates of messages are those of a real
-pass, but three connections bring them, not 2,000. Nothing is answered: a chunk of ``--chunk-rows`` rows is waited for,
-``--chunk-seconds`` and a tenth more or less, and its result describes a fragment that has no files. The queue holds a
-table of ``--rows``, of which every second one is done. A driver's threads read calls and take results, as Ray Data and
-a pass do.
+The actors are simulated: a few Ray processes each play hundreds of them, and send the messages of actors to the work
+queue of :mod:`curation.passes` in real time; so message rates are those of a real pass, but over three connections, not
+2,000. No rows are answered: a chunk of ``--chunk-rows`` rows takes a wait of ``--chunk-seconds`` plus or minus a tenth,
+and its result describes a fragment without files. The queue holds a table of ``--rows``, half of which are done. A
+driver's threads read calls and take results, as Ray Data and a pass do.
 
-Then a table is committed as the driver of such a pass does: ``--commits`` commits of what 2 s bring, of fragments that
-are written, and that Ray tasks merge meanwhile. Writing is not counted.
+Then a table is committed as by the driver of such a pass: ``--commits`` commits, each of the fragments of 2 s, which
+Ray tasks merge meanwhile. Writing does not count.
 
-Checked, with exit code 1 where one does not hold: the work queue's process below .3 of a core and 1 GB, no fewer chunks
-than the actors ask for, the last commit at most twice as long as the first (medians of a tenth of all).
+Checked, with exit code 1 on failure: the work queue's process takes less than 0.3 cores and 1 GB; the actors get as
+many chunks as they request; the last commits take at most twice as long as the first (medians of a tenth of all).
 """
 
 import argparse
@@ -47,7 +46,7 @@ from curation.tables.row_ids import SCAN_ROWS
 MOST_CPU, MOST_MB, MOST_SHORT, MOST_GROWTH = 0.3, 1000.0, 1.1, 2.0
 COMMIT_SECONDS = 2.0
 FRAGMENT_MB = 256
-"""The default of ``fragment_mb``."""
+"""Default value of ``fragment_mb``."""
 
 
 def open_rows(num_rows: int) -> OpenRows:
@@ -71,7 +70,7 @@ def described(fragment: str, ids_N: np.ndarray) -> pa.Table:
 
 
 class Crowd:
-    """Plays some of the actors."""
+    """A Ray actor that plays some of the simulated actors."""
 
     def __init__(self, queue: Any, fragment: str, chunk_seconds: float) -> None:
         self._queue, self._fragment, self._seconds = queue, fragment, chunk_seconds

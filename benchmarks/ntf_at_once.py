@@ -1,16 +1,16 @@
 """Several trials at once on one machine: part 3 of ``benchmarks.ntf_fit``.
 
 A trial is ``tune.objective.run_trial`` of a network of 2 x 128, batches of 256, with a fixed number of steps and 20
-evaluations, on one fold of five; its processes are actors of Ray that read the source rows from its object store.
+evaluations, on one fold of five; its processes are Ray actors that read the source rows from the object store.
 
-- Memory: what k processes hold after a trial each, from ``/proc/PID/smaps_rollup``, where a page that p processes map
-  counts 1/p in each (PSS). Shared memory is the object store's; the driver, which put the rows there, maps them too.
-  What a process has alone is told above what it had after a trial on 1,000 rows; its peak is sampled during a trial.
-- Trials an hour: two processes of one thread each against one of one thread, and of two. Checked: trials of one
-  thread give the same AUC to the bit, wherever they run.
-- Many nets in one process by ``torch.func``: stacked weights, one ``vmap`` over nets with batches of their own, one
-  fused AdamW over the stack (as if all had one learning rate), against the same nets one after another. Steps alone,
-  without dropout, so that losses can be compared.
+- Memory of k processes after a trial each, from ``/proc/PID/smaps_rollup``, where a page that p processes map counts
+  1/p in each (PSS). Shared memory is that of the object store, which the driver maps too. A process's private memory is
+  relative to that after a trial on 1,000 rows; its peak is sampled during a trial.
+- Trials per hour: two processes with one thread each against one process with one thread, or with two. Checked: trials
+  with one thread give bitwise the same AUC in any process.
+- Many networks in one process by ``torch.func``: stacked weights, one ``vmap`` over networks with their own batches,
+  and one fused AdamW over the stack (with one learning rate for all), against the same networks one after another. Only
+  steps are measured, without dropout, so that losses can be compared.
 """
 
 import os
@@ -37,21 +37,21 @@ from tune.space import Point
 PROCESSES = (1, 2, 4, 8)
 NETS = (2, 4, 8)
 FASTER = 1.8
-"""What two processes do beside one."""
+"""Minimum speedup of two processes over one."""
 COPIES = 1.05
-"""What all processes together may hold of the rows, in copies."""
+"""Maximum memory that all processes together may hold of the rows, in copies of the rows."""
 TRIALS = 2
-"""Trials of each process in a turn."""
+"""Number of trials per process and turn."""
 SHAPE = {"depth": 2, "width": 128, "batch_size": 256}
 NAME = "output_last"
 MB = 1e6
 
 
 class Ran(NamedTuple):
-    """What a process did."""
+    """The trials of a process."""
 
     values: list[float]
-    """AUCs, or losses."""
+    """AUCs or losses."""
     cpu_seconds: float
 
 
@@ -64,7 +64,7 @@ def source_of(hidden_ND: np.ndarray, correct_N: np.ndarray) -> TrialRows:
 
 
 class Memory(NamedTuple):
-    """Of a process, bytes; shared pages by their share."""
+    """The memory of a process in bytes, with its share of shared pages."""
 
     shared: int
     alone: int
@@ -79,7 +79,7 @@ def memory(pid: int | str = "self") -> Memory:
 
 @ray.remote(num_cpus=0)
 class Process:
-    """A process that runs trials, with a number of threads."""
+    """A process that runs trials with a number of threads."""
 
     def __init__(self, num_threads: int, steps: int) -> None:
         torch.set_num_threads(num_threads)
@@ -211,14 +211,14 @@ def _memory(shared: "ray.ObjectRef[TrialRows]", size: int, steps: int) -> bool:
 
 
 class Turn(NamedTuple):
-    """What a side did in a turn."""
+    """The measurements of a side in a turn."""
 
     rate: float
-    """Trials an hour."""
+    """Number of trials per hour."""
     cpu_rate: float
-    """Trials an hour if all its processes had cores of their own, by their CPU time."""
+    """Number of trials per hour by CPU time, as if each process had its own cores."""
     others: float
-    """Cores that other processes kept busy meanwhile."""
+    """Number of cores that other processes kept busy meanwhile."""
     values: list[float]
 
 

@@ -1,24 +1,24 @@
-"""What a fit costs beside a plain PyTorch loop, scikit-learn, and alone: ``python -m benchmarks.ntf_fit``.
+"""The cost of a fit beside a plain PyTorch loop, scikit-learn, and parallel fits: ``python -m benchmarks.ntf_fit``.
 
-The rows are made up: float16 states of 64 factors of falling variance in noise, and labels that depend on six of the
-factors, on some by products and squares, and on chance. There are 50,000 to fit on, 1 % more to validate on and 20 %
-more that no fit sees, on which every AUC is taken.
+The rows are synthetic: float16 states of 64 factors of decreasing variance with noise, and labels that depend on six of
+the factors, partly by products and squares, and on chance. There are 50,000 rows to fit on, 1 % more to validate on,
+and 20 % more that no fit sees, on which every AUC is computed.
 
 1. ``fit_arrays`` against two plain loops: the same network, initial weights, fused AdamW, batch order, dropout masks
-   and class weights, and as many evaluations on the same rows (20 in all, AUC by scikit-learn). One plain loop takes
-   float16 rows and converts and standardises a batch, the other has all rows standardised in float32 beforehand. The
-   clock runs from the first batch to the last evaluation; checked: both have the same losses and weights. Start-up is
-   what comes before, and is told for a new process too: from its start, imports and all, to the end of its first step
+   and class weights, and as many evaluations on the same rows (20 in all, AUC by scikit-learn). One plain loop converts
+   and standardises each batch of float16 rows, the other has all rows standardised in float32 beforehand. The clock
+   runs from the first batch to the last evaluation; checked: both have the same losses and weights. Start-up is the
+   time before, and is measured for a new process too: from its start, including imports, to the end of its first step
    and evaluation, with the states mapped from a file.
-2. Each kind against scikit-learn's. The linear probe and the trees call scikit-learn themselves, so there is a peer
-   that computes the same thing, and is checked to; the network's peer is an MLP with as many weights.
-3. Trials at once, see ``benchmarks.ntf_at_once``.
+2. Each kind against scikit-learn's. The linear probe and the trees call scikit-learn themselves, so their peer computes
+   the same thing, which is checked; the network's peer is an MLP with as many weights.
+3. Parallel trials, see ``benchmarks.ntf_at_once``.
 
-All sides are run in turn, in one process and with the same threads. Ratios are medians of those of the turns, with the
-range. On a shared machine each measurement waits for quiet, a minute at most, or ``BENCHMARK_WAIT_SECONDS``; turns in
-which other processes kept more than a quarter of a core busy are left out. If fewer than three turns are left, all are
-taken, and bounds are held against the ratio of CPU time, which others hardly change where a process has one thread. The
-exit code is 1 if a bound is missed.
+All sides run in turn, in one process and with the same threads. Ratios are medians over turns, with the range. On a
+shared machine each measurement waits until it is quiet, for at most a minute or ``BENCHMARK_WAIT_SECONDS``; turns in
+which other processes kept more than a quarter of a core busy are dropped. If fewer than three turns remain, all are
+used, and the ratio of CPU time must meet the bounds, as load hardly affects it with one thread. The exit code is 1 if a
+bound is missed.
 """
 
 import argparse
@@ -57,7 +57,7 @@ SMALL = {"depth": 2, "width": 128}
 SIZES: dict[str, dict[str, int]] = {"2 x 128": SMALL, "4 x 512": {"depth": 4, "width": 512}}
 EPOCHS = {"2 x 128": 2, "4 x 512": 1}
 TIMES, START_SECONDS = 1.1, 5.0
-"""What a fit may take: as a ratio, and until its first step."""
+"""Maximum ratio of a fit's time to the peer's, and maximum seconds until its first step."""
 
 
 def make_rows(num_fit: int, size: int, seed: int = SEED) -> LabelledRows:
@@ -80,22 +80,22 @@ def make_rows(num_fit: int, size: int, seed: int = SEED) -> LabelledRows:
 
 
 class Course(NamedTuple):
-    """How a fit went."""
+    """The course of a fit."""
 
     start_seconds: float
-    """Until the first batch is asked for."""
+    """Seconds until the first batch is requested."""
     seconds: float
-    """From then to the last evaluation."""
+    """Seconds from the first batch to the last evaluation."""
     cpu_seconds: float
     others: float
-    """Cores that other processes kept busy meanwhile."""
+    """Number of cores that other processes kept busy meanwhile."""
     losses: list[float]
     aucs: list[float]
     weights: dict[str, Tensor]
 
 
 class _Clock(Shard):
-    """All of a fit, timed: ``restore`` is called when all is ready, ``keep`` after each evaluation."""
+    """A timer of a fit: the fit calls ``restore`` when it is ready, and ``keep`` after each evaluation."""
 
     def __init__(self) -> None:
         self.begun, self.ended, self.cpu_begun, self.cpu_ended = 0.0, 0.0, 0.0, 0.0
@@ -249,12 +249,12 @@ fit_neural_on(rows, TrustConfig(max_steps=1, patience=None), seed=0, origin={})
 
 
 class Start(NamedTuple):
-    """How a new process began."""
+    """The start of a new process."""
 
     seconds: float
     cpu_seconds: float
     others: float
-    """Cores that other processes kept busy meanwhile."""
+    """Number of cores that other processes kept busy meanwhile."""
 
 
 def start_up(rows: LabelledRows, threads: int, num_turns: int) -> bool:

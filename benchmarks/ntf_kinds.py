@@ -18,13 +18,13 @@ from train.trust_loop import LabelledRows
 
 
 class Fit(NamedTuple):
-    """What a kind came to."""
+    """The result of a fit of one kind."""
 
     seconds: float
     cpu_seconds: float
     others: float
     raw_H: Logits
-    """Logits of the rows that no fit saw."""
+    """Logits of the held-out rows, which no fit saw."""
 
 
 def beside_sklearn(rows: LabelledRows, epochs: int, num_turns: int) -> None:

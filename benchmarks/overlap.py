@@ -1,12 +1,12 @@
-"""Which rows of real data ask the same question, by rule: ``python -m benchmarks.overlap --data FOLDER``.
+"""Repeated questions in real data, by rule: ``python -m benchmarks.overlap --data FOLDER``.
 
 Multiple choice: all pairs of rows of MMLU, ARC, OpenBookQA, SciQ and SocialIQA whose texts are equal, by the number of
 options that they share. A pair's right answers are compared as texts; the rule does not see them. The control is the
-rule that looks at the text alone: what it adds to ours has no option, or one, in common.
+rule that compares only the text: its additional pairs share at most one option.
 
-Then rows of one set that stand in another, by the rule of identical prompts, which was the one before, and by ours:
-within a benchmark from training to test rows, and across benchmarks. And the mathematics sets, by the same two rules.
-``--show N`` prints N pairs of each number of shared options, to be looked at.
+Then rows of one set that are in another, by the earlier rule of identical prompts and by ours: within a benchmark from
+training to test rows, and across benchmarks; and the mathematics sets, by the same two rules. ``--show N`` prints N
+pairs for each number of shared options, for inspection.
 """
 
 import argparse
@@ -29,7 +29,7 @@ Pair = tuple["Row", "Row"]
 
 
 class Row(NamedTuple):
-    """A row of a file, as a run would read it."""
+    """A row of a file as a run reads it."""
 
     file: str
     identity: Identity

@@ -1,4 +1,4 @@
-"""Two ways to do one thing, run in turn again and again: the ratio of each pair, its median and range."""
+"""Repeated runs of two alternatives in turn, with the median and range of the pairs' ratios."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Ratios:
-    """Rates (work a second) of both sides, pair by pair."""
+    """The rates of both sides (work per second), by pair."""
 
     ours: list[float]
     peers: list[float]

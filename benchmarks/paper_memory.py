@@ -1,8 +1,8 @@
 """Memory of every run of ``examples/paper`` by card: ``python -m benchmarks.paper_memory [--lines] [CARD ...]``.
 
-The arithmetic is that of ``curate plan --gpu``, with the sizes of the models in ``paper_shapes.json``, written down
-as the models' configurations are published, without the files at hand. The table has a row for each set
-of processes that runs share; ``--lines`` prints each run's processes with their parts.
+The arithmetic is that of ``curate plan --gpu``, with the sizes of the models in ``paper_shapes.json``, copied from the
+models' published configurations, so no model files are needed. The table has a row for each set of processes that runs
+share; ``--lines`` prints each run's processes with their parts.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What benchmarks of the engine label: a domain that costs nothing, rows of it, and Ray Data's own way to do it."""
+"""A domain without cost for benchmarks of the engine, with its rows, and the same labelling by Ray Data."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ WRITE_ROWS = 1 << 18
 
 
 class Plain(Domain):
-    """The prompt is a column, the label is the completion."""
+    """A domain whose prompt is a column and whose label is the completion."""
 
     def gold(self, raw: Mapping[str, Any]) -> None:
         """None: nobody knows what is right."""
@@ -59,7 +59,7 @@ def write_parquet(job: LabelJob, target: str, actors: ActorsConfig) -> None:
 
 
 class _Actor:
-    """The same teacher, with nothing around it: rows out as blocks, for Ray Data to write."""
+    """The same teacher as an actor of Ray Data, which returns rows as blocks."""
 
     def __init__(self, job: LabelJob) -> None:
         self._job, self._domain, self._teacher = job, get_domain(job.domain), load_teacher(job.teacher, None)

@@ -1,11 +1,11 @@
 """Cuts the power under a run again and again: the part of ``python -m benchmarks.chaos --power-cuts 50``.
 
-A run of a scripted teacher over sums is started. At a random moment after it began to work it and Ray's workers are
-killed at once, and its directory becomes what the disk holds (``benchmarks.synced``). The same command goes on, without
-any other. A run that ends is checked, and the next one begins, until the power was cut as often as was asked.
+A run of a scripted teacher over sums is started. At a random moment after it began to work, it and Ray's workers are
+killed at once, and its directory is replaced by what the disk holds (``benchmarks.synced``). The same command resumes.
+A complete run is checked and the next one begins, until the requested number of power cuts.
 
-Checked: what was committed before a cut is there after it, each row once, and is not labelled again; no command but
-`run` is needed; each run that ends has the selections of one that was left alone, and `curate verify` finds it whole.
+Checked: rows committed before a cut exist after it, once, and are not labelled again; no command but `run` is needed;
+each complete run has the selections of an undisturbed one, and passes `curate verify`.
 """
 
 import json
@@ -30,24 +30,24 @@ from tests.sums_run import SumsRun
 
 NUM_POOL = 3_000
 WAIT_SECONDS = 8.0
-"""The power is cut so long after a driver began to work at most; labelling takes about eight."""
+"""Maximum time of a cut after a driver began to work, in seconds; labelling takes about eight."""
 EARLY = 0.1
-"""The share of the cuts that may hit a driver while it starts."""
+"""Share of the cuts that may hit a driver while it starts."""
 LABELS = "gen-0/label-pool-*/labels.lance"
 MAX_SECONDS = 600.0
-"""A driver that does nothing for so long hangs."""
+"""Time without progress, in seconds, after which a driver counts as hung."""
 
 
 @dataclass
 class Found:
-    """What the cuts did."""
+    """The results of the cuts."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 class CutRun(SumsRun):
-    """A run whose processes note what they wait for."""
+    """A run whose processes record their fsync calls."""
 
     def __init__(self, directory: Path, address: str) -> None:
         directory.mkdir()

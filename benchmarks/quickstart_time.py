@@ -1,7 +1,7 @@
-"""How long the quickstart takes beside another checkout of this project: ``python -m benchmarks.quickstart_time DIR``.
+"""Duration of the quickstart beside another checkout of this project: ``python -m benchmarks.quickstart_time DIR``.
 
 The peer is ``curate run`` on the quickstart of the checkout at ``DIR`` (``git worktree add DIR COMMIT``), with the same
-interpreter and packages. Both sides start anew in directories of their own, in turn. Checked: both give the same
+interpreter and packages. Both sides run from scratch in separate directories, in turn. Checked: both give the same
 purities and test accuracies, to the last digit. Seconds are those from the first stage's start to the report.
 """
 

@@ -1,12 +1,12 @@
-"""Quotas by class, held on students of a real model: ``python -m benchmarks.quota_students --model FOLDER``.
+"""Class quotas measured by students of a real model: ``python -m benchmarks.quota_students --model FOLDER``.
 
-The base labels two sets of short texts, with its scores calibrated by texts without content (else it gives one class to
-all rows of one of them). 500 source rows count as labelled, three draws of them. The stacked trust function, fitted on
-these, chooses 200 and 500 rows of the pool: with places by class (the estimated shares, as `selection.quota` does by
-default) and without. A student of the teacher's own base learns each choice by LoRA, and as a control a uniform draw of
-as many pool rows, with the teacher's labels and with gold ones. Students choose among the classes by likelihood, on the
-source rows that were not drawn. Printed: purity, the share of the largest class, accuracies with their spread over
-draws, and the share of the gap from "without" to gold that quotas close.
+The base labels two sets of short texts, with scores calibrated by texts without content (otherwise it gives one class
+to all rows of one of them). In each of three draws, 500 source rows count as labelled. The stacked trust function,
+fitted on these, selects 200 and 500 rows of the pool with class quotas (the estimated shares, the default of
+`selection.quota`) and without. A student of the teacher's own base is trained by LoRA on each selection and, as a
+control, on a uniform draw of as many pool rows, with the teacher's labels and with gold ones. Students choose among the
+classes by likelihood, on the source rows that were not drawn. Printed: purity, the share of the largest class,
+accuracies with their spread over draws, and the share of the gap from "without" to gold that quotas close.
 
 ``select`` writes one JSON file; ``train`` needs that file and the model, on a CPU or a GPU::
 
@@ -34,8 +34,8 @@ from benchmarks.recorded import recorded
 SETS = ("banking77", "irony")
 LABELLED, SIZES, DEALS = 500, (200, 500), 3
 RESULTS = Path(__file__).with_suffix(".jsonl")
-"""Measured on an NVIDIA H200, eight processes at once, bfloat16 in tests and float32 in training; one student of 48 and
-one base are missing, as their process ended before."""
+"""Results on an NVIDIA H200, by eight parallel processes, with bfloat16 in tests and float32 in training; one of 48
+students and one base are missing, since their process ended early."""
 QUOTAS, NONE, UNIFORM, GOLD = "quotas", "without", "uniform draw", "gold"
 
 

@@ -1,4 +1,4 @@
-"""The stages that a run directory records, as JSON, with paths as of where the directory is now."""
+"""Recorded stages of a run directory as JSON, with paths in the directory's present location."""
 
 from pathlib import Path
 from typing import Any

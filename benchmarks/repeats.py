@@ -1,10 +1,10 @@
-"""What a run foresees where labelled questions repeat: ``python -m benchmarks.repeats OUT``.
+"""Predictions of a run whose labelled questions repeat: ``python -m benchmarks.repeats OUT``.
 
-500 labelled sums, each once, twice and five times, and half of all gold answers replaced by wrong ones, so that nothing
-tells which labels will be called right beyond what the teacher knows of its own sums. The pool's 2,000 other sums have
-the same noise in their gold answers. If a copy of a question were on both sides of a fit, trust would know it by heart
-and foresee too much (with 500 sums twice that was 97.5 % where 38 % were right). Printed are what the run foresees from
-the labelled rows and what the pool's gold answers show, with 95 % intervals, and whether these meet.
+There are 500 labelled sums, each once, twice or five times. Half of all gold answers are replaced by wrong ones, so
+only what the teacher knows of its own sums tells which labels count as right. The pool's 2,000 other sums have the same
+noise. If copies of a question were on both sides of a fit, trust would memorise it and predict too much (97.5 % with
+500 sums twice, when 38 % were right). Printed are the run's predictions from the labelled rows, the results by the
+pool's gold answers, with 95 % intervals, and whether the intervals overlap.
 """
 
 import argparse

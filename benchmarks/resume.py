@@ -1,13 +1,13 @@
-"""What it costs to go on after a kill: ``python -m benchmarks.resume --rows 10_000_000``.
+"""The cost of resuming after a kill: ``python -m benchmarks.resume --rows 10_000_000``.
 
-A table of examples and a table of what is done of them, 0, 50 or 99 % of the chunks drawn at random, both of ids alone.
-Two ways to find what is left, each in a process of its own:
+There are a table of examples and a table of the completed ones, in 0, 50 or 99 % of the chunks at random, both with ids
+only. Two ways to find the remaining rows, each in a separate process:
 
-- ours: what a driver does at its start, ``commits.Committer`` and the chunks of ``stages.passes``, without the cache of
-  ids (``row_ids``) and with the one that commits leave;
-- the peer: the same two columns of ids as pyarrow tables, ``np.sort`` of those done and one ``np.isin``.
+- ours: the start of a driver, ``commits.Committer`` and the chunks of ``passes.cutting``, without and with the cache of
+  ids (``row_ids``) that commits leave;
+- the peer: the same two columns of ids as pyarrow tables, ``np.sort`` of the completed ones and one ``np.isin``.
 
-Checked: both leave the same rows. Seconds, and the peak of the memory above that of the imports.
+Checked: both find the same rows. Printed: seconds, and peak memory above that of the imports.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CHUNK_ROWS = 1024
 SHARES = (0.0, 0.5, 0.99)
 
 Left = list[Chunk] | list[Int64s]
-"""What is left, in chunks or as offsets in the table of examples."""
+"""Remaining rows, as chunks or as offsets in the table of examples."""
 
 
 def ours(examples: TableRef, uri: str) -> Left:

@@ -1,15 +1,15 @@
-"""Every risk rule over thousands of calibration draws, as a Markdown table: ``python -m benchmarks.risk_simulation``.
+"""Violations of risk rules over thousands of calibration draws, in Markdown: ``python -m benchmarks.risk_simulation``.
 
 A run draws calibration rows and a pool from a model of scores whose noise above any threshold is known in closed form,
-so that a violation (something is selected, and its noise is above alpha) is a fact and not an estimate. All rules see
-the same draws. The fixed sequence's candidates come from the pool and the numbers of rows alone.
+so that violations (rows are selected, and their noise is above alpha) are exact, not estimated. All rules see the same
+draws. The candidates of the fixed sequence depend only on the pool and the numbers of rows.
 
 Scores:
 
-- ``chess``: 29 % right, AUC .93, right and wrong scores normal, the right ones' deviation such that the uncorrected
-  rule keeps at n_cal = 3,000, alpha = delta = 0.1 what the paper reports for chess, 16.1 % of the pool;
-- ``clear``: the same with a wider spread of the right ones, where that rule keeps 22 %;
-- ``uninformative``: noise alpha + 1e-6 at every score, so that whatever is selected is a violation.
+- ``chess``: 29 % right, AUC .93, normal scores, with a deviation of the right ones by which the uncorrected rule keeps
+  16.1 % of the pool at n_cal = 3,000, alpha = delta = 0.1, as the paper reports;
+- ``clear``: the same with a larger deviation of the right ones, so that this rule keeps 22 %;
+- ``uninformative``: noise alpha + 1e-6 at every score, so that any selection is a violation.
 """
 
 import argparse
@@ -33,7 +33,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Scores(NamedTuple):
-    """Scores of right rows are N(shift, spread^2), of wrong ones N(0, 1)."""
+    """A model of scores: N(shift, spread^2) for right rows, N(0, 1) for wrong ones."""
 
     share_right: float
     shift: float
@@ -63,7 +63,7 @@ def models(alpha: float) -> dict[str, Scores]:
 
 
 class Tally:
-    """What a rule of a kind did in the runs of one setting."""
+    """The outcomes of a rule of a kind in the runs of one setting."""
 
     def __init__(self) -> None:
         self.num_runs = self.num_violations = self.num_infeasible = 0

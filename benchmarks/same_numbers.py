@@ -1,10 +1,9 @@
-"""Which numbers of two reports differ: ``python -m benchmarks.same_numbers OLD/report.json NEW/report.json``.
+"""Numbers that differ between two reports: ``python -m benchmarks.same_numbers OLD/report.json NEW/report.json``.
 
-For a change of the code that should leave results as they are: two checkouts run the same configuration on the same
-rows and models. Compared are the numbers that both reports have, by their place in it; the entries of a list go by
-their ``name``. Three things are left out or counted apart: rates and times, bounds of intervals and p-values (they are
-drawn at random), and the rows that a report shows as examples. A number that differs by more than ``--relative``
-otherwise is printed, and the exit code is 1.
+For code changes that should keep results: two checkouts run the same configuration on the same rows and models. Numbers
+in both reports are compared by their path; entries of a list are matched by ``name``. Three kinds are omitted or
+counted separately: rates and times, bounds of intervals and p-values (which are random), and the rows that a report
+shows as examples. Other numbers that differ by more than ``--relative`` are printed, and the exit code is then 1.
 """
 
 import argparse

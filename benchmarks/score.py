@@ -1,11 +1,11 @@
-"""Scoring of stored hidden states against a bare scan of them: ``python -m benchmarks.score``.
+"""Scoring of stored hidden states beside a bare scan of them: ``python -m benchmarks.score``.
 
 A labels table of ``--rows`` states of 1,024 float16, in fragments of 32 MB, in the page cache. The peer is pylance's
-own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores and does nothing with
-what it reads. Ours reads the same column, and two numbers of the answer, and computes the raw scores of every row as
-the tasks of the score stage do (``curation.stages.score``): as many processes as cores, a fragment at a time and one
-thread of torch each. They are started before the clock is. A slow function scores so many fragments only as take
-about two seconds. The functions were fitted on made-up rows whose labels follow a direction of the states:
+own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores and discards what it
+reads. Our side reads the same column, and two numbers of the answer, and computes the raw scores of every row as the
+tasks of the score stage do (``curation.stages.score``): one process per core, each with one fragment at a time and one
+torch thread. They are started before the clock. A slow function scores only as many fragments as take about two
+seconds. The functions are fitted on synthetic rows whose labels depend on a direction of the states:
 
 - a linear probe;
 - the quickstart's network (2 blocks of 128), in float32 and bfloat16, behind 256 principal components, and five of them
@@ -13,13 +13,13 @@ about two seconds. The functions were fitted on made-up rows whose labels follow
 - the paper's chess network (4 blocks of 512), in float32 and bfloat16;
 - the default, a stack: of 1,500 rows (a probe) and of 6,000 (a probe and five networks of 2 blocks of 128).
 
-Checked for each: raw scores equal those of the fitted ``nn.Module`` itself in float32, fed with joined float32 inputs
-(float32 ones to 1e-4 of their standard deviation), and how much of the best 10 % stays and the AUC changes.
+Checked for each: raw scores equal those of the fitted ``nn.Module`` itself in float32 on joined float32 inputs (to 1e-4
+of their standard deviation in float32). Printed: the share of the best 10 % that is kept, and the change of the AUC.
 
-What a network costs is arithmetic: the lines say its GFLOP a thousand rows and the GFLOP/s reached, beside those of a
-bare product of PyTorch's in the same type on this machine. They also say how many rows a second the parts of the work
-reach alone in the same processes (reading; centring and rounding the states; the product of the first layer; all
-products), and what that makes one after another: a bound for ours, whose activations and norms come on top.
+The lines also give a network's GFLOP per thousand rows and its GFLOP/s, beside those of a bare PyTorch product of the
+same type on this machine; and the rows per second of each part of the work alone in the same processes (reading;
+centring and rounding the states; the product of the first layer; all products), and of these one after another: an
+upper bound for our side, which adds activations and norms.
 """
 
 import argparse
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 WIDTH, STATE = 1024, "output_last"
 COLUMN = schemas.get_state_column(STATE)
 NUMBERS = ("mean_logprob", "margin")
-"""What a stack reads beside the states."""
+"""Columns that a stack reads beside the states."""
 FRAGMENT_ROWS = 2**25 // (2 * WIDTH)
 SECONDS = 2.0
-"""About what one pass of ours takes, where all fragments would take longer."""
+"""Approximate maximum duration of a pass of our side, in seconds, which limits its number of fragments."""
 BATCH_ROWS = 4096
 CORES = 2
 REACH = 0.5
@@ -71,7 +71,7 @@ CHESS = {"depth": 4, "width": 512, "learning_rate": 3e-4}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fitted trust function, and the products of a row."""
+    """A fitted trust function, with the matrix products per row."""
 
     name: str
     trust: StateTrust

@@ -1,12 +1,12 @@
-"""What faster kernels could give the scoring of a small network: ``python -m benchmarks.score_kernels``.
+"""Potential of faster kernels for the scoring of a small network: ``python -m benchmarks.score_kernels``.
 
-``benchmarks.score`` says how fast ours scores 1,024 float16 a row by a network of 2 blocks of 128 in bfloat16, and what
-its parts cost. This measures, in memory and on one core, what was left out of it:
+``benchmarks.score`` measures our scoring of rows of 1,024 float16 by a network of 2 blocks of 128 in bfloat16, and its
+parts. This measures, in memory and on one core, two alternatives:
 
 - ``torch.compile`` (Inductor) of the same folded network, which fuses norms, gates and sums; needs a C++ compiler;
 - the product of the first layer in int8 instead of bfloat16, and the rounding of the states to int8.
 
-Checked: compiled logits equal ours to 0.02, which is bfloat16's rounding. The turns of all are taken in a row.
+Checked: compiled logits equal ours to 0.02, the rounding of bfloat16. All alternatives run in turn.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Scored options beside a plain loop: ``python -m benchmarks.scored_options --model FOLDER --data FOLDER``.
 
-Rows of BANKING77, whose classes' names are the options. The peer feeds each option after the row's whole prompt, padded
-in a batch, and takes the log-softmax of all logits, as lm-evaluation-harness does. Both have the same model in one
-process with the same threads, and are run in turn; rendering and tokenising count in neither. Every score of ours is
-held against the peer's.
+The rows are of BANKING77, with the names of the classes as options. The peer feeds each option after the row's whole
+prompt, padded in a batch, and takes the log-softmax of all logits, as lm-evaluation-harness does. Both use the same
+model in one process with the same threads, in turn; rendering and tokenising do not count. Each of our scores is
+checked against the peer's.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from curation.teachers.options import score_options
 from curation.teachers.prompts import TokenisedRequest, tokenise
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 1.0}
-"""Of an option's log-probability; logits of 16 to 32 are an eighth apart in bfloat16."""
+"""Maximum difference of an option's log-probability; bfloat16 logits from 16 to 32 are multiples of an eighth."""
 
 Scores = dict[int, npt.NDArray[np.float64]]
-"""Log-probabilities of a row's options, by the row."""
+"""Log-probabilities of each row's options, by row id."""
 
 
 def ours(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> Scores:

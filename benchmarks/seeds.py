@@ -1,7 +1,7 @@
-"""A configuration over several seeds, as the README's tables: ``python -m benchmarks.seeds [CONFIG] --seeds 0 1 2``.
+"""A configuration over several seeds, as in the README's tables: ``python -m benchmarks.seeds [CONFIG] --seeds 0 1 2``.
 
-A seed deals the rows anew into the splits and draws everything else; each run is ``curate run`` on the configuration,
-by default the quickstart's, in ``runs/<name>-seed-<seed>``. A finished run is not done again.
+A seed determines the splits of the rows and all other random choices; each run is ``curate run`` on the configuration,
+by default the quickstart's, in ``runs/<name>-seed-<seed>``. A finished run is not repeated.
 """
 
 import argparse

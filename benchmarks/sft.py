@@ -1,17 +1,17 @@
-"""Tokens a second of supervised fine-tuning beside TRL's SFTTrainer: ``python -m benchmarks.sft``.
+"""Tokens per second of supervised fine-tuning beside TRL's SFTTrainer: ``python -m benchmarks.sft``.
 
-The rows are made up: words drawn at random, prompts of 8 to 64 and completions of 4 to 48 tokens, the shorter the more
-of them. Both sides start from the same random weights, take the same rows in the same batches (TRL is given them in our
+The rows are synthetic: random words, prompts of 8 to 64 and completions of 4 to 48 tokens, with more short ones than
+long ones. Both sides start from the same random weights, use the same rows in the same batches (TRL gets them in our
 order, so that it pads as little as we do), and write as many checkpoints. Checked: their losses are equal at each step.
-The clock runs from the text of the rows to the saved student, so with tokenising, loading, checkpoints and saving; on
-a CPU it is that of the process's CPU time, with one thread.
+Time is from the text of the rows to the saved student, including tokenising, loading, checkpoints and saving; on a CPU
+it is the process's CPU time, with one thread.
 
-Three sides run in turn, in one process: ours, ours with ``packing``, and TRL. Ratios are medians of those of the turns,
-with the range. On a shared machine each measurement waits for quiet (``BENCHMARK_WAIT_SECONDS``).
+Three sides run in turn, in one process: ours, ours with ``packing``, and TRL. Ratios are medians over turns, with the
+range. On a shared machine each measurement waits until it is quiet (``BENCHMARK_WAIT_SECONDS``).
 
 ``--gpu``: a model of Qwen3-0.6B's shape with random weights, a LoRA adapter, bfloat16, longer rows; also the model's
-FLOP/s over the GPU's (``--peak-tflops``), from 4 FLOP a weight and token (frozen weights need no gradients), without
-those of attention and of recomputing activations.
+FLOP/s as a share of the GPU's (``--peak-tflops``), at 4 FLOP per weight and token (frozen weights need no gradients),
+without attention and recomputed activations.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from train.trainer import shift_warm_up
 
 SEED = 0
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
-"""The largest difference of a step's loss."""
+"""Maximum difference of a step's loss, by number type."""
 WORDS = tuple(f"w{number}" for number in range(1000))
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32}
 SMALL |= {"intermediate_size": 384, "max_position_embeddings": 256}
@@ -51,7 +51,7 @@ QWEN3_06B |= {"head_dim": 128, "intermediate_size": 3072, "max_position_embeddin
 
 
 class Task(NamedTuple):
-    """What all sides train."""
+    """The training task of all sides."""
 
     base: ModelRef
     rows: TableRef
@@ -61,10 +61,10 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a side did."""
+    """The measurements of a side."""
 
     rate: float
-    """Tokens a second, padding not counted."""
+    """Number of tokens per second, without padding."""
     losses: list[float]
 
 
@@ -102,7 +102,7 @@ def ours(task: Task, folder: Path, *, packing: bool) -> Outcome:
 
 
 class Rising(TrlTrainer):
-    """TRL's trainer with the rates of ours, whose first step is not at rate 0."""
+    """TRL's trainer with our learning rates, which do not begin at 0."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Return the schedule of the arguments, risen from the first step."""

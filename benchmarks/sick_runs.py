@@ -1,22 +1,23 @@
-"""Real small runs that the report has to warn of, and one that it should not: ``python -m benchmarks.sick_runs OUT``.
+"""Small real runs that need a warning in the report, and one that needs none: ``python -m benchmarks.sick_runs OUT``.
 
 Each is a whole ``curate run`` on two cores, without students. Printed are the first line of its report, and the rules
-that found something:
+with findings:
 
 - ``healthy``: the quickstart's puzzles and teacher;
-- ``no signal``: sums whose answer is 7 or 8 by a coin, and a teacher that says 7: its states know nothing of the coin;
-- ``teacher at chance``: five options, of which both teacher and gold label take one at random;
-- ``over-confident``: the puzzles, with a network that knows its 300 rows by heart, and no calibration;
+- ``no signal``: sums whose answer is 7 or 8 at random, and a teacher that says 7, whose states are independent of the
+  answer;
+- ``teacher at chance``: five options, of which teacher and gold label each take one at random;
+- ``over-confident``: the puzzles, with a network that has memorised its 300 rows, and no calibration;
 - ``shifted pool``: the puzzles, and a pool of harder ones;
-- ``too few rows``: the puzzles, of which 60 are labelled;
-- ``beaten by a signal``: the puzzles, with a network of two steps, which knows less than the teacher's own confidence;
-- ``copies``: sums of which each is asked four times;
-- ``one label``: texts of four classes, all of which are labelled as one;
-- ``one class``: the same, labelled better, with a confidence that is high for one class alone, and no places by class;
-- ``control wins``: the same, labelled at random in two rows of five, whose words tell the class;
-- ``nothing learned``: the puzzles, and students that train at a rate of 1e-9.
+- ``too few rows``: the puzzles with 60 labelled rows;
+- ``beaten by a signal``: the puzzles, with a network of two steps, which ranks worse than the teacher's own confidence;
+- ``copies``: sums that are each asked four times;
+- ``one label``: texts of four classes that are all labelled as one class;
+- ``one class``: the same, labelled better, with a confidence that is high for only one class, and no class quotas;
+- ``control wins``: the same, with random labels in two of five rows, whose words reveal the class;
+- ``nothing learned``: the puzzles, and students with a learning rate of 1e-9.
 
-``--teacher MODEL`` takes the model of an earlier quickstart instead of adapting one for each run.
+``--teacher MODEL`` uses the model of an earlier quickstart instead of adapting one for each run.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Seconds of a fit of the default trust function: ``python -m benchmarks.stack_fit``.
+"""Duration of a fit of the default trust function: ``python -m benchmarks.stack_fit``.
 
-The rows are made up: float16 states of the prompt and of the answer, half of the inputs each, of 64 factors in noise;
-ten classes that the prompt's factors tell, of which the teacher gives half rightly; five free signals. Each size is
-fitted with a class probe and without one, in this process, with as many threads as ``--threads``: with fewer than 500
-rows a run does the same, with more it fits the five networks in Ray Train workers. The peer is one ridge regression of
-as many targets on the same states by scikit-learn, without folds, and with one penalty. Printed are seconds by the
-clock and of CPU: of the fit without a class probe, of the one with it, of the class probe by itself, and of the peer.
+The rows are synthetic: float16 states of the prompt and of the answer, half of the inputs each, of 64 factors with
+noise; ten classes that depend on the prompt's factors, half of which the teacher gets right; five free signals. Each
+size is fitted with and without a class probe, in this process, with ``--threads`` threads. A run does the same with
+fewer than 500 rows; with more, it fits the five networks in Ray Train workers. The peer is one ridge regression by
+scikit-learn on the same states and targets, without folds, and with one penalty. Printed are elapsed seconds and CPU
+seconds of the fit without a class probe, of the fit with it, of the class probe alone, and of the peer.
 """
 
 import argparse
@@ -33,7 +33,7 @@ WIDTH, ROWS = 2_000, (1_500, 7_500)
 
 
 class Seconds(NamedTuple):
-    """Seconds of a piece of work."""
+    """Elapsed and CPU seconds of a piece of work."""
 
     clock: float
     cpu: float

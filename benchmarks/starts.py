@@ -1,18 +1,17 @@
-"""What the first minutes cost: CPU seconds and seconds by the clock of each command: ``python -m benchmarks.starts``.
+"""Cost of the first minutes: CPU seconds and elapsed seconds of each command: ``python -m benchmarks.starts``.
 
-Compared, in turn: processes without bytecode (each compiles all that it imports, as in images that set
-``PYTHONDONTWRITEBYTECODE``), the first one that keeps its bytecode in an empty folder (cold), and the next ones (warm,
-the median of ``--repeats``; with ``--bytecode warm`` alone, with that of the installation); with ``--peer DIR`` also
-the same of another checkout (``git worktree add DIR COMMIT``), with the same interpreter and packages. CPU seconds are
-those of user and system of a command's whole tree of processes, Ray's and its workers' too, and hold on a busy machine;
-seconds by the clock do only where nothing else runs.
+Compared in turn: processes without bytecode (each compiles its imports, as in images with ``PYTHONDONTWRITEBYTECODE``),
+the first process that keeps its bytecode in an empty folder (cold), and the next ones (warm, the median of
+``--repeats``; without cold ones, with the installation's bytecode); with ``--peer DIR`` also the same of another
+checkout (``git worktree add DIR COMMIT``), with the same interpreter and packages. CPU seconds are the user and system
+time of a command's whole process tree, including Ray and its workers, and are valid on a busy machine; elapsed seconds
+are valid only on an idle one.
 
-The rows are sums, made here: 300 labelled and 200 to label for ``run``, 3,000 in all for the commands that only look.
-``run`` ends when its first row is committed, and ``whole run`` with its report; their teacher is a tiny one of the
-repository. ``--model`` gives that of the commands that only look (``plan`` is ``plan --no-probe``).
+The rows are generated sums: 300 labelled and 200 to label for ``run``, 3,000 in all for read-only commands. ``run``
+ends when its first row is committed, and ``whole run`` with its report; their teacher is a tiny model of the
+repository. ``--model`` is the teacher of the read-only commands (``plan`` is ``plan --no-probe``).
 
-``--teacher`` compares actors with that model instead: one with all cores, the default without a GPU, and one for each
-core.
+``--teacher`` compares actors with that model instead: one with all cores (the default without a GPU), and one per core.
 """
 
 import argparse
@@ -41,11 +40,11 @@ RUNS = ("run", "whole run")
 STATES = ("without", "cold", "warm")
 """States of the bytecode."""
 LOOK_SECONDS = 0.1
-"""The interval between two looks at the processes of a command: what lives for less and is nobody's child is missed."""
+"""Interval between looks at a command's processes, in seconds; orphans that live for less are missed."""
 
 
 class Cost(NamedTuple):
-    """What a command took."""
+    """The cost of a command."""
 
     cpu: float
     clock: float

@@ -1,13 +1,13 @@
-"""A disk that loses what nobody waited for: the layer of ``python -m benchmarks.chaos --power-cuts``.
+"""A simulated disk that loses unsynced data: the layer of ``python -m benchmarks.chaos --power-cuts``.
 
-Each Python process under :func:`environment` notes every ``os.fsync`` of a file or folder below one directory: of a
-file its length, of a folder its names. Only these are on the disk for sure. :func:`cut` lays the directory out as a
-power cut may leave it. A file keeps the bytes that it had at its last fsync; of the rest nothing is there, or zeros. A
-name that was given, replaced or removed since its folder's last fsync is new, old or gone by chance.
+Each Python process under :func:`environment` records every ``os.fsync`` of a file or folder below one directory: the
+length of a file, the names in a folder. Only these are certainly on the disk. :func:`cut` leaves the directory as a
+power cut may leave it. A file keeps the bytes that it had at its last fsync; the rest is missing or zeros. A name that
+was added, replaced or removed since its folder's last fsync is new, old or missing at random.
 
-The content of a file that was waited for is kept by a hard link, so a replaced file can come back. Bytes that are
-changed in place count as written at once: nothing in a run does that. A process that calls fsync(2) outside Python is
-not heard, and so loses more than it would.
+A hard link keeps the content of a synced file, so a replaced file can come back. Bytes that are changed in place count
+as written at once, since nothing in a run does that. Calls of fsync(2) outside Python are not recorded, so their
+process loses more than it would.
 """
 
 import json
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 DIRECTORY, NOTES = "SYNCED_DIRECTORY", "SYNCED_NOTES"
-"""Environment variables: the directory that is watched, and the folder of the notes, on the same file system."""
+"""Environment variables with the watched directory, and with the folder of the records, on the same file system."""
 JOURNAL, LINKS = "journal.jsonl", "links"
 _START = "from benchmarks import synced\nsynced.watch()\n"
 
@@ -76,12 +76,12 @@ def _names(folder: int | Path) -> dict[str, list[int]]:
 
 @dataclass
 class Disk:
-    """What is on the disk for sure."""
+    """The data that is certainly on the disk."""
 
     bytes: dict[int, int] = field(default_factory=dict)
-    """By inode of a file."""
+    """Synced length of each file in bytes, by inode."""
     names: dict[str, tuple[int, dict[str, list[int]]]] = field(default_factory=dict)
-    """By path of a folder its inode and its names."""
+    """Inode and synced names of each folder, by path."""
     links: Path = Path()
 
     @classmethod
@@ -103,12 +103,12 @@ class Disk:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a power cut treats what nobody waited for."""
+    """The effect of a power cut on unsynced data."""
 
     new_names: float
-    """The chance that a name is as it was at the cut and not as at its folder's last fsync."""
+    """Probability that a name is as at the cut, rather than as at its folder's last fsync."""
     zeros: bool
-    """Whether the lost tail of a file is read as zeros, as after a crash on XFS and ext4, or is not there."""
+    """Whether the lost tail of a file is read as zeros, as after a crash on XFS and ext4, rather than missing."""
 
 
 def cut(directory: Path, notes: Path, how: Cut, chance: random.Random) -> None:

@@ -1,8 +1,8 @@
-"""Milliseconds of the host that the vLLM tap takes a step: ``python -m benchmarks.tap_host``.
+"""Milliseconds of the host per step of the vLLM tap: ``python -m benchmarks.tap_host``.
 
-A step of a full engine is fed to the tap as vLLM's worker does it, with a sampler that returns a constant, states of 8
-numbers and 16 words, so that what is left is the work of Python and of starting operations; vLLM is not needed. On a
-GPU the operations run beside it. Once with the states of one position, once with those of all four.
+The tap gets a step of a full engine as from vLLM's worker, with a constant sampler, states of 8 numbers and 16 words,
+so that mainly the work of Python and of launching operations remains; vLLM is not needed. On a GPU the operations run
+in parallel. Measured with the states of one position, and with those of all four.
 """
 
 import argparse
@@ -19,7 +19,7 @@ STATES = (("output_last",), ("prompt_last", "output_first", "output_last", "outp
 
 
 class Constant(torch.nn.Module):
-    """A sampler that draws the first word."""
+    """A sampler that always draws the first word."""
 
     def forward(self, *, logits: torch.Tensor, sampling_metadata: Any) -> Any:
         """Return tokens as vLLM's sampler does."""

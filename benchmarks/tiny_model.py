@@ -1,4 +1,4 @@
-"""A random model with the vocabulary of chess, made in a moment: for inputs that any model will do for."""
+"""A tiny random model with the vocabulary of chess, for inputs that work with any model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,15 +1,14 @@
-"""The exact top-n of many (id, score) rows: ``python -m benchmarks.top_n --rows 100_000_000``.
+"""Exact top-n of many (id, score) rows: ``python -m benchmarks.top_n --rows 100_000_000``.
 
-Ours finds the bound in passes over the scores (``curation.selection.bound``), and then reads the ids of the rows that
-pass. The peer is numpy's ``argpartition`` with all rows in memory, which takes any rows at the last score; ours breaks
-ties by a hash. DuckDB and Polars take their own top-n of the same columns where they are installed. Checked: as many
-ids as asked for, the same ids above the last score as each peer, all others at that score, and once all rows of
-``TopN``.
+Our side finds the bound in passes over the scores (``curation.selection.bound``), and then reads the ids of the rows
+that pass. The peer is numpy's ``argpartition`` with all rows in memory, which selects any rows at the last score; our
+side breaks ties by a hash. DuckDB and Polars, if installed, compute their own top-n of the same columns. Checked: the
+number of ids, the same ids above the last score as each peer, all others at that score, and once all rows of ``TopN``.
 
-The rows in other orders (``--orders``): contiguous parts in random order, dealt at a stride and shuffled, ascending;
-each must give the same bound. Generated rows (``--generate 1_000_000_000``): in a process of its own, scores are drawn
-in parts whenever they are read, and never stored; its peak of resident memory is printed for several numbers of rows.
-Checked: exactly n rows pass.
+Other orders of the rows (``--orders``): contiguous parts in random order, strided and shuffled, ascending; each must
+give the same bound. Generated rows (``--generate 1_000_000_000``): in a separate process, scores are generated in parts
+whenever they are read, and never stored; the peak resident memory is printed for several numbers of rows. Checked:
+exactly n rows pass.
 """
 
 import argparse
@@ -47,7 +46,7 @@ SEED = 7
 BATCH_ROWS = 1 << 20
 PART_ROWS = 1 << 22
 REACH = 1 / 0.7
-"""Ours takes at most 0.7 of the peer's time."""
+"""Minimum ratio of the rates: our side takes at most 0.7 of the peer's time."""
 
 
 def make_rows(num_rows: int) -> tuple[Int64s, Scores]:

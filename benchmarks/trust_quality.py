@@ -1,10 +1,9 @@
-"""What trust is worth in finished runs, from their tables alone: ``python -m benchmarks.trust_quality RUN_DIR...``.
+"""Quality of trust in finished runs, from their tables alone: ``python -m benchmarks.trust_quality RUN_DIR...``.
 
-It reads no report, so that runs of any version can be held against each other. A line a run: purity of each arm's rows,
-AUC of trust and of internal confidence on the parsed pool rows, and the Brier score of trust on parsed and on
-all pool rows beside that of a constant, the share of right labels among the source's parsed, or all, rows. On all rows
-trust is taken as the run gave it to every row, and then with 0 for unparsed rows, as selection treats them. Needs
-``splits.audit``.
+It reads no report, so runs of any version can be compared. Each line has a run's purity of each arm's rows, AUC of
+trust and of internal confidence on the parsed pool rows, and the Brier score of trust on parsed and on all pool rows
+beside that of a constant, the share of right labels among the source's parsed, or all, rows. On all rows, trust is as
+the run scored every row, and then 0 for unparsed rows, as in selection. Needs ``splits.audit``.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Settings of the trust function on a development deal: ``python -m benchmarks.trust_settings --seeds 10 11 12``.
+"""Settings of the trust function on development splits: ``python -m benchmarks.trust_settings --seeds 10 11 12``.
 
-The quickstart's puzzles are dealt anew by each seed (not those of ``benchmarks.seeds``) and labelled once.
-Each setting is then fitted on the same labels, without Ray, and ranks the same pool. Printed a setting: purity of the
-first n = 2,000 of the parsed pool rows, AUC on all parsed pool rows, Brier score against that of the constant, and
-seconds. The controls are a uniform draw of what can be read, and internal confidence.
+Each seed (other than those of ``benchmarks.seeds``) splits the quickstart's puzzles anew, which are labelled once. Each
+setting is then fitted on the same labels, without Ray, and ranks the same pool. Printed for each setting: purity of the
+first n = 2,000 of the parsed pool rows, AUC on all parsed pool rows, Brier score beside that of the constant, and
+seconds. The controls are a uniform draw of readable rows, and internal confidence.
 """
 
 import argparse
@@ -45,11 +45,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "columns": ["mean_logprob"],
     },
 }
-"""By name; keys of the section ``trust``, and the ``kind``, ``neural`` where there is none."""
+"""Settings by name: keys of the section ``trust``, with ``kind``, ``neural`` by default."""
 
 
 class Found(NamedTuple):
-    """What a setting came to on one deal."""
+    """The results of a setting on one split."""
 
     purity: float
     auc: float

@@ -1,8 +1,8 @@
-"""How often intervals of the report hold the truth, by simulation: a part of ``python -m benchmarks.verdicts``.
+"""Coverage of the report's intervals by simulation: a part of ``python -m benchmarks.verdicts``.
 
-Scores of right and wrong rows are normal with unit variance, and a right label adds to the score what the AUC asks for.
-Rows of users: 20 rows of each of 30 users, who differ in the share of their labels that is right (a probit of standard
-deviation .7), in what a right label adds to the score, and in the scores' level; with ``splits.group`` and without.
+Scores of right and wrong rows are normal with unit variance, and a right label shifts the score according to the AUC.
+Rows of users: 20 rows of each of 30 users, who differ in their share of right labels (a probit of standard deviation
+.7), in the shift of right labels, and in the scores' level; with ``splits.group`` and without.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ from curation.metrics import Estimate
 from curation.report.tested import compute_accuracy
 
 DRAWS = 5_000
-"""The standard error of a coverage of .95 is .003."""
+"""Number of draws, by which a coverage of .95 has a standard error of .003."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """The shares of draws whose interval holds the truth, lies above it, and lies below it."""
+    """The shares of draws whose interval contains the truth, is above it, and is below it."""
 
     holds: float
     above: float
@@ -38,7 +38,7 @@ def auc_of(num_rows: int, num_wrong: int, auc: float) -> Callable[[np.random.Gen
 
 
 USERS, ROWS_A_USER, BEST = 30, 20, 0.25
-"""Users, rows of each, and the share of the rows whose purity is estimated."""
+"""Number of users, rows per user, and the share of the rows whose purity is estimated."""
 
 
 def of_users(rng: np.random.Generator, num_users: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,7 +78,7 @@ def grouped(what: str, *, is_set: bool) -> Callable[[np.random.Generator], tuple
 
 CLASSES = 4
 STUDENTS = {"arm": 0.65, "base": 0.4, "ground truth": 0.75}
-"""The accuracies of students, which users' rows are harder for together and by themselves."""
+"""Accuracies of students; the difficulty of users' rows has a common part and one for each student."""
 
 
 def of_students(rng: np.random.Generator, runs: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:

@@ -1,20 +1,20 @@
-"""Pools that look healthy by their numbers and are wrong, each beside an honest one: a part of ``benchmarks.verdicts``.
+"""Simulated pools with healthy numbers but wrong rows, each beside an honest one: a part of ``benchmarks.verdicts``.
 
-Each kind changes the material of a healthy run (``benchmarks.verdicts.material``) without an audit: what is wrong shows
-in labels and texts alone.
+Each kind changes the material of a healthy run (``benchmarks.verdicts.material``) without an audit, so that the fault
+shows only in labels and texts.
 
-- ``unseen class``: 30 % of the pool's labels are of a class that no labelled row has; the honest pool has 20 classes of
-  the source's shares, the rarest .1 %, so that some are missing by chance.
-- ``near-copies``: 60 of 1,460 rows are selected, which are near-copies of one sure row (a word in its place, added or
-  left out, a wrong letter); the honest ones are different texts or, in half of the pools, sums and phrases by few
-  patterns, as the labelled rows are.
-- ``other texts``: of 200 labelled rows and a pool without states, a quarter of the pool's words have other frequencies;
-  the honest pool's are those of the labelled rows.
-- ``other users``: the labelled rows are of 30 users and the pool's of others, which a column tells; the honest pool
-  is of the same users, or each row of either is of a user of its own.
-- ``grouped users``: with ``splits.group``; 600 labelled rows of 30 users, the pool's of 300 others. A user's rows have
-  numbers in common. In the wrong pool these alone tell what is right, by whose a row is; folds of rows would know the
-  users, and promise a purity that is some 26 points above the pool's. In the honest one the rows themselves tell.
+- ``unseen class``: 30 % of the pool's labels are of a class that no labelled row has; the honest pool has 20 classes
+  with the source's shares, the rarest .1 %, so some are missing by chance.
+- ``near-copies``: of 1,460 rows, 60 are selected, all near-copies of one confident row (a word replaced, added or
+  omitted, or a wrong letter); the honest ones are different texts or, in half of the pools, sums and phrases of a few
+  patterns, like the labelled rows.
+- ``other texts``: with 200 labelled rows and a pool without states, a quarter of the pool's words have other
+  frequencies; the honest pool has the frequencies of the labelled rows.
+- ``other users``: the labelled rows are of 30 users and the pool's of others, named by a column; the honest pool is of
+  the same users, or each row has a different user.
+- ``grouped users``: with ``splits.group``; 600 labelled rows of 30 users, and a pool of 300 others. A user's rows share
+  some numbers. In the wrong pool only these predict correctness, through the user; folds by row would know the users,
+  and predict a purity that is about 26 points above the pool's. In the honest pool the rows' own numbers predict it.
 """
 
 from collections import Counter
@@ -197,4 +197,4 @@ POOLS: Mapping[str, tuple[Callable[..., Material], str]] = {
     "other users": (other_users, "groups"),
     "grouped users": (grouped_users, "signal"),
 }
-"""How the material of a healthy run is changed, and the rule that has to find a wrong pool."""
+"""Functions that change the material of a healthy run, with the rule that must find a wrong pool, by kind."""

@@ -1,26 +1,27 @@
-"""How often the report's verdict is wrong, over simulated healthy and sick runs: ``python -m benchmarks.verdicts``.
+"""Errors of the report's verdict over simulated healthy and sick runs: ``python -m benchmarks.verdicts``.
 
-A run is drawn as scores and correctness of rows, and goes through the code that makes the report's record
-(``curation.report.evidence.weigh``) and the rules (``curation.report.verdict``). Trust is calibrated as a fit does it,
-by Platt scaling on rows of its own. Kinds of runs:
+A run is simulated as scores and correctness of rows, which pass through the code that makes the report's record
+(``curation.report.evidence.weigh``) and the rules (``curation.report.verdict``). Trust is calibrated as in a fit, by
+Platt scaling on separate rows. Kinds of runs:
 
 - ``healthy``: AUC .70 to .92, 300 to 3,000 parsed validation rows, 30 to 80 % of the labels right, and more than 55 %
-  of the selected ones; half of the runs with an audit, and half of those with states that differ, which does no harm; a
-  false alarm is any verdict but "use it";
-- ``no signal``: scores that say nothing of correctness;
-- ``below chance``: a teacher that is right less often than a guess among five options (5 to 15 %), or as often (20 %);
+  of the selected ones; half of the runs have an audit, and half of these harmlessly shifted states; a false alarm is
+  any verdict but "use it";
+- ``no signal``: scores that are independent of correctness;
+- ``below chance``: a teacher that is right less often than a random guess among five options (5 to 15 %), or as often
+  (20 %);
 - ``over-confident``: logits three to six times too steep, without calibration;
-- ``shifted pool``: with an audit, scores in the pool that lost at least half of what they say, and fewer right labels;
-  without, the two-sample test of the states has to find it;
+- ``shifted pool``: with an audit, scores that lose at least half of their information in the pool, and fewer right
+  labels; without, the two-sample test of the states must find the shift;
 - ``too few rows``: 10 to 80 parsed validation rows, no audit;
 - ``mostly wrong``: an audit, 5 to 25 % of the labels right and less than 40 % of the selected ones, above chance.
 
-A miss is a verdict without a finding of the rules that belong to the sickness.
+A miss is a verdict without a finding of the rules that belong to the kind.
 
-Then trust stands against five free signals: all scores are normal with unit variance, share a common part (correlation
-.3 to .9 among rows of one outcome), and a right label adds to each what its AUC asks for. 30 to 70 % of the labels are
-right, 10 to 40 % of the rows are selected, and trust has an AUC of .60 to .85. Half of the runs have 5,000 pool rows
-with gold labels, half 5,000 held-out questions of the source and none. Findings of the rule ``free signal`` are
+Then trust is compared with five free signals: all scores are normal with unit variance, share a common part
+(correlation .3 to .9 among rows of one outcome), and a right label shifts each according to its AUC. 30 to 70 % of the
+labels are right, 10 to 40 % of the rows are selected, and trust has an AUC of .60 to .85. Half of the runs have 5,000
+pool rows with gold labels, half only 5,000 held-out questions of the source. Findings of the rule ``free signal`` are
 counted; all other numbers of the evidence are those of a healthy run. Kinds:
 
 - ``beaten``: the best signal's AUC is 3 to 8 points above that of trust, the others' are up to 10 points below the
@@ -30,8 +31,9 @@ counted; all other numbers of the evidence are those of a healthy run. Kinds:
 - ``better``: the AUC of trust is 1 to 8 points above the best signal's.
 
 Pools that are wrong in their labels and texts, and honest ones beside them, are those of ``benchmarks.verdict_pools``:
-``called usable`` counts "use it", which is wrong of the first and right of the others. A second table has the coverage
-of intervals (``benchmarks.verdict_intervals``). All of it takes some 7 minutes of one core, 4 of them for texts.
+``called usable`` counts "use it", which is wrong for the first and right for the others. A second table has the
+coverage of intervals (``benchmarks.verdict_intervals``). The whole takes about 7 minutes on one core, 4 of them for
+texts.
 """
 
 import argparse
@@ -57,14 +59,14 @@ from curation.trust.calibration import Calibration, fit_calibration
 
 CHANCE = 0.2
 NUM_COMPARED = 5_000
-"""Pool rows with gold labels, or held-out questions of the source, on which trust stands against free signals."""
+"""Number of pool rows with gold labels, or of held-out questions, on which trust is compared with free signals."""
 NUM_STATES, NUM_DIMENSIONS, MOVED = 500, 8, 0.8
-"""States of either side that are compared, their size, and how far a shift moves each number of them."""
+"""Number of compared states per side, their size, and the distance by which a shift moves each of their numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """The truth of a run: how many rows, how many of them right, and what a score says."""
+    """The truth of a simulated run: its numbers of rows and of right labels, and the information of its scores."""
 
     share_right: float
     num_validation: int
@@ -73,11 +75,11 @@ class Drawn:
     pool_share: float
     pool_auc: float
     steep: float = 1.0
-    """How many times too steep the logits are; 1 is calibrated, as a fit calibrates."""
+    """Factor by which the logits are too steep; 1 means calibrated as in a fit."""
     moved: float = 0.0
-    """How far the pool's states are moved."""
+    """Distance by which each number of the pool's states is moved."""
     taken: float = 0.25
-    """The share of the pool that is selected."""
+    """Share of the pool that is selected."""
     chance: float = CHANCE
 
     @property
@@ -156,7 +158,7 @@ SICK = {
     "too few rows": (few_rows, {"rows"}),
     "mostly wrong": (mostly_wrong, {"useful"}),
 }
-"""How a sick run is drawn, and the rules of which one has to find it."""
+"""Functions that simulate a sick run, with the rules of which one must find it, by kind."""
 
 
 def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: int) -> tuple[Judged, np.ndarray]:
@@ -255,14 +257,14 @@ def misses(kind: str, num: int, seed: int) -> tuple[int, int, Counter[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rivalry:
-    """The truth of a run in which trust stands against free signals."""
+    """The truth of a simulated run in which trust is compared with free signals."""
 
     share_right: float
     auc: float
     signals: tuple[float, ...]
-    """The AUC of each free signal."""
+    """AUC of each free signal."""
     correlation: float
-    """Of all scores among rows of one outcome."""
+    """Correlation of all scores among rows of one outcome."""
     taken: float
     audit: bool
 
@@ -290,7 +292,7 @@ RIVALS: dict[str, Callable[[np.random.Generator], Rivalry]] = {
     "equal": lambda rng: _rivalry(rng, 0.0, _behind(rng) * (rng.random() < 0.5)),
     "better": lambda rng: _rivalry(rng, -rng.uniform(0.01, 0.08), _behind(rng)),
 }
-"""How a run with rivals is drawn; the first two have to be found."""
+"""Functions that simulate a run with free signals, by kind; a rule must find the first two kinds."""
 
 
 _SURE = Estimate(value=0.8, low=0.78, high=0.82, n=NUM_COMPARED)

@@ -1,10 +1,10 @@
-"""Reading everything that a run left: ``python -m benchmarks.verify --rows 1_000_000``.
+"""Verification of all files of a run: ``python -m benchmarks.verify --rows 1_000_000``.
 
-A run directory with one stage of labels (hidden states of 1,024 x float16 and a text), written as actors write them.
-``curate verify`` in this process, in turn with the peer: the same files read and nothing done with them, by as many
-threads. Both read from memory, so the ratio is the largest that a disk can hide. Then what the digests cost the writer:
-the time of ``quick_content`` against the time of writing the same fragments. At last 200 single bytes are flipped, one
-at a time, in data, versions, weights, exports and manifest of a copy with fewer rows; all must be found.
+The run directory has one stage of labels (hidden states of 1,024 x float16 and a text), written as actors write them.
+``curate verify`` runs in this process, in turn with the peer, which only reads the same files with as many threads.
+Both read from memory, so the ratio is the largest that a disk can hide. Then the cost of digests for the writer: the
+time of ``compute_quick_content`` beside the time of writing the same fragments. Finally 200 single bytes are flipped,
+one at a time, in data, versions, weights, exports and manifest of a copy with fewer rows; all must be found.
 """
 
 import argparse

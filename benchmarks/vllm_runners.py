@@ -1,13 +1,13 @@
 """States by both of vLLM's model runners: ``python -m benchmarks.vllm_runners`` in ``.venv-vllm``, or on a GPU.
 
-Three ways to an answer with its hidden states are compared, each in a process of its own, on one model and the same
-prompts, drawn greedily: the teacher's tap on runner V1; a tap on runner V2, written here; and vLLM's own
-``extract_hidden_states`` on V2 with its example connector, which writes a file for each request. Printed for each:
-answers that are the same as the first way's, the greatest differences of log-probabilities and of the states at the
-end of prompt and answer, and rows a second.
+Three ways to get an answer with its hidden states are compared, each in a separate process, on one model and the same
+prompts, with greedy decoding: the teacher's tap on runner V1; a tap on runner V2, written here; and vLLM's own
+``extract_hidden_states`` on V2 with its example connector, which writes a file for each request. Printed for each: the
+number of answers equal to the first way's, the maximum differences of log-probabilities and of the states at the end of
+prompt and answer, and rows per second.
 
-Runner V2 needs Triton, which vLLM's CPU build lacks; there its kernels run in Triton's interpreter, so that answers and
-states can be compared, and rates of V2 say nothing.
+Runner V2 needs Triton, which vLLM's CPU build lacks; there its kernels run in Triton's interpreter, so answers and
+states can be compared, but rates of V2 are meaningless.
 """
 
 import argparse
@@ -28,10 +28,10 @@ WAYS = ("V1 tap", "V2 tap", "V2 extract_hidden_states")
 
 
 class V2Tap:
-    """Worker extension: sums and states by the runner's own slots, on the device, without work of the host by row.
+    """A worker extension that keeps sums and states by the runner's own slots on the device, without host work per row.
 
-    Reads of runner V2: ``sample``, ``finish_requests``, ``model.compute_logits``, ``req_states.req_id_to_index``,
-    ``req_states.prompt_len``, and of its batch ``idx_mapping``, ``logits_indices`` and ``positions``.
+    It uses ``sample``, ``finish_requests``, ``model.compute_logits``, ``req_states.req_id_to_index`` and
+    ``req_states.prompt_len`` of runner V2, and ``idx_mapping``, ``logits_indices`` and ``positions`` of its batch.
     """
 
     model_runner: Any

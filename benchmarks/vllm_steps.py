@@ -1,12 +1,12 @@
-"""CPU seconds that a step of a full engine costs: ``python -m benchmarks.vllm_steps`` in ``.venv-vllm``, or with CUDA.
+"""CPU seconds per step of a full engine: ``python -m benchmarks.vllm_steps`` in ``.venv-vllm``, or with CUDA.
 
-All rows run at once, with a vocabulary of today's size on a model of one narrow layer, so that a step is the work of
-the host and of what reads logits. Our side is the vLLM teacher, which also gives log-probabilities, margins, entropies
-and the states of four positions as record batches; ``--bare`` leaves the states out. The peer is ``LLM.generate`` as
-vLLM starts it by default, with its core in a process of its own and the runner that it chooses, returning tokens and
-text. Each side has a process; CPU seconds are those of the process and of all that it started. Rates are rows times
-steps a CPU second. Answers are drawn greedily, and both sides must give the same texts. On a GPU, where CPU seconds are
-the host's, ``--gpu``.
+All rows run at once, with a vocabulary of realistic size on a model of one narrow layer, so that a step is mainly the
+work of the host and of reading logits. Our side is the vLLM teacher, which also gives log-probabilities, margins,
+entropies and the states of four positions as record batches; ``--bare`` omits the states. The peer is ``LLM.generate``
+as vLLM starts it by default, with its core in a separate process and the runner that it chooses, returning tokens and
+text. Each side has a process; CPU seconds are those of the process and its descendants. Rates are rows times steps per
+CPU second. Decoding is greedy, and both sides must give the same texts. ``--gpu`` runs on a GPU, where CPU seconds are
+the host's.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STATES = ("prompt_last", "output_first", "output_last", "output_mean")
 
 
 class Side:
-    """One side in a process of its own, which answers all rows each time that it is asked."""
+    """A side in a separate process, which answers all rows at each request."""
 
     def __init__(self, name: str, model: str, options: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "benchmarks.vllm_steps", *sys.argv[1:], "--side", name, "--model", model]

@@ -1,15 +1,15 @@
-"""What the vLLM teacher costs above vLLM itself: ``python -m benchmarks.vllm_teacher`` in ``.venv-vllm``, or with CUDA.
+"""Overhead of the vLLM teacher over vLLM itself: ``python -m benchmarks.vllm_teacher`` in ``.venv-vllm``, or with CUDA.
 
 Our side is the label stage: a pool's actor renders prompts from a table of examples, two chunks at a time, the engine
-answers with log-probabilities and the states of four positions, labels are read, fragments written, and the driver
-commits them to a Lance table. Its clock runs from the first prompt to the last commit. Both sides are warm: each has
-answered the same prompts once before, ours in a pass of the same pool, whose start is told apart. The peer is
-``LLM.generate`` with the same engine arguments on the same prompts, tokenised beforehand, which returns tokens and
-text; nothing is stored. Both sides have the same cores (``--cores``). Answers are sampled with a seed a row and end by
-a stop string after a geometric number of tokens, so that their lengths spread up to the cap. Rates are output tokens a
-second, stop tokens not counted. Checked: both sides draw the same answers, and the transformers teacher, given some of
-these answers, finds the log-probabilities and states that are stored. It labels the same rows once, too; and in one
-process the parts of our side are timed. On a GPU::
+answers with log-probabilities and the states of four positions, labels are parsed, fragments are written, and the
+driver commits them to a Lance table. Its clock runs from the first prompt to the last commit. Both sides are warm: each
+has answered the same prompts once before, ours in a pass of the same pool, whose start is printed separately. The peer
+is ``LLM.generate`` with the same engine arguments on the same prompts, tokenised beforehand, which returns tokens and
+text; nothing is stored. Both sides have the same cores (``--cores``). Answers are sampled with a seed per row and end
+by a stop string after a geometric number of tokens, so their lengths vary up to the cap. Rates are output tokens per
+second, without stop tokens. Checked: both sides sample the same answers, and the transformers teacher, given some of
+these answers, gets the stored log-probabilities and states. It labels the same rows once, too; and in one process the
+parts of our side are timed. On a GPU::
 
     python -m benchmarks.vllm_teacher --num-gpus 1 --dtype bfloat16 --hidden 1024 --layers 28 --rows 4096
         --running 256 --max-tokens 512
@@ -50,7 +50,7 @@ NUM_WORDS, NUM_STOPS = 4_032, 64
 
 
 class Words(Plain):
-    """A plain domain with a vocabulary; it may note when the first prompt was made."""
+    """A plain domain with a vocabulary, which may record the time of the first prompt."""
 
     name = "words"
 
@@ -187,7 +187,7 @@ def label_once(job: LabelJob, teacher: Teacher, target: Path, seconds: dict[str,
 
 
 class Peer:
-    """``LLM.generate`` on the same prompts with the same engine arguments."""
+    """The peer: ``LLM.generate`` on the same prompts with the same engine arguments."""
 
     def __init__(self, ref: ModelRef, job: LabelJob, prompts: list[str], engine: dict[str, Any]) -> None:
         set_environment()

@@ -1,10 +1,10 @@
-r"""Arithmetic with steps: rows with long answers, and a small teacher of them, for what answers cost. Made here, CC0.
+r"""Arithmetic with steps: generated rows with long answers, and a small teacher of them, for their cost. CC0.
 
     python -m benchmarks.worked_sums      # some 2 minutes on two cores; what is there is not made again
 
 A problem is ``470 + 3 * 7 = ?``; its solution counts the additions down, ``3: 477``, ``2: 484``, ``1: 491``, and ends
-in ``\boxed{491}``. The number of additions is in the prompt, and the more there are, the longer is the answer and the
-more often is a small model wrong.
+in ``\boxed{491}``. The number of additions is in the prompt: the more there are, the longer the answer is, and the more
+often a small model is wrong.
 """
 
 import json
@@ -25,7 +25,7 @@ from train.tokens import Pair
 SEED = 7
 MOST_STEPS = 12
 NUM_TAUGHT, NUM_ROWS = 8_000, 17_000
-"""Rows that the teacher learns from, and others, which it has not seen."""
+"""Number of rows on which the teacher is trained, and of other rows."""
 ROWS, TEACHER = "rows.jsonl", "teacher"
 INIT = InitConfig(hidden_size=96, num_layers=3, num_heads=3, max_positions=256)
 RECIPE = SftConfig(

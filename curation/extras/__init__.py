@@ -1,1 +1,1 @@
-"""Leaves: features that the core never imports. Each is a folder with all that it has (``curation.features``)."""
+"""Optional features and commands that the core never imports; each is one folder (``curation.features``)."""

@@ -1,17 +1,17 @@
-"""How strongly rows' gradients point in few common directions (paper, section "Mechanisms", finding 3).
+"""Coherence: how far rows' gradients lie in a few common directions (paper, section "Mechanisms", finding 3).
 
 The gradient matrix has a row for each training row, neither centred nor scaled (the paper does not say). Its singular
 values and right singular vectors are the roots of the eigenvalues and the eigenvectors of its Gram matrix, which is
-added up over batches of rows in float64. So memory is a few matrices [D, D], however many rows there are, and nothing
-is approximated. Squares halve the digits of the small singular values: those below about 1e-7 of the largest are noise.
+summed over batches of rows in float64. So memory is a few matrices [D, D] for any number of rows, and nothing is
+approximated. Squaring halves the digits of small singular values: those below about 1e-7 of the largest are noise.
 
 A row's top-k energy is the share of its squared norm that lies in the span of the first k right singular vectors; it
 does not depend on the row's norm. With few rows the span follows the rows themselves and energies are high, so only
 arms with the same number of rows can be compared.
 
-Intervals are a delete-a-group jackknife (Kott 2001; Busing, Meijer, van der Leeden 1999): the rows are divided by a
-hash of their ids, and everything, the directions too, is computed anew without each group. Groups of two arms hold the
-same rows where both arms do, so a difference of two arms accounts for rows that they share.
+Intervals are by the delete-a-group jackknife (Kott 2001; Busing, Meijer, van der Leeden 1999): rows are grouped by a
+hash of their ids, and everything, including the directions, is recomputed without each group. A row is in the same
+group in every arm, so the interval of a difference of two arms accounts for rows that they share.
 
 Shapes: N rows, D numbers of a gradient, k directions, G groups.
 """
@@ -29,39 +29,39 @@ from curation.json_types import Json
 from curation.metrics.estimates import TAIL, Estimate
 
 Batches = Callable[[], Iterable[tuple[Int64s, Float32s]]]
-"""Reads the row ids [B] and the gradients [B, D] of all rows, some at a time; called several times."""
+"""Function that returns an iterator over all rows in batches of row ids [B] and gradients [B, D]."""
 
 MOST = 32
-"""Directions that are looked at (paper, figure of the gradients)."""
+"""Maximum number of directions (paper, figure of the gradients)."""
 SHOWN = 8
-"""The k of the distribution over rows (paper)."""
+"""The k of the top-k energy whose distribution over rows is reported (paper)."""
 GROUPS = 20
 """Number of groups of the jackknife."""
 DENSE = 768
-"""Up to this size all eigenvectors are computed; beyond it the first ones alone, by Lanczos iterations (ARPACK) to
-machine precision, which takes a small part of the time."""
+"""Maximum size of a Gram matrix for the dense eigensolver. For larger ones, Lanczos iterations (ARPACK) compute the
+first eigenvectors to machine precision in a fraction of the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coherence:
-    """Findings on an arm's gradient matrix."""
+    """The coherence of an arm's gradients."""
 
     num_rows: int
     singular_values: Floats
-    """The first ones, descending, [k]."""
+    """The largest singular values, descending, [k]."""
     total: float
     """The sum of all squared singular values: the squared Frobenius norm."""
     energy_k: Floats
     """The mean top-k energy of a row, for k = 1, 2, ..."""
     without_Gk: Floats
-    """The same without each group of rows."""
+    """``energy_k`` without each group of rows, [G, k]."""
     decay_Gk: Floats
-    """The shares of the total in each direction, without each group."""
+    """``share_k`` without each group of rows, [G, k]."""
     rows_energy_N: Floats
     """The top-``SHOWN`` energy of every row, ascending."""
     dimension: float
-    """The participation ratio of the squared singular values, (sum)^2 / sum of squares: so many equally strong
-    directions would have it."""
+    """The participation ratio of the squared singular values, (sum)^2 / sum of squares: the number of equally strong
+    directions with the same ratio."""
 
     @property
     def share_k(self) -> Floats:
@@ -96,10 +96,10 @@ class Coherence:
 
 
 def compute_coherence(batches: Batches, size: int) -> Coherence:
-    """Return energies and singular values of gradients with ``size`` numbers; rows without any gradient are left out.
+    """Return the coherence of gradients of ``size`` numbers, without rows whose gradient is zero or not finite.
 
     Raises:
-        ValueError: there are fewer than two groups of rows.
+        ValueError: the rows are in fewer than two groups.
     """
     total_DD, num_rows, filled = np.zeros((size, size)), 0, set[int]()
     for ids_N, gradient_ND in _iter_kept(batches):
@@ -129,7 +129,7 @@ def compute_coherence(batches: Batches, size: int) -> Coherence:
 
 
 def compare_coherence(arm: Coherence, other: Coherence) -> Json:
-    """Return one arm's mean top-k energy minus another's: for k = ``SHOWN`` and as the mean over all k, as JSON."""
+    """Return one arm's mean top-k energy minus another's, as JSON: for k = ``SHOWN``, and averaged over all k."""
     at = min(SHOWN, len(arm.energy_k), len(other.energy_k)) - 1
     most = min(len(arm.energy_k), len(other.energy_k))
     means = [energies_k[..., :most].mean(axis=-1) for energies_k in (arm.energy_k, other.energy_k)]
@@ -144,7 +144,7 @@ def compare_coherence(arm: Coherence, other: Coherence) -> Json:
 
 
 def find_directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
-    """Return the largest eigenvalues of a Gram matrix, descending [k], and their eigenvectors [D, k]; none below 0."""
+    """Return the largest eigenvalues of a Gram matrix, descending and at least 0 [k], and their eigenvectors [D, k]."""
     if len(gram_DD) <= max(DENSE, 2 * most):
         value_k, vector_Dk = scipy.linalg.eigh(gram_DD, subset_by_index=(len(gram_DD) - most, len(gram_DD) - 1))
     else:

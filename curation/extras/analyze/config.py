@@ -11,23 +11,23 @@ class EngineConfig(Section):
     """A chess engine that compares weak with gold moves where they differ (paper, section "Mechanisms", finding 2).
 
     It searches with one thread, an empty hash and a fixed number of nodes, so the same position has the same value on
-    every machine. The paper names neither its nodes nor how it counts mates; ``gaps.py`` says ours.
+    every machine. The paper gives neither the number of nodes nor the value of a mate; ours is in ``gaps.py``.
     """
 
     path: str = "stockfish"
-    """A program that speaks UCI: a path, or a name that is looked for in ``PATH`` and in ``/usr/games``."""
+    """Program that speaks UCI: a path, or a name that is searched for in ``PATH`` and in ``/usr/games``."""
     nodes: PositiveInt = 100_000
-    """Nodes of the search after a move."""
+    """Number of nodes that the engine searches after a move."""
     hash_mb: PositiveInt = 16
-    """MiB of the engine's hash, which is empty before each search."""
+    """Size of the engine's hash, in MiB; it is empty before each search."""
     options: dict[str, str | int | bool] = Field(default={})
     """Further UCI options, e.g. ``{EvalFile: /models/nn.nnue}``; ``Threads`` is always 1."""
     rows: PositiveInt = 500
-    """Most rows of an arm; a draw by row id, so that arms share the rows that both selected."""
+    """Maximum number of rows per arm, drawn by row id so that arms share rows that both selected."""
     equal_within: Annotated[int, Field(ge=0, le=1_000)] = 50
     """Centipawns by which two moves may differ and still count as equal."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Longest search; a row whose search takes longer becomes an error row."""
+    """Time limit of a search, in seconds; a row whose search takes longer becomes an error row."""
 
 
 class GradientsConfig(Section):
@@ -36,22 +36,22 @@ class GradientsConfig(Section):
     RESOURCES: ClassVar[set[str]] = {"batch_rows", "cpus", "gpus"}
 
     rows: PositiveInt = 2_000
-    """Most rows of an arm, drawn by row id. All arms are compared by the same number: what the smallest one has."""
+    """Maximum number of rows per arm, drawn by row id. All arms are compared on as many rows as the smallest has."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """The base student's numbers; gradients are added up in float64. ``auto``: bfloat16 on a GPU (``gpus`` above 0)
-    where the checkpoint's ``config.json`` names it, else float32."""
+    """Number type of the base student; gradients are summed in float64. ``auto``: bfloat16 on a GPU (``gpus`` above 0)
+    if the checkpoint's ``config.json`` names it, else float32."""
     batch_rows: PositiveInt = 16
-    """Rows of a forward pass."""
+    """Number of rows per forward pass."""
     cpus: PositiveInt = 1
-    """CPUs, and threads, of a task."""
+    """Number of CPUs, and of threads, per task."""
     gpus: NotNegative = 0
-    """GPUs of a task."""
+    """Number of GPUs per task."""
 
 
 class AnalyzeConfig(Section):
-    """The stages of ``curate analyze``; ``null`` leaves one out."""
+    """The stages of ``curate analyze``; ``null`` omits a stage."""
 
     engine: EngineConfig | None = EngineConfig()
-    """Only of domains whose labels are moves, and with ``splits.audit``."""
+    """Comparison of moves by a chess engine; needs a domain whose labels are moves, and ``splits.audit``."""
     gradients: GradientsConfig | None = GradientsConfig()
-    """Only of runs that train students."""
+    """Comparison of gradients; needs a run that trains students."""

@@ -1,4 +1,4 @@
-"""The stages of ``curate analyze``, and what a run must have for them."""
+"""The stages of ``curate analyze``, and their requirements."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def describe(inputs: FeatureInputs) -> dict[str, Out]:
 
 
 def dtypes(config: RunConfig, section: AnalyzeConfig) -> Iterator[TypedModels]:
-    """Yield the type of the base students' numbers whose gradients are taken on GPUs."""
+    """Yield the number type of the base students if their gradients are computed on GPUs."""
     gradients = section.gradients
     if gradients is not None and gradients.gpus:
         bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
@@ -38,10 +38,10 @@ def dtypes(config: RunConfig, section: AnalyzeConfig) -> Iterator[TypedModels]:
 
 
 def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
-    """Yield a sentence for each part of the analysis that is left out although the configuration asks for it.
+    """Yield a sentence for each configured part of the analysis that does not apply to the run.
 
     Raises:
-        ConfigError: the run lacks what a stage reads, the engine is not installed, or no part is left.
+        ConfigError: the run has no gold labels for the engine, the engine is not installed, or no part applies.
     """
     engine, gradients = section.engine, section.gradients
     has_moves = get_position_function(get_domain(config.domain_of("pool"))) is not None

@@ -1,4 +1,4 @@
-"""The figures of ``curate analyze``: an engine's gaps, coherence of gradients (paper, section "Mechanisms")."""
+"""The figures of ``curate analyze``: advantage gaps and coherence of gradients (paper, section "Mechanisms")."""
 
 from collections.abc import Mapping
 
@@ -10,11 +10,11 @@ from curation.report.frame import finish_chart, get_arm_style, make_report_figur
 from curation.report.headline import describe_name
 
 POWERS = (1, 2, 4, 8, 16, 32)
-"""Ticks of k (paper, figure of the gradients)."""
+"""Ticks of the axis of k (paper, figure of the gradients)."""
 
 
 def figures(found: JsonView, prefix: str) -> dict[str, str]:
-    """Return the SVG of each figure that an analysis has numbers for, by name."""
+    """Return the SVG of each figure for which an analysis has numbers, by name."""
     made = {}
     if (moves := found.get("advantages")) is not None and any(arm["n"] for arm in moves["arms"].values()):
         made["gaps"] = draw_gaps(moves["arms"], f"{prefix}-gaps")
@@ -26,7 +26,7 @@ def figures(found: JsonView, prefix: str) -> dict[str, str]:
 
 
 def draw_gaps(arms: Mapping[str, JsonView], name: str) -> str:
-    """Shares of each arm's differing rows by the gap, gold minus chosen, in pawns; the end bins hold all beyond."""
+    """Draw each arm's histogram of advantage gaps, in pawns; the end bins include all larger gaps."""
     with use_chart_style():
         figure, axes = make_report_figure()
         axes.axvline(0, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)))
@@ -49,7 +49,7 @@ def draw_gaps(arms: Mapping[str, JsonView], name: str) -> str:
 
 
 def draw_energies(arms: Mapping[str, JsonView], name: str) -> str:
-    """Draw a row's mean top-k energy against k, a line an arm, with 95 % bands (of many arms, only the method's)."""
+    """Draw each arm's mean top-k energy against k with 95 % bands (of many arms, only the reference arm's)."""
     with use_chart_style():
         figure, axes = make_report_figure()
         for index, (arm, found) in enumerate(arms.items()):
@@ -68,7 +68,7 @@ def draw_energies(arms: Mapping[str, JsonView], name: str) -> str:
 
 
 def draw_row_shares(arms: Mapping[str, JsonView], name: str) -> str:
-    """Return the share of rows whose top-8 energy is at most so much, a line an arm."""
+    """Draw each arm's cumulative distribution of rows' top-8 energy."""
     with use_chart_style():
         figure, axes = make_report_figure()
         starts = []
@@ -93,7 +93,7 @@ def draw_row_shares(arms: Mapping[str, JsonView], name: str) -> str:
 
 
 def draw_spectrum(arms: Mapping[str, JsonView], name: str) -> str:
-    """Return the first singular values of the gradient matrix, a line an arm."""
+    """Draw the largest singular values of each arm's gradient matrix."""
     with use_chart_style():
         figure, axes = make_report_figure()
         for index, (arm, found) in enumerate(arms.items()):

@@ -1,9 +1,9 @@
-"""Better than gold: what weak labels that differ from gold are worth, by an engine (paper, "Mechanisms", finding 2).
+"""Advantage gaps: an engine's values of weak moves that differ from gold (paper, section "Mechanisms", finding 2).
 
-The advantage gap of a row is the gold move's value minus the chosen move's: below zero, the weak label is the stronger
-move. The paper leaves open, and we chose: the value of a winning mate is 10,000 centipawns however many moves it takes
-(a mate in two is not better than a mate in three), that of being mated -10,000; means and the histogram cut gaps at
-10 pawns, so that one mate does not outweigh all other rows; shares are of the gaps as they are.
+The advantage gap of a row is the gold move's value minus the chosen move's: if it is below zero, the weak label is the
+stronger move. Our choices, where the paper gives none: a winning mate is worth 10,000 centipawns in any number of moves
+(a mate in two is not better than a mate in three), and being mated -10,000; means and the histogram clip gaps at
+10 pawns, so that one mate does not outweigh all other rows; shares are of unclipped gaps.
 """
 
 import numpy as np
@@ -13,17 +13,17 @@ from curation.json_types import JsonView
 from curation.metrics.estimates import average_over_seeds, compute_proportion
 
 MATE = 10_000
-"""Centipawns of a mate."""
+"""Value of a mate, in centipawns."""
 CUT = 1_000
-"""Centipawns at which gaps are cut in means and in the histogram."""
+"""Value at which means and the histogram clip gaps, in centipawns."""
 BIN = 100
-"""Centipawns of a bin of the histogram."""
+"""Width of a bin of the histogram, in centipawns."""
 
 
 def to_centipawns(centipawns_N: Floats, mate_N: Floats) -> Int64s:
-    """Return the value of each move in centipawns, int64 [N]; of both columns one is NaN.
+    """Return the value of each move in centipawns, int64 [N]; exactly one of the two inputs is NaN for each move.
 
-    ``mate_N``: moves until mate, negative where the mover is mated, 0 where the move itself is mate.
+    ``mate_N``: moves until mate, negative if the mover is mated, 0 if the move itself is mate.
     """
     is_mate_N = ~np.isnan(mate_N)
     decided_N = np.where(mate_N >= 0, MATE, -MATE)
@@ -32,11 +32,11 @@ def to_centipawns(centipawns_N: Floats, mate_N: Floats) -> Int64s:
 
 
 def compare_moves(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView:
-    """Return gaps of rows whose weak label differs from gold, as JSON: shares with exact intervals, mean and histogram.
+    """Return statistics of the gaps of rows as JSON: shares with exact intervals, mean, median and histogram.
 
     ``gold_N``, ``chosen_N``: centipawns by :func:`to_centipawns`. ``stronger`` is the paper's "optimal alternatives",
-    any gap below 0; ``equal_or_stronger`` a gap of at most ``equal_within``; ``winning_mates`` chosen moves that force
-    mate or are mate.
+    any gap below 0; ``equal_or_stronger`` is a gap of at most ``equal_within``; ``winning_mates`` are chosen moves that
+    force mate or are mate.
     """
     gap_N, n = gold_N - chosen_N, len(gold_N)
     cut_N = np.clip(gap_N, -CUT, CUT)

@@ -1,7 +1,7 @@
-"""The gradients stages: per-row gradients of an arm's rows by the base student, and how coherent those of all arms are.
+"""The stages that compute gradients of an arm's rows by the base student, and that compare the arms' coherence.
 
-All arms use the same base model, before any training, so that arms differ in their rows alone (the paper does not say
-at which point of the training it takes gradients). All arms are compared by the same number of rows.
+All arms use the same base model, before any training, so that arms differ only in their rows (the paper does not say
+at which point of the training it computes gradients). All arms are compared on the same number of rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 CHUNK_ROWS = 512
-"""Rows of a task and of a commit."""
+"""Maximum number of rows per task."""
 READ_ROWS = 256
-"""Rows that are held in float64 at a time."""
+"""Maximum number of rows that are held in float64 at a time."""
 FEWEST = 20
-"""The minimum number of gradients with which an arm is compared with others."""
+"""Minimum number of gradients of an arm for it to be compared with others."""
 
 
 def make_schema(size: int) -> pa.Schema:
-    """Return the gradient of each row's loss by the student's last hidden states, summed over the row's positions.
+    """Return the schema of gradients of rows' losses by the last hidden states, summed over a row's positions.
 
-    ``loss`` the mean cross-entropy of the completion's ``num_tokens`` tokens, the end token included.
+    ``loss`` is the mean cross-entropy of the completion's ``num_tokens`` tokens, including the end token.
     """
     return pa.schema(
         [
@@ -58,7 +58,7 @@ def make_schema(size: int) -> pa.Schema:
 
 
 class TakeGradients(Stage):
-    """Takes the gradients of an arm's rows."""
+    """A stage that computes the gradients of an arm's rows."""
 
     class Made(NamedTuple):
         gradients: TableRef
@@ -81,7 +81,7 @@ class TakeGradients(Stage):
         return {"CPU": float(self.gradients.cpus)} | ({"GPU": self.gradients.gpus} if self.gradients.gpus else {})
 
     def run(self, task: Task) -> Done:
-        """Take them, and say how many rows have none."""
+        """Compute the gradients, and report how many rows have none."""
         with task.progress() as update:
             ref = take_gradients(self, str(task.directory / "gradients.lance"), guard=task.guard, progress=update)
         if num_failed := io.count(ref, filter="error IS NOT NULL"):
@@ -90,18 +90,18 @@ class TakeGradients(Stage):
 
 
 class CompareGradients(Stage):
-    """Compares how coherent the arms' gradients are."""
+    """A stage that compares the coherence of the arms' gradients."""
 
     class Made(NamedTuple):
         found: Json
 
     tables: InEach[TableRef | None]
-    """Tables by arm; null of an arm that selected nothing."""
+    """Tables of gradients by arm; None for an arm that selected nothing."""
     reference: str
     seed: int
 
     def run(self, task: Task) -> Done:
-        """Compare them."""
+        """Compare the arms."""
         made = {arm: ref for arm, ref in self.tables.items() if ref is not None}
         with task.progress() as update:
             found = compare(made, reference=self.reference, seed=self.seed, progress=update)
@@ -111,7 +111,7 @@ class CompareGradients(Stage):
 def take_gradients(
     job: TakeGradients, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
 ) -> TableRef:
-    """Return the gradients (schema :func:`make_schema`) of a draw of an arm's rows.
+    """Return the gradients (schema :func:`make_schema`) of a sample of an arm's rows.
 
     Raises:
         ModelError: the base student does not load, or does not name its output layer.
@@ -131,7 +131,7 @@ def take_gradients(
 
 
 def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progress: Update | None = None) -> Any:
-    """Return how coherent each arm's gradients are, as JSON; one Ray task an arm, which holds few matrices [D, D].
+    """Return the coherence of each arm's gradients, as JSON; one Ray task per arm holds a few matrices [D, D].
 
     Raises:
         ConfigError: no arm has enough rows.
@@ -172,7 +172,7 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
 
 
 def iter_gradients(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s]]:
-    """Yield the ids and gradients of those rows, some at a time."""
+    """Yield the ids and gradients of the given rows in batches."""
     scanner = io.open_table(ref).scanner(columns=["row_id", "gradient"], batch_size=READ_ROWS, scan_in_order=True)
     for batch in scanner.to_batches():
         ids_B = batch.column("row_id").to_numpy()
@@ -187,7 +187,7 @@ def _measure_coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
 
 
 def _compute_gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
-    """Return the rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
+    """Return a chunk's rows with gradients; a row that is too long, or has no finite gradient, is an error row."""
     from curation.extras.analyze.row_gradients import compute_row_gradients
 
     torch.set_num_threads(job.gradients.cpus)
@@ -219,7 +219,7 @@ def _compute_gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
 
 @lru_cache(maxsize=1)
 def _load_base(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
-    """Return one model per worker process, not per task."""
+    """Return the base student and its tokenizer, loaded once per worker process."""
     model, tokenizer = load_model(base, dtype=dtype, device=device), load_tokenizer(base)
     check_tokens(base, tokenizer, model)
     return model, tokenizer

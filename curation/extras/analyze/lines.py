@@ -1,4 +1,4 @@
-"""Lines that ``curate analyze`` prints: the engine's findings and the gradients', a line an arm."""
+"""Lines that ``curate analyze`` prints: the results of the engine and of the gradients, one line per arm."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
 """Gradients of the loss of single rows by the student's last hidden states (paper, section "Mechanisms", finding 3).
 
-The last hidden states are what the output layer reads, after the final norm. The paper leaves open, and we chose: a
-row's loss is the mean over its completion's tokens, as in training; its gradients at the positions of the completion
+The last hidden states are the input of the output layer, after the final norm. Our choices, where the paper gives none:
+a row's loss is the mean over its completion's tokens, as in training; its gradients at the positions of the completion
 are summed to one vector, the gradient by a vector that is added to all of the row's last hidden states. The model's own
 forward pass computes the logits, so that scaled or capped logits count as they do in training; only the output layer is
 differentiated.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RowGradients(NamedTuple):
-    """Gradients of rows: float32 [B, D], the loss [B], and the number of tokens that it is the mean of [B]."""
+    """Gradients of rows, float32 [B, D], with each row's mean loss [B] and its number of tokens [B]."""
 
     gradient_BD: Float32s
     loss_B: Float32s
@@ -32,9 +32,9 @@ class RowGradients(NamedTuple):
 
 
 def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
-    """Return the gradients of some rows, in one forward pass.
+    """Return the gradients of rows, from one forward pass.
 
-    ``model`` is in evaluation mode; its weights are not changed, and get no gradients.
+    ``model`` must be in evaluation mode; its weights are frozen and not changed.
 
     Raises:
         ModelError: the model does not say what its output layer is.

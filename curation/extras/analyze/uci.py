@@ -1,4 +1,4 @@
-"""A chess engine that speaks UCI, as a child process: values positions after a move, deterministically and in time."""
+"""A UCI chess engine in a child process: it values moves reproducibly and within a time limit."""
 
 import asyncio
 import shutil
@@ -20,15 +20,15 @@ else:  # its tables take half a second, which looks at runs without chess do not
     chess, engine = Lazy("chess"), Lazy("chess.engine")
 
 GAMES = "/usr/games"
-"""Where Debian and Ubuntu install ``stockfish``; it is not in every ``PATH``."""
+"""Folder in which Debian and Ubuntu install ``stockfish``; not every ``PATH`` has it."""
 START_SECONDS = 60.0
-"""Longest start of an engine, which may read a network of weights from a busy disk."""
+"""Time limit for the start of an engine, which may read a network of weights from a busy disk."""
 MOST_FAILURES = 3
-"""So many failed rows in a row, and the engine is not asked about the rest of a chunk."""
+"""Number of consecutive failed searches after which the engine is not asked about the rest of a chunk."""
 
 
 class Value(NamedTuple):
-    """The value of a move to the side that makes it: one of both is None."""
+    """The value of a move to the side that makes it; exactly one field is None."""
 
     centipawns: int | None
     """Centipawns of an undecided game; 0 for a draw."""
@@ -37,10 +37,10 @@ class Value(NamedTuple):
 
 
 def find_engine(path: str) -> str:
-    """Return the program of an engine on this node.
+    """Return the absolute path of an engine's program on this node.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such program.
     """
     found = shutil.which(path) or (shutil.which(path, path=GAMES) if "/" not in path else None)
     if found is None:
@@ -53,18 +53,18 @@ def find_engine(path: str) -> str:
 
 
 class UciEngine:
-    """One engine. A search that takes too long, or ends the process, fails its row; the next row starts another one."""
+    """An engine process. A search that times out or ends the process fails its row; the next row starts another."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Start the engine.
 
         Raises:
-            ConfigError: it is not there, does not answer as a UCI engine in time, or lacks an option.
+            ConfigError: the engine is not installed, does not answer as a UCI engine in time, or lacks an option.
         """
         self._config, self._path, self._failures = config, find_engine(config.path), 0
         self._process: engine.SimpleEngine | None = self._start()
         self.name = str(self._process.id.get("name", Path(self._path).name))
-        """The name and version that it gives itself."""
+        """Name and version that the engine reports."""
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class UciEngine:
         A move that ends the game is not searched.
 
         Raises:
-            RowError: ``illegal_move``, ``engine_timeout``, ``engine_failed``, ``engine_given_up``.
+            RowError: of kind ``illegal_move``, ``engine_timeout``, ``engine_failed`` or ``engine_given_up``.
         """
         board = chess.Board(fen)
         mover = board.turn
@@ -133,7 +133,7 @@ class UciEngine:
         return process
 
     def _kill(self) -> None:
-        """End the process at once; it may hang."""
+        """End the process at once, since it may hang."""
         if self._process is not None:
             with suppress(engine.EngineError):
                 self._process.close()

@@ -1,4 +1,4 @@
-"""The advantage stage: an engine values the weak and the gold move of selected rows where they differ, in Ray tasks."""
+"""The stage in which an engine values the weak and the gold moves of selected rows if they differ, in Ray tasks."""
 
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from curation.tables import io, schemas
 from curation.telemetry.standing import Update
 
 CHUNK_ROWS = 32
-"""Rows of a task and of a commit: some 20 seconds by the default number of nodes."""
+"""Number of rows per task: about 20 seconds with the default number of nodes."""
 ADVANTAGES = pa.schema(
     [
         schemas.ROW_ID,
@@ -38,20 +38,20 @@ ADVANTAGES = pa.schema(
         schemas.ERROR,
     ]
 )
-"""An engine's values of gold and weak moves, of selected rows where they differ."""
+"""Schema of an engine's values of gold and weak moves, for selected rows in which the two differ."""
 
 
 class ValueMoves(Stage):
-    """Asks an engine about weak labels of selected rows that differ from gold."""
+    """A stage that lets an engine compare weak labels of selected rows with gold ones if they differ."""
 
     class Made(NamedTuple):
         found: Json
-        """Findings that the report shows, ``arms`` among them."""
+        """Statistics that the report shows, with those of each arm in ``arms``."""
         table: TableRef
         """Schema ``ADVANTAGES``."""
 
     digests: InEach[str | None]
-    """A digest that names the selected rows, by arm; null for an arm that dropped out."""
+    """Digest of the selected rows, by arm; None for an arm that dropped out."""
     grades: In[TableRef]
     examples: In[TableRef]
     audit: In[TableRef]
@@ -63,7 +63,7 @@ class ValueMoves(Stage):
     """The weak labels of the examples."""
 
     def run(self, task: Task) -> Done:
-        """Value the moves, and say how many rows could not be valued."""
+        """Value the moves, and report how many rows could not be valued."""
         uri = str(task.directory / "advantages.lance")
         with task.progress() as update:
             table, arms = measure_advantages(self, uri, guard=task.guard, progress=update)
@@ -83,9 +83,9 @@ class ValueMoves(Stage):
 
 
 def _draw_differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> tuple[Int64s, Json]:
-    """Return an arm's rows that the engine is asked about, a draw of at most ``rows``, and counts of the arm's rows.
+    """Return the ids of an arm's rows that the engine compares, at most ``rows``, and counts of the arm's rows.
 
-    Their weak label is a move, and not the gold one.
+    The rows are drawn from those whose weak label is a move and differs from gold.
     """
     table = io.read(selection, columns=["row_id", "label"])
     ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
@@ -109,7 +109,7 @@ def measure_advantages(
     """Write the table (schema ``ADVANTAGES``) of all arms' rows together; return it and each arm's findings.
 
     Raises:
-        ConfigError: the engine is not there, or is none.
+        ConfigError: the engine is not installed, or does not work as a UCI engine.
         CommitError: rows in and rows out differ.
     """
     found = {
@@ -145,7 +145,7 @@ def _summarise_arm(table: TableRef, drawn_M: Int64s, engine: EngineConfig) -> Js
 
 
 def _evaluate_rows(ids_M: Int64s, job: ValueMoves) -> pa.Table:
-    """Return the rows of a chunk; one that the engine cannot value is an error row."""
+    """Return a chunk's rows with the values of their moves; a row that cannot be valued is an error row."""
     domain = load_domain(job.domain)
     position = get_position_function(domain)
     assert position is not None, "a run whose labels are no moves has no such stage"

@@ -1,4 +1,4 @@
-"""The options of ``curate analyze``, which imports what is heavy when it runs."""
+"""The command ``curate analyze``, which imports heavy modules only when it runs."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, 
     """Measure why the rows of a finished run teach, and write its report again. CONFIG may also be the run directory.
 
     A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
-    arm's rows are. The section analyze of CONFIG sets both. After a kill, the same command goes on.
+    arm's rows are. The section analyze of CONFIG sets both. After a kill, the same command resumes.
     """
     config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)

@@ -1,4 +1,4 @@
-"""A costly check, by a program or a judge, of the rows of the pool that trust puts first: what fails is left out."""
+"""A costly check, by a program or a judge, of the pool rows that trust ranks highest; rows that fail are left out."""
 
 from curation.features import Feature
 

@@ -1,4 +1,4 @@
-"""The check's setting."""
+"""The configuration section of the check of the best rows."""
 
 from curation.config.base import PositiveInt, Section
 
@@ -7,6 +7,6 @@ class CheckBestConfig(Section):
     """A check of the best rows of a pool without gold labels (docs/data-forms.md)."""
 
     rows: PositiveInt
-    """How many rows of the pool the program or the judge of ``domain.check`` checks: those that trust
-    (``selection.budget.reference``) puts first. What fails is dropped from that arm, so that rows which passed come
-    first. The check is given no reference answer of these rows."""
+    """Number of pool rows that the program or the judge of ``domain.check`` checks: those that the arm
+    ``selection.budget.reference`` ranks highest. Arms with the same ranking do not select rows that fail, so rows that
+    pass come first. The check gets no reference answers for these rows."""

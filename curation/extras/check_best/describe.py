@@ -1,4 +1,4 @@
-"""The check's stage in a generation, and its numbers."""
+"""The stage of the check in a generation, and the numbers for its report."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from curation.selection.capped import is_capped
 
 
 def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
-    """Return the rows that the check leaves out, and its counts."""
+    """Return the outputs of the check's stage: the rows to leave out, and the counts."""
     generation, selection, domain = inputs.generation, inputs.config.selection, inputs.config.domain_of("pool")
     assert generation is not None, "rows are selected in a generation"
     long, arm = inputs.record["too_long"].get("pool"), selection.budget.reference
@@ -44,7 +44,7 @@ def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
 
 
 def describe_selected(inputs: FeatureInputs) -> dict[str, Out]:
-    """Return what the numbers read of the selection."""
+    """Return the budget and the number of rows selected by the reference arm, for the check's numbers."""
     budget, arm = inputs.record["budget"], inputs.config.selection.budget.reference
     return {"budget": budget, "num_selected": budget.stage.value("arms", arm, "num_rows")}
 
@@ -52,8 +52,8 @@ def describe_selected(inputs: FeatureInputs) -> dict[str, Out]:
 def count_passed(outputs: JsonView) -> Json:
     """Return the counts, and how many selected rows are among those that passed.
 
-    The rows that pass rank before those that were not checked; how many of them are selected is not known (``None``)
-    where other rules decide, too.
+    Rows that pass rank above rows that were not checked. The number of selected rows that passed is ``None`` (unknown)
+    if the selection has quotas or a cap, too.
     """
     counts, num_selected = outputs["counts"], outputs["num_selected"]
     return {

@@ -1,4 +1,4 @@
-"""The runs that the check does not go with, or hardly."""
+"""Conflicts of the check of the best rows with other settings, and warnings."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from curation.extras.check_best.config import CheckBestConfig
 
 
 def find_problems(config: RunConfig, section: CheckBestConfig) -> Iterator[str]:
-    """Yield reasons why the best rows cannot be checked."""
+    """Yield reasons why a run cannot check the best rows."""
     selection, budget, domain = config.selection, config.selection.budget, config.domain_of("pool")
     reference = f"{budget.reference} (selection.budget.reference)"
     if domain.command is None and domain.judge is None:
@@ -47,7 +47,7 @@ def find_problems(config: RunConfig, section: CheckBestConfig) -> Iterator[str]:
 
 
 def find_warnings(config: RunConfig, section: CheckBestConfig) -> Iterator[str]:
-    """Yield a warning where fewer rows are checked than selected, so that unchecked ones are selected in any case."""
+    """Yield a warning if fewer rows are checked than selected, since unchecked rows are then selected in any case."""
     n = config.selection.budget.n
     if n is not None and section.rows < n:
         yield (

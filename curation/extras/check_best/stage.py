@@ -1,11 +1,11 @@
-"""The stages that run a costly check on the rows of the pool that trust puts first, and on no others.
+"""The stages that run a costly check on only the pool rows that trust ranks highest.
 
-The rows of the pool have no reference answer, so that a program judges a completion by the row's own columns, and a
-judge by prompt and answer. What fails is dropped from the selections that rank by the same trust; what passes has a
-place there before all that was not checked, as that ranks lower.
+Pool rows have no reference answer, so a program judges a completion by the row's own columns, and a judge by prompt and
+answer. Arms that rank by the same trust do not select rows that fail. Rows that pass come before rows that were not
+checked, since those rank lower.
 
-Verdicts are kept beside the labels that they are about, by row: another arm, another number of rows or another trust
-function asks about rows that have none. A changed program, prompt or judge has a table of its own.
+Verdicts are kept by row in a table beside the labels: with another arm, number of rows or trust function, only rows
+without a verdict are checked. Each version of a program, a prompt or a judge has its own table.
 """
 
 import math
@@ -38,24 +38,24 @@ from curation.tables import commits, io, schemas
 
 VERDICT = ["row_id", "correct", "problem"]
 MOST_TASKS = 500
-"""Tasks of a program at most: of a batch each, or of several batches where there are more rows. A task costs some 20 ms
-and is what a kill repeats, so that no more than one in 500 rows is checked twice."""
+"""Maximum number of tasks that run a program, since each costs about 20 ms; a task has one batch of rows, or several
+if there are more rows. After a kill, tasks that were not committed are repeated."""
 
 
 class CheckedRows(NamedTuple):
-    """The rows that were checked."""
+    """The result of a check."""
 
     verdicts: TableRef
-    """``row_id``, ``correct`` and ``problem`` of each, best first."""
+    """``row_id``, ``correct`` and ``problem`` of each checked row, best first."""
     left_out: TableRef
     """Rows that fail, with the reason (``schemas.LEFT_OUT``)."""
     counts: Json
-    """``asked`` rows, ``passed`` ones, and ``problems``: rows that could not be checked, which fail; with the ``arm``
-    whose order they follow."""
+    """The ``arm`` that ranked the rows, and numbers of rows: ``asked`` (checked), ``passed``, and ``problems`` (rows
+    that could not be checked, which fail)."""
 
 
 def choose_task_rows(num: int, batch_rows: int) -> int:
-    """Return how many of ``num`` rows a task runs a program on: a batch, or several if there were too many tasks."""
+    """Return the number of rows per task for ``num`` rows: one batch, or several to limit the number of tasks."""
     return batch_rows * max(1, math.ceil(num / (MOST_TASKS * batch_rows)))
 
 
@@ -68,16 +68,16 @@ class _BestRows(Stage):
     too_long: In[TableRef | None]
     """Rows that no student can be trained on, which are not checked."""
     repeats: In[TableRef | None]
-    """Rows of which the best of each question is checked (schema ``schemas.REPEATS``)."""
+    """Rows whose question repeats (schema ``schemas.REPEATS``); of each question, only the best row is checked."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
-    """The source split, where labels that it has not seen rank last."""
+    """The source split if rows with labels that it lacks rank last, else None."""
     domain: DomainConfig
     arm: str
     ranking: Trust
-    """The registry's entry of its score, but for the words."""
+    """Registry entry of the arm's trust score, without its description."""
     rows: int
     seed: int
-    """The seed of the run, by which ties are broken as the selection breaks them."""
+    """Seed of the run, so that ties are broken as in the selection."""
 
     def best(self) -> Int64s:
         """Return the ids of the rows to check, best first."""
@@ -98,9 +98,9 @@ class _BestRows(Stage):
     def open_kept(
         self, task: Task, checked_by: list[Any], row_ids_n: Int64s, schema: pa.Schema
     ) -> tuple[str, Int64s, int]:
-        """Return the table of all verdicts by a check, the rows and after them others of the table, and the new ones.
+        """Return the URI of a check's table of verdicts, its rows with ``row_ids_n`` first, and how many are new.
 
-        It is a new table each time that the stage is done anew by request.
+        The table is new each time that the stage is repeated by request.
         """
         name = fingerprint([to_plain_json(checked_by, {}), task.manifest.attempts.get(task.name, 0)])[:16]
         uri = str(to_place(self.labels.uri).parent / f"verdicts-{name}.lance")
@@ -110,7 +110,7 @@ class _BestRows(Stage):
         return uri, row_ids_N, len(row_ids_N) - len(kept_N)
 
     def write(self, task: Task, verdicts: pa.Table, num_new: int) -> CheckedRows:
-        """Write the verdicts and the rows to be left out; return both tables with the counts, and say these."""
+        """Write the verdicts and the rows to leave out, report the counts, and return all three."""
         failed = verdicts.filter(pc.invert(verdicts["correct"])).sort_by("row_id")
         num, num_passed = len(verdicts), len(verdicts) - len(failed)
         say_failed(task, verdicts)
@@ -130,16 +130,16 @@ class _BestRows(Stage):
 
 
 class CheckBest(_BestRows):
-    """Runs a program on the best rows of the pool by an arm's trust, so many as are paid for.
+    """A stage that runs a program on the best pool rows by an arm's trust.
 
-    Rows that are committed when the stage is cut off are not checked again: a task of the program at a time is.
+    After an interruption, committed rows are not checked again.
     """
 
     checker: str
-    """A digest of the program and of its files, so that a changed one checks again."""
+    """Digest of the program and its files, so that a changed program checks the rows again."""
 
     def run(self, task: Task) -> Done:
-        """Check the rows that have no verdict yet."""
+        """Run the program on the rows that have no verdict yet."""
         best_n = self.best()
         uri, checked_N, num_new = self.open_kept(task, [self.domain, self.checker], best_n, schemas.GRADES)
         with task.progress() as update:
@@ -158,16 +158,16 @@ class CheckBest(_BestRows):
 
 
 class CheckBestByJudge(_BestRows, AskModel):
-    """Asks a judge about the best rows of the pool by an arm's trust (``check: judge`` of the domain ``text``).
+    """A stage that asks a judge about the best pool rows by an arm's trust (``check: judge`` of the domain ``text``).
 
-    Rows without a verdict fail. Rows whose verdict is committed when the stage is cut off are not asked about again.
+    Rows without a verdict fail. After an interruption, rows with a committed verdict are not asked about again.
 
     Raises:
         RunFailedError: the judge gives no verdict on any row.
     """
 
     def run(self, task: Task) -> Done:
-        """Ask about the rows that have no verdict yet."""
+        """Ask the judge about the rows that have no verdict yet."""
         options = self.domain.judge
         assert options is not None, "the domain's check is a judge"
         best_n = self.best()
@@ -190,7 +190,7 @@ class CheckBestByJudge(_BestRows, AskModel):
 
 
 def _make_verdicts(found: pa.Table) -> pa.Table:
-    """Return a judge's answers as verdicts: right above 1/2, wrong where there is none, with the problem."""
+    """Return a judge's answers as verdicts: right if above 1/2; wrong, with the problem, if there is no answer."""
     right = pc.fill_null(pc.greater(found["value"], 0.5), False)
     pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
     problems = [None if value is not None else describe_no_verdict(error) for value, error in pairs]

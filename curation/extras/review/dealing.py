@@ -10,12 +10,12 @@ from curation.extras.review.log import BACK, Standing, VerdictLine, find_standin
 from curation.json_types import Json
 
 CLAIM_SECONDS = 900.0
-"""How long a row stays assigned to an inactive person, in seconds."""
+"""Time for which a row stays assigned to an inactive person, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The row that is assigned to a person, until a time of the clock in seconds."""
+    """The assignment of a row to a person, which ends at the clock's time ``until``, in seconds."""
 
     row_id: int
     until: float
@@ -24,8 +24,8 @@ class Claim:
 class Dealing:
     """Assignments of rows to people, shared by all threads of a server.
 
-    Claims are kept in memory, since they only save people from judging the same row. Verdicts are in the log and count
-    whoever gave them, so several servers of one review do no harm.
+    Claims are kept in memory, since they only save people from judging the same row. The log keeps all
+    verdicts, from any server, so several servers of one review do no harm.
     """
 
     def __init__(self, review: Review, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,7 +102,7 @@ class Dealing:
         }
 
     def _claim(self, person: str, standing: Standing) -> int | None:
-        """Return the row that a person has or gets; None if all others are judged or assigned to other people."""
+        """Return the row that is, or becomes, assigned to a person; None if there is no free row."""
         now = self._clock()
         self._claims = {who: claim for who, claim in self._claims.items() if claim.until > now}
         own = self._claims.get(person)

@@ -32,7 +32,7 @@ class VerdictLine:
     verdict: str
     """One of ``VERDICTS``, or ``BACK``."""
     via: str
-    """Where the verdict came from: ``page``, ``csv``, ``label-studio`` or ``argilla``."""
+    """Origin of the verdict: ``page``, ``csv``, ``label-studio`` or ``argilla``."""
     saw_trust: bool = False
     """Whether the person had looked at the trust score."""
     time: str = ""

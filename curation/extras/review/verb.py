@@ -1,4 +1,4 @@
-"""The commands of ``curate review``. Heavy modules are imported when one runs, so that ``--help`` answers at once."""
+"""The commands of ``curate review``, which import heavy modules when they run, so that ``--help`` is fast."""
 
 import json
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
 @click.option("--num", type=int, metavar="ROWS", help="How many rows to draw (default: 200).")
 @click.option("--seed", type=int, metavar="NUMBER", help="Of the draw (default: 0).")
 def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
-    """Draw the rows to judge. If they are drawn already, say how far the review is."""
+    """Draw the rows to judge. If they are drawn already, print the progress of the review."""
     home = actions.find_review_home(to_place(run_dir), folder)
     echo("\n".join(actions.start(to_place(run_dir), home, name=name, **asked)))
 
@@ -74,7 +74,7 @@ def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> No
 @PERSON
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
 def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
-    """Serve the page on which people judge, on this machine alone, until Ctrl-C."""
+    """Serve the page on which people judge rows, to this machine only, until Ctrl-C."""
     from curation.extras.review import server
 
     drawn = _open(run_dir, folder, name)
@@ -101,7 +101,7 @@ def export_rows(run_dir: str, folder: str | None, name: str | None, program: str
 def import_verdicts(
     run_dir: str, folder: str | None, name: str | None, program: str, path: str, person: str | None
 ) -> None:
-    """Take the verdicts of FILE: what a program exported, or CSV with row_id, verdict[, person].
+    """Import the verdicts in FILE: the export of a program, or CSV with row_id, verdict[, person].
 
     A verdict is right, wrong or unsure. Importing the same file again changes nothing.
     """

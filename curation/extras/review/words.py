@@ -1,4 +1,4 @@
-"""The result and the progress of a review in words."""
+"""Descriptions of the result and the progress of a review."""
 
 from curation.extras.review.folder import Review
 from curation.extras.review.judged import judge

@@ -1,4 +1,4 @@
-"""Trackers of experiments, MLflow and Weights & Biases: they are told of a finished run."""
+"""Experiment trackers, MLflow and Weights & Biases, to which a finished run is written."""
 
 from curation.features import Feature
 

@@ -1,4 +1,4 @@
-"""Trackers of experiments that are told of a finished run."""
+"""The configuration section of experiment trackers."""
 
 from typing import Literal
 
@@ -6,32 +6,32 @@ from curation.config.base import Section
 
 
 class MlflowConfig(Section):
-    """Where MLflow keeps a finished run."""
+    """The place in MLflow to which a finished run is written."""
 
     uri: str | None = None
-    """A tracking server or store; unset: what MLflow itself finds, first of all ``MLFLOW_TRACKING_URI``."""
+    """Tracking server or store; by default the one that MLflow finds, first by ``MLFLOW_TRACKING_URI``."""
     experiment: str = "trust-curation"
-    """The experiment under which the run is kept."""
+    """Name of the experiment to which the run belongs."""
 
 
 class WandbConfig(Section):
-    """Where Weights & Biases keep a finished run; the key is theirs to find (``wandb login``, ``WANDB_API_KEY``)."""
+    """The place in Weights & Biases to which a run is written; the key is from ``wandb login`` or ``WANDB_API_KEY``."""
 
     project: str = "trust-curation"
-    """The project under which the run is kept."""
+    """Name of the project to which the run belongs."""
     entity: str | None = None
-    """A user or team; unset: the user's default."""
+    """User or team; by default the user's own default."""
     mode: Literal["online", "offline"] = "online"
-    """``offline`` keeps it on this machine, for ``wandb sync``."""
+    """``offline`` keeps the run on this machine, for ``wandb sync``."""
 
 
 class TrackingConfig(Section):
-    """Trackers of experiments that are told of a finished run; none unless named (``{mlflow: {}}``)."""
+    """Experiment trackers to which a finished run is written, e.g. ``{mlflow: {}}``; by default none."""
 
     mlflow: MlflowConfig | None = None
     wandb: WandbConfig | None = None
 
     def given(self) -> dict[str, MlflowConfig | WandbConfig]:
-        """Return the trackers that are named; a tracker's name is its package's too."""
+        """Return the configured trackers by name, which is the name of the tracker's package too."""
         named = {"mlflow": self.mlflow, "wandb": self.wandb}
         return {name: config for name, config in named.items() if config is not None}

@@ -1,4 +1,4 @@
-"""The entry of a run in a tracker: settings, the main numbers of its report, the students' curves, the report."""
+"""The entry of a run in a tracker: its settings, main numbers, training curves of students, and report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,29 +13,29 @@ BOUNDS = ("low", "high", "n")
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A finished run, for a tracker."""
+    """A finished run as a tracker records it."""
 
     id: str
-    """Depends on the settings and the run directory, so that a repeated command writes the same entry."""
+    """Digest of the settings and the run directory, so that a repeated command writes the same entry."""
     name: str
     settings: JsonView
-    """The configuration, nested; without ``tracking``, whose address may hold a password."""
+    """The nested configuration, without ``tracking``, whose address may contain a password."""
     numbers: Mapping[str, float]
-    """``gen-0/trust/purity`` and, with its interval and rows, ``..._low``, ``..._high``, ``..._n``."""
+    """Numbers by name, e.g. ``gen-0/trust/purity``; interval and number of rows end in ``_low``, ``_high``, ``_n``."""
     curves: Mapping[str, Sequence[tuple[int, float]]]
-    """Points of each student's training by ascending step, by name: ``gen-0/trust/training/loss``. A step is an
-    optimizer step, or a logging interval where the method records no steps."""
+    """Points of each student's training by name, e.g. ``gen-0/trust/training/loss``, in ascending order of steps. A
+    step is an optimizer step, or a logging interval if the training method records no steps."""
     tags: Mapping[str, str]
-    """The place of the run, and the versions."""
+    """The run directory, the domain, and the software versions."""
     files: Mapping[str, str]
-    """Text by file name: the report."""
+    """Texts of the report's files by file name."""
 
     def inert(self) -> "TrackedRun":
-        """Return the same without characters that act, or that no store can keep: they are escaped."""
+        """Return the entry with control characters, and others that a store may refuse, escaped."""
         return replace(self, **{item.name: _make_inert(getattr(self, item.name)) for item in fields(self)})
 
     def flat_settings(self) -> dict[str, str]:
-        """Return the settings' leaves by dotted key."""
+        """Return the settings as a flat mapping from dotted keys to texts."""
         return dict(_iter_leaves(self.settings, ""))
 
 
@@ -82,7 +82,7 @@ def _iter_numbers(report: JsonView) -> Iterator[tuple[str, float]]:
 
 
 def _iter_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
-    """Yield accuracy and recovery of an arm's student."""
+    """Yield the accuracy and the recovery of an arm's student."""
     yield from _estimate(f"{place}/accuracy", arm["accuracy"])
     if arm["recovery"] is not None:
         yield f"{place}/recovery", arm["recovery"]
@@ -106,7 +106,7 @@ def _iter_curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]
 
 
 def _estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float]]:
-    """Yield a number with its interval and rows; nothing if it is undefined."""
+    """Yield an estimate's value, interval and number of rows; nothing if the estimate is undefined."""
     if estimate is not None and estimate["value"] is not None:
         yield name, estimate["value"]
         for bound in BOUNDS:

@@ -10,9 +10,9 @@ from curation.refs import fingerprint
 
 ID_TAG = "curation.id"
 NUM_PARAMS, NUM_METRICS = 100, 900
-"""The numbers of parameters and of metrics per request: MLflow's servers take 100 parameters, and 1,000 of both."""
+"""Maximum numbers of parameters and metrics per request: MLflow's servers accept 100 parameters, and 1,000 in all."""
 MAX_PARAMETER = 500
-"""The number of characters of a parameter that servers of all versions accept."""
+"""Maximum length of a parameter that servers of all versions accept, in characters."""
 MAX_TAG = 5000
 MAX_NAME = 250
 _FOREIGN = re.compile(r"[^\w.\- :/]")
@@ -20,9 +20,9 @@ _FOREIGN = re.compile(r"[^\w.\- :/]")
 
 
 def make_valid_name(text: str) -> str:
-    """Return the text if MLflow takes it as a name; else one like it, with a digest that keeps different texts apart.
+    """Return the text if MLflow accepts it as a name; else a similar name with a digest, which is unique to the text.
 
-    MLflow refuses long names, all but letters, digits and a few signs, and what is no normal relative path.
+    A name must be short, be a normal relative path, and contain only letters, digits and a few punctuation characters.
     """
     name = _FOREIGN.sub("_", text)
     if text and name == text and len(text) <= MAX_NAME and posixpath.normpath(text) == text and text[0] not in "./":
@@ -32,7 +32,7 @@ def make_valid_name(text: str) -> str:
 
 
 class MlflowTracker:
-    """Writes to the server or store of ``MlflowConfig``."""
+    """A tracker that writes to the server or store of ``MlflowConfig``."""
 
     def __init__(self, config: MlflowConfig) -> None:
         from mlflow.tracking import MlflowClient

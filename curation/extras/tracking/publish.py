@@ -1,4 +1,4 @@
-"""Experiment trackers, if the configuration names them: they record a finished run's settings, main numbers and report.
+"""Publishing of a finished run's settings, main numbers, curves and report to the configured experiment trackers.
 
 A tracker is one file with one class. Its errors are reported, and never fail the run.
 """
@@ -23,22 +23,22 @@ TRACKERS = {
     "wandb": "curation.extras.tracking.wandb:WandbTracker",
 }
 SECONDS = 120.0
-"""Time limit of a tracker; some clients retry an unreachable server for ever."""
+"""Time limit of a tracker, since some clients retry an unreachable server forever."""
 
 
 class Tracker(Protocol):
-    """Constructed from its section of the configuration; writes one entry, replacing the one with the same id."""
+    """A tracker, constructed from its section of the configuration; an entry replaces the one with the same id."""
 
     def log(self, entry: TrackedRun) -> None:
-        """Write an entry; any exception is reported."""
+        """Write an entry; the caller reports any exception."""
         ...
 
 
 def require(config: TrackingConfig) -> None:
-    """Check that the packages of the configuration's trackers are installed, and that their addresses are whole.
+    """Check that the packages of the configured trackers are installed, and that the addresses have their credentials.
 
     Raises:
-        ConfigError: a package is missing, or an address is one whose credentials were hidden when it was written.
+        ConfigError: a package is missing, or an address lacks credentials that were hidden when it was saved.
     """
     if config.mlflow is not None and HIDDEN in (config.mlflow.uri or ""):
         raise ConfigError(
@@ -55,14 +55,14 @@ def require(config: TrackingConfig) -> None:
 
 
 def publish_report(config: TrackingConfig, report: JsonView, directory: Place) -> Iterator[str]:
-    """Let each tracker write the report of the run in a directory; yield a sentence for each one that failed."""
+    """Publish the report of the run in a directory to each tracker; yield a sentence for each tracker that failed."""
     if config.given():
         files = {name: (directory / name).read_text() for name in ("report.html", "report.json")}
         yield from publish(config, make_entry(report, str(directory), files))
 
 
 def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
-    """Let each tracker write the entry; yield a sentence for each one that failed or takes too long."""
+    """Publish an entry to each tracker; yield a sentence for each tracker that failed or timed out."""
     for name, settings in config.given().items():
         if (problem := _attempt_work(partial(_log, name, settings, entry.inert()))) is not None:
             yield f"tracking.{name} failed ({problem}); the run is complete without it"
@@ -74,7 +74,7 @@ def _log(name: str, settings: object, entry: TrackedRun) -> None:
 
 
 def _attempt_work(work: Callable[[], None]) -> str | None:
-    """Return the error of ``work`` in one line, or that it timed out; after a time-out its thread is abandoned."""
+    """Return the error of ``work`` as one line, or None; after a time-out, abandon its thread and say so."""
     problems: list[str] = []
 
     def attempt() -> None:

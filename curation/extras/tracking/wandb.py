@@ -1,6 +1,6 @@
-"""Weights & Biases: a run of a project, curves in its history, main numbers in its summary, the report as an artifact.
+"""Weights & Biases: a run's curves in the history, its main numbers in the summary, and its report as an artifact.
 
-The history has a row for each step at which a student was measured; a row holds all students' values at this step.
+The history has a row for each step at which a student was measured, with the values of all students at this step.
 """
 
 from collections import defaultdict
@@ -10,7 +10,7 @@ from curation.extras.tracking.entry import TrackedRun
 
 
 class WandbTracker:
-    """Writes to the project of ``WandbConfig``; offline into W&B's own folder, for ``wandb sync``."""
+    """A tracker that writes to the project of ``WandbConfig``, or offline to W&B's own folder for ``wandb sync``."""
 
     def __init__(self, config: WandbConfig) -> None:
         self._config = config
