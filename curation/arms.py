@@ -194,7 +194,7 @@ def is_free(name: str) -> bool:
 
 
 def free_of(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the free signals of a labels table with these columns, by name."""
+    """Return the names of the free signals that a labels table with the given columns has."""
     return (*FREE, *filter(label_columns.is_from_domain, columns))
 
 

@@ -84,7 +84,7 @@ class Manifest:
     asked_again: dict[str, int] = field(default_factory=dict)
     """Number of times that ``--redo`` named each stage, which asks a server its questions again, at their price."""
     deals: list[Json] = field(default_factory=list)
-    """Splits that were assigned together (:mod:`curation.pipeline.growth`)."""
+    """One entry for each assignment of rows to splits, with its splits (:mod:`curation.pipeline.growth`)."""
     made: list[str] = field(default_factory=list)
     """The directories of all stages begun here, also with earlier settings, relative to the run directory. `curate
     clean` removes no others."""

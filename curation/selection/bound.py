@@ -98,7 +98,7 @@ class PassCounts:
     counts_B: Int64s
     """Number of rows in each bin of the window, or of sampled rows by the first bits of their keys; ascending."""
     keys_M: Uint64s | None
-    """Keys (or hashes) and ids of all rows in the window; None if they are too many."""
+    """Keys (or hashes) of all rows in the window, with their row ids; None if the window has too many rows."""
     row_ids_M: Int64s
 
 

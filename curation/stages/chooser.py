@@ -61,7 +61,7 @@ class ChoiceInputs(Inputs):
     classes: Classes | None = None
     """Classes among which an arm's rows are divided, or None if they are not divided."""
     left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
-    """Rows left out of arms that rank as the reference arm does (schema ``schemas.LEFT_OUT``), by feature."""
+    """Tables of rows (schema ``schemas.LEFT_OUT``), by feature: arms ranked like the reference arm leave them out."""
     seed: int
 
 
