@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 from scipy.special import log_softmax
 
+from benchmarks.recorded import planned
 from curation.cli import main
 from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
@@ -54,8 +55,8 @@ def test_a_judge_grades_every_label_and_another_prompt_labels_nothing_again(loca
     path = tmp_path / "run.json"
     path.write_text(json.dumps(config))
     curate("validate", str(path))
-    planned = curate("plan", str(path), "--no-probe")
-    assert "judge-source" in planned
+    plan = curate("plan", str(path), "--no-probe")
+    assert "judge-source" in plan
     curate("run", str(path))
 
     def outputs(stage: str) -> dict[str, Any]:
