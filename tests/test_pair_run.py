@@ -61,12 +61,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.quick
-def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Path:
     path = config(folder)
     assert f"split pool: {NUM_POOL} rows" in curate("validate", path)
     curate("plan", path, "--no-probe")
     curate("run", path)
+    return folder
+
+
+@pytest.mark.quick
+def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(finished: Path) -> None:
+    folder = finished
     golden.check("pair", folder / "run")
     record = planned(folder / "run")["gen-0/preferences"]
     raws = {row["prompt"]: row for row in unlabelled(NUM_POOL)}
@@ -190,8 +196,9 @@ def test_pairs_of_one_answer_and_empty_answers_are_named(folder: Path, tmp_path:
     assert "null_field: chosen is empty" in told
 
 
-def test_both_orders_are_asked_and_their_agreement_is_a_number(folder: Path) -> None:
+def test_both_orders_are_asked_and_their_agreement_is_a_number(finished: Path) -> None:
     """The scripted teacher draws each answer anew, so that it disagrees with itself on half of the rows."""
+    folder = finished
     (uri,) = (folder / "run" / "gen-0").glob("label-source-*/labels.lance")
     labels = lance.dataset(str(uri)).to_table()
     agreement = labels["order_agreement"].to_numpy()
@@ -220,11 +227,12 @@ def test_a_number_of_both_orders_is_refused_where_one_is_asked(folder: Path, tmp
     assert message in " ".join(curate("validate", path, code=2).split())
 
 
-def test_plan_forecasts_the_tokens_of_both_orders(folder: Path, tmp_path: Path) -> None:
+def test_plan_forecasts_the_tokens_of_both_orders(finished: Path, tmp_path: Path) -> None:
+    folder = finished
     path = config(folder, run_dir=str(tmp_path / "fresh"))
-    planned = CliRunner().invoke(main, ["plan", path, "--json"])
-    assert planned.exit_code == 0, planned.output
-    (stage,) = (s for s in json.loads(planned.stdout)["forecast"]["stages"] if s["name"] == "gen-0/label-source")
+    result = CliRunner().invoke(main, ["plan", path, "--json"])
+    assert result.exit_code == 0, result.output
+    (stage,) = (s for s in json.loads(result.stdout)["forecast"]["stages"] if s["name"] == "gen-0/label-source")
     (uri,) = (folder / "run" / "gen-0").glob("label-source-*/labels.lance")
     labels = lance.dataset(str(uri)).to_table()
     for kind in ("prompt", "output"):
