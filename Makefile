@@ -69,6 +69,7 @@ docs: $(DOCS_INSTALLED)
 	$(BIN)/python docs/keys.py
 	$(BIN)/python docs/commands.py
 	$(BIN)/python docs/metrics.py
+	$(BIN)/python docs/architecture.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
 	$(BIN)/python docs/links.py build/docs
 
