@@ -297,7 +297,9 @@ def _make_arm_error(name: str, job: SelectJob, error: BudgetError) -> BudgetErro
     longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
     again = 0 if job.repeated is None else io.count(job.repeated)
     once = f"; {again:,} rows ask questions that others ask, and one of each may be selected" if again else ""
-    return BudgetError(f"arm {name}: {error}{dropped}{longer}{once}; or drop the arm")
+    no_label = io.count(job.labels, filter="label IS NULL") if ARMS[name].ranked else 0
+    unread = f"; {no_label:,} rows have no label, which `curate inspect` shows" if no_label else ""
+    return BudgetError(f"arm {name}: {error}{dropped}{longer}{once}{unread}; or drop the arm")
 
 
 def _describe_format(
