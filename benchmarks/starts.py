@@ -78,8 +78,16 @@ class Place(NamedTuple):
         return folder / "own.yaml"
 
 
-def measure(command: Sequence[str], environment: Mapping[str, str], *, ended: Callable[[], bool] | None = None) -> Cost:
+def measure(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    checkout: Path = HERE,
+    ended: Callable[[], bool] | None = None,
+) -> Cost:
     """Run a command until it ends, or is no longer needed as ``ended`` says, and return what its processes took.
+
+    It runs in the folder of ``checkout``, since ``python -m`` imports from there before ``PYTHONPATH``.
 
     Raises:
         RuntimeError: it failed.
@@ -87,7 +95,7 @@ def measure(command: Sequence[str], environment: Mapping[str, str], *, ended: Ca
     before, begun = os.times(), time.monotonic()
     seen: dict[tuple[int, float], float] = {}
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=checkout, env=environment, stdout=said, stderr=subprocess.STDOUT)
         tree, is_enough = psutil.Process(process.pid), False
         while process.poll() is None and not is_enough:
             _look(tree, seen)
@@ -172,7 +180,7 @@ def compare(
                 for _ in range(repeats if state == "warm" else 1):
                     command = [sys.executable, "-m", "curation.cli", *arguments(verb, look, run)]
                     ended = (lambda: has_rows(run.parent / "run")) if verb == "run" else None
-                    costs.append(measure(command, environment, ended=ended))
+                    costs.append(measure(command, environment, checkout=checkout, ended=ended))
                 cells += [statistics.median(cost.cpu for cost in costs), statistics.median(c.clock for c in costs)]
             numbers = "".join(f"{cpu:>12.2f}{clock:>10.1f}" for cpu, clock in zip(cells[::2], cells[1::2], strict=True))
             print(f"{verb:<18}{state:<10}{numbers}", flush=True)
