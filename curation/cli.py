@@ -43,7 +43,7 @@ USUAL = {
 }
 """Commands in the order in which a user meets them, each as ``module:NAME``, imported when it is called."""
 RARE = {
-    "ablate": f"{_COMMANDS}.run_verbs:ablate",
+    "ablate": f"{_EXTRAS}.ablate.verb:ablate",
     "analyze": f"{_EXTRAS}.analyze.verb:analyze",
     "explain": f"{_EXTRAS}.explain.verb:explain",
     "verify": f"{_COMMANDS}.verify.verb:verify",

@@ -18,10 +18,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from curation.config import RunConfig
-from curation.config.ablation import AblationConfig
 from curation.config.base import PresetSection, Section
 from curation.config.filter import FilterConfig
 from curation.config.models import StudentConfig
+from curation.extras.ablate.config import AblationConfig
 from curation.features import features
 from curation.registry import METHODS, load_code
 

@@ -9,10 +9,10 @@ import yaml
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.config.load import load_ablation
 from curation.errors import UserError
-from curation.pipeline.ablating import check
-from curation.pipeline.running import run_ablation
+from curation.extras.ablate.config import load
+from curation.extras.ablate.running import run
+from curation.extras.ablate.stages import check
 from curation.storage.paths import to_place
 
 pytestmark = pytest.mark.long
@@ -59,7 +59,7 @@ def files(directory: Path, **keys: Any) -> Path:
 
 def test_variants_share_what_they_have_in_common_also_with_another_ablation(local_ray: Any, tmp_path: Path) -> None:
     output = to_place(str(tmp_path / "out"))
-    content = run_ablation(load_ablation(files(tmp_path)), output)
+    content = run(load(files(tmp_path)), output)
     by_name = {line["variant"]: line for line in content["lines"]}
     assert by_name["none"]["auc"] == by_name["same"]["auc"] and by_name["none"]["num_rows"] == 400
     assert len(list((tmp_path / "out/sums/seed-0/gen-0").glob("trust@*"))) == 2
@@ -70,7 +70,7 @@ def test_variants_share_what_they_have_in_common_also_with_another_ablation(loca
 
     other = files(tmp_path, variants={"none": {"trust.class_weight": 0.0}, "half": {"trust.class_weight": 0.5}})
     renamed = other.rename(tmp_path / "halves.yaml")
-    again = run_ablation(load_ablation(renamed), output)
+    again = run(load(renamed), output)
     assert again["lines"][0]["auc"] == by_name["none"]["auc"]
     assert (tmp_path / "labelled.log").read_text().split() == labelled
     assert {path.name for path in (tmp_path / "out").glob("*.md")} == {"weights.md", "halves.md"}
@@ -97,7 +97,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_labelled(
     local_ray: Any, tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError) as refused:
-        run_ablation(load_ablation(files(tmp_path, **keys)), to_place(str(tmp_path / "out")))
+        run(load(files(tmp_path, **keys)), to_place(str(tmp_path / "out")))
     assert message in str(refused.value)
     assert not list((tmp_path / "out").glob("*/*/prepare*"))
 
@@ -112,4 +112,4 @@ def test_the_shipped_ablations_are_valid() -> None:
     found = [path for path in sorted(folder.glob("*.yaml")) if "\nvariants:" in path.read_text()]
     assert len(found) >= 8
     for path in found:
-        check(load_ablation(path))
+        check(load(path))

@@ -1,4 +1,4 @@
-"""The commands ``curate run``, ``tune``, ``ablate`` and ``analyze``, which import heavy modules when they run."""
+"""The commands ``curate run`` and ``curate tune``, which import heavy modules when they run."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -15,14 +15,12 @@ from curation.commands.options import (
     add_address,
     find_run_config,
     format_command,
-    with_own_modules,
 )
 from curation.commands.tables import describe_verdict, format_arms
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.heavy import Lazy
 from curation.json_types import JsonView
-from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
     from curation import report
@@ -109,20 +107,3 @@ def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> 
     echo("\n".join(content["lines"]))
     echo(f"best: {content['best_path']}")
     echo(f"report: {settings.directory / 'search.html'}")
-
-
-@click.command()
-@click.argument("ablation", type=click.Path(dir_okay=False), callback=with_own_modules)
-@SET
-@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Where it is kept.")
-@WAIT
-def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None:
-    """Run the variants of a run that the file ABLATION names, and compare them in a table.
-
-    Stages that variants, or ablations in the same DIR, have in common are run once. After a kill, the same command goes
-    on. --set changes the base of all variants.
-    """
-    loaded = load.load_ablation(ablation, overrides)
-    command = format_command("ablate", ablation, overrides)
-    content = running.run_ablation(loaded, to_place(output), command=command, wait=wait)
-    echo(report.format_ablation(content))

@@ -13,12 +13,10 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from curation.arms import REFERENCE_ARM
 from curation.config import DomainConfig, ModelConfig, RunConfig, StudentConfig, strict_yaml
-from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
 from curation.config.base import BESIDE
 from curation.config.class_files import with_classes
-from curation.config.files import Roots, read, read_mapping
+from curation.config.files import Roots, read
 from curation.config.filter import FilterConfig
 from curation.config.models import find_student_section
 from curation.config.unread import refuse_unread
@@ -50,9 +48,9 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     further: Json = {}
     alone = copy.deepcopy(raw)
     for override in overrides:
-        _override(raw, override, roots)
-        _override(further, override, {})
-    config = _make_config(raw, to_place(path), str(path), roots)
+        put_override(raw, override, roots)
+        put_override(further, override, {})
+    config = make_config(raw, to_place(path), str(path), roots)
     runs = [config]
     if overrides:  # what one of them leaves without a reader had one in the file
         with contextlib.suppress(ConfigError):
@@ -77,48 +75,9 @@ def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> 
             f"config: a {type(given).__name__} is no configuration; give a mapping with the keys of a configuration "
             "file, the path of such a file, or what curation.config.load.load_config returns"
         )
-    config = _make_config(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
+    config = make_config(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
     refuse_unread(given, [config], "config")
     return config
-
-
-def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
-    """Return the ablation in a YAML file, with every variant as a run; overrides change the base.
-
-    Raises:
-        ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
-    """
-    path = to_place(path)
-    raw = read_mapping(path, mend="docs/trust.md shows one, under Ablations")
-    config = _validate(AblationConfig, raw, str(path))
-    base = path.resolve().parent / config.base
-    common, roots = read(base)
-    for override in overrides:
-        _override(common, override, roots)
-    for key, value in config.common.items():
-        _put(common, key, value, f"{path}: set.{key}", roots)
-    variants = {}
-    runs: list[tuple[Json, RunConfig]] = []
-    for seed in config.seeds:
-        of_seed: list[Variant] = []
-        for name, keys in config.variants.items():
-            changed, kept = {**copy.deepcopy(common), "seed": seed}, dict(roots)
-            for key, value in keys.items():
-                if key != FUNCTION:
-                    _put(changed, key, value, f"{path}: variants.{name}.{key}", kept)
-            run = _make_config(copy.deepcopy(changed), base, f"{path}: variants.{name}", kept)
-            runs.append((_nest(keys), run))
-            if of_seed and run.rows != of_seed[0].config.rows:
-                raise ConfigError(
-                    f"{path}: variants.{name}: changes domain, seed, sources or splits; variants are measured on the "
-                    "same rows: set these keys for all, under set"
-                )
-            of_seed.append(Variant(name, run, keys.get(FUNCTION, REFERENCE_ARM)))
-        variants[seed] = tuple(of_seed)
-    for keys, run in runs:
-        refuse_unread(keys, [run], f"{path}: variants")
-    refuse_unread(_nest(config.common), [run for _, run in runs], f"{path}: set")
-    return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)
 
 
 def load_filter(
@@ -136,11 +95,11 @@ def load_filter(
     if "sources" in raw and FILTERS not in raw:
         raise ConfigError(f"{path}: configures a run, as it has sources; give it to `curate run`")
     for key, value in (given or {}).items():
-        _put(raw, key, value, key, roots)
+        put_key(raw, key, value, key, roots)
         roots[tuple(key.split("."))] = Path.cwd()
     for override in overrides:
-        _override(raw, override, roots)
-    config = _validate(FilterConfig, raw, "filter" if path is None else str(path))
+        put_override(raw, override, roots)
+    config = validate_keys(FilterConfig, raw, "filter" if path is None else str(path))
     root = Path.cwd() if path is None else to_place(path).resolve().parent
     found: FilterConfig = _make_absolute(config, root, roots)
     return found
@@ -155,7 +114,7 @@ def is_filter(path: str | Place) -> bool:
     return FILTERS in read(path).raw
 
 
-def _make_config(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
+def make_config(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
     """Return the configuration in a mapping, its paths relative to the folder of ``file``, or that in ``roots``."""
     config: RunConfig = _make_absolute(parse_config(raw, where), file.resolve().parent, roots)
     return config
@@ -163,10 +122,15 @@ def _make_config(raw: Mapping[str, object], file: Place, where: str, roots: Root
 
 def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
     """Return the configuration in a mapping; error messages name the key, after ``where``."""
-    return _validate(RunConfig, raw, where)
+    return validate_keys(RunConfig, raw, where)
 
 
-def _validate(model: type[T], raw: Mapping[str, object], where: str) -> T:
+def validate_keys(model: type[T], raw: Mapping[str, object], where: str) -> T:
+    """Return the section that a mapping describes; error messages name the key, after ``where``.
+
+    Raises:
+        ConfigError: a key is unknown, or a value breaks a rule.
+    """
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -174,7 +138,12 @@ def _validate(model: type[T], raw: Mapping[str, object], where: str) -> T:
         raise ConfigError(f"{where}: {'; '.join(problems)}") from error
 
 
-def _override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
+def put_override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
+    """Set the key of an override ``a.b=value`` in a mapping, as :func:`put_key` does.
+
+    Raises:
+        ConfigError: the text has no such form, or its value is no YAML.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
@@ -182,18 +151,18 @@ def _override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
         parsed = strict_yaml.parse(value)
     except ConfigError as error:
         raise ConfigError(f"--set {text!r}: {error}") from error
-    _put(raw, key, parsed, f"--set {text!r}", roots)
+    put_key(raw, key, parsed, f"--set {text!r}", roots)
 
 
-def _nest(keys: Mapping[str, object]) -> Json:
+def nest_keys(keys: Mapping[str, object]) -> Json:
     """Return keys written as ``a.b`` as nested sections."""
     nested: Json = {}
     for key, value in keys.items():
-        _put(nested, key, value, key, {})
+        put_key(nested, key, value, key, {})
     return nested
 
 
-def _put(raw: Mapping[str, object], key: str, value: object, where: str, roots: Roots) -> None:
+def put_key(raw: Mapping[str, object], key: str, value: object, where: str, roots: Roots) -> None:
     """Set the key ``a.b`` of a mapping, and drop its base folder from ``roots``; ``where`` begins error messages."""
     *parents, last = location = key.split(".")
     for at in [at for at in roots if list(at[: len(location)]) == location]:

@@ -7,20 +7,17 @@ from contextlib import contextmanager, nullcontext
 from curation import report
 from curation.cluster.versions import find_versions
 from curation.config import RunConfig
-from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import iter_warnings
 from curation.errors import ConfigError, RunFailedError
 from curation.json_types import Json
-from curation.pipeline import ablating, extending, numbers
+from curation.pipeline import extending, numbers
 from curation.pipeline.opened import OpenedRun, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
-from curation.pipeline.session import session
 from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
-from curation.redaction import redact_value
 from curation.report.levels import CARE, STOP, USE
-from curation.rundir.graph import Outputs, Skipped, Stage, list_awaited, order_stages, resolve_outputs
+from curation.rundir.graph import Outputs, Skipped, Stage, list_awaited, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.rundir.status import iter_statuses
@@ -55,7 +52,7 @@ def run_chain(
     all stages that depend on them.
     """
     extending.require(config)
-    with _at_work(config, wait=wait, redo=redo) as (opened, run):
+    with hold_run(config, wait=wait, redo=redo) as (opened, run):
         known = run.do(opened.stages)
         record = record_of(opened, known, config_path, command)
         if record.chain is not None and record.chain.ended is not None:
@@ -82,7 +79,7 @@ def run_search(
     def search(opened: OpenedRun) -> list[Stage]:
         return order_stages([opened.chain.first.search.value()])
 
-    with _at_work(config, search, wait=wait, searching=True) as (opened, run):
+    with hold_run(config, search, wait=wait, searching=True) as (opened, run):
         stage, stages = opened.chain.first.search, search(opened)
         found = run.do(stages)[stage.name]
         assert isinstance(found, Mapping), "a search always has something to do"
@@ -103,45 +100,6 @@ def run_search(
         return content
 
 
-def run_ablation(ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False) -> Json:
-    """Run the missing stages of all variants, seed after seed, and write the tables; return the page's content.
-
-    Each seed has a run directory in ``directory``, which it shares with other ablations of the same name.
-
-    Raises:
-        ConfigError: the ablation cannot be measured.
-    """
-    ablating.check(ablation)
-    seeds, shares = {}, {}
-    with session():
-        for seed, variants in ablation.variants.items():
-            home = directory / variants[0].config.name / f"seed-{seed}"
-            config = settle(variants[0].config.model_copy(update={"run_dir": str(home)})).config
-            rows = {"domain": config.domain, "sources": config.sources}  # the same of all variants
-            variants = tuple(variant._replace(config=variant.config.model_copy(update=rows)) for variant in variants)
-
-            def of_seed(opened: OpenedRun, variants: Sequence[Variant] = variants) -> list[Stage]:
-                return ablating.describe_seed(ablation, variants, opened.manifest.source_files).stages
-
-            with _at_work(config, of_seed, wait=wait) as (opened, run):
-                shares = ablating.compute_shares(ablation, variants, opened.num_pool)
-                described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
-                seeds[seed] = resolve_outputs(described._asdict(), run.do(described.stages))
-    content = report.collect_ablation(
-        report.AblationRecord(
-            name=ablation.name,
-            command=command,
-            config=redact_value(ablation.config.model_dump(mode="json", by_alias=True)),
-            versions=find_versions(),
-            shares=shares,
-            seeds=seeds,
-        )
-    )
-    page, _ = report.write_ablation(content, directory)
-    say(f"report: {page}")
-    return content
-
-
 def run_analysis(
     config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
 ) -> Json:
@@ -159,7 +117,7 @@ def run_analysis(
     def analysis(opened: OpenedRun) -> list[Stage]:
         return order_stages(extending.describe_analysis(config, opened.chain.tables, opened.chain.generations))
 
-    with _at_work(config, analysis, wait=wait, redo_by=None) as (opened, run):
+    with hold_run(config, analysis, wait=wait, redo_by=None) as (opened, run):
         known = run.do(opened.stages)  # nothing: it is finished
         run.do(analysis(opened))
         record = numbers.compute(opened, record_of(opened, known, config_path, command))
@@ -167,7 +125,7 @@ def run_analysis(
 
 
 @contextmanager
-def _at_work(
+def hold_run(
     config: RunConfig,
     stages: Callable[[OpenedRun], Sequence[Stage]] = lambda opened: opened.stages,
     *,
@@ -216,7 +174,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
     def needed(opened: OpenedRun) -> list[Stage]:
         return order_stages([_find_stage(opened, full_name, alone=alone).value()])
 
-    with _at_work(config, needed, wait=wait, redo=redo) as (opened, run):
+    with hold_run(config, needed, wait=wait, redo=redo) as (opened, run):
         run.do(needed(opened))
         left = sum(not status.is_settled for status in opened.statuses)
         say(f"{full_name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")

@@ -1,10 +1,9 @@
 """The report of one or several runs: a self-contained HTML page, and the same numbers as JSON."""
 
-from curation.report.ablated import AblationRecord, collect_ablation, format_ablation
 from curation.report.collect import collect
 from curation.report.combine import Member, combine
 from curation.report.compare import compare
-from curation.report.html import write, write_ablation, write_combined, write_compared, write_search
+from curation.report.html import write, write_combined, write_compared, write_search
 from curation.report.people import ReviewRecord
 from curation.report.record import (
     FORMAT,
@@ -19,7 +18,6 @@ from curation.report.searched import SearchRecord, collect_search, describe_poin
 
 __all__ = [
     "FORMAT",
-    "AblationRecord",
     "ChainRecord",
     "GenerationRecord",
     "Member",
@@ -30,14 +28,11 @@ __all__ = [
     "SpentRecord",
     "StageSummary",
     "collect",
-    "collect_ablation",
     "collect_search",
     "combine",
     "compare",
     "describe_point",
-    "format_ablation",
     "write",
-    "write_ablation",
     "write_combined",
     "write_compared",
     "write_search",

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import cache
 
 import yaml
-from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from curation.escaping import escape_text
@@ -13,7 +13,6 @@ from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.registry import load_code
 from curation.report import charts, search_charts
-from curation.report.ablated import format_ablation, make_ablation_tables
 from curation.report.chain_chart import draw_chain_chart
 from curation.report.costs import describe_amount
 from curation.report.headline import format_p_value, format_percent, format_points, name_of
@@ -24,70 +23,60 @@ from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
 from curation.telemetry.standing import format_speed
 
+_HERE = "curation.report"
+
 
 def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``report.html`` and ``report.json`` to a directory, each atomically; return their paths."""
-    page, numbers = directory / "report.html", directory / "report.json"
-    write_atomically(page, escape_text(render(report), page=True))
-    write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    return page, numbers
+    return _write(render(report), "report", report, directory)
 
 
 def write_combined(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``combined.html`` and ``combined.json`` to a directory, each atomically; return their paths."""
-    return _write_runs(report, directory, "combined")
+    return write_page(f"{_HERE}:combined.html.j2", "combined", report, directory)
 
 
 def write_compared(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``compared.html`` and ``compared.json`` to a directory, each atomically; return their paths."""
-    return _write_runs(report, directory, "compared")
-
-
-def _write_runs(report: JsonView, directory: Place, name: str) -> tuple[Place, Place]:
-    page, numbers = directory / f"{name}.html", directory / f"{name}.json"
-    text = _make_page_environment().get_template(f"{name}.html.j2").render(report=report)
-    write_atomically(page, escape_text(text, page=True))
-    write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    return page, numbers
+    return write_page(f"{_HERE}:compared.html.j2", "compared", report, directory)
 
 
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    page, numbers = directory / "search.html", directory / "search.json"
     figures = {name: Markup(svg) for name, svg in search_charts.draw_search_figures(search).items()}
-    template = _make_page_environment().get_template("search.html.j2")
-    write_atomically(page, escape_text(template.render(search=search, figures=figures), page=True))
-    write_atomically(numbers, json.dumps(search, indent=1, allow_nan=False) + "\n")
+    return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
+
+
+def write_page(template: str, name: str, content: JsonView, directory: Place, **further: object) -> tuple[Place, Place]:
+    """Write ``<name>.html`` and ``<name>.json`` to a directory, each atomically; return their paths.
+
+    Args:
+        template: The Jinja template, as ``package:file``; it gets ``content`` and ``further``.
+        name: The name of the files.
+        content: The numbers, which are written as JSON, too.
+        directory: The folder.
+        further: More names of the template.
+    """
+    return _write(_find_template(template).render(content=content, **further), name, content, directory)
+
+
+def _write(text: str, name: str, content: JsonView, directory: Place) -> tuple[Place, Place]:
+    page, numbers = directory / f"{name}.html", directory / f"{name}.json"
+    write_atomically(page, escape_text(text, page=True))
+    write_atomically(numbers, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return page, numbers
-
-
-def write_ablation(ablation: JsonView, directory: Place) -> tuple[Place, Place]:
-    """Write ``<name>.html``, ``.json`` and ``.md`` to a directory, each atomically; return the first and the last."""
-    name = ablation["name"]
-    page, numbers, text = (directory / f"{name}.{ending}" for ending in ("html", "json", "md"))
-    template = _make_page_environment().get_template("ablation.html.j2")
-    write_atomically(
-        page, escape_text(template.render(ablation=ablation, tables=make_ablation_tables(ablation)), page=True)
-    )
-    write_atomically(numbers, json.dumps(ablation, indent=1, allow_nan=False) + "\n")
-    write_atomically(text, format_ablation(ablation))
-    return page, text
 
 
 def render(report: JsonView) -> str:
     """Return the page as text, without external resources and deterministic for a report and a time zone."""
     figures = [_draw_figures(generation) for generation in report["generations"]]
-    return (
-        _make_page_environment()
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            rules=RULES,
-            figures=figures,
-            parts=[_render_parts(generation) for generation in report["generations"]],
-            compounding=Markup(draw_chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
-            graph=Markup(draw_stage_graph(report["stages"], "stages")) if report["stages"] else "",
-        )
+    return _find_template(f"{_HERE}:report.html.j2").render(
+        report=report,
+        rules=RULES,
+        figures=figures,
+        parts=[_render_parts(generation) for generation in report["generations"]],
+        compounding=Markup(draw_chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
+        graph=Markup(draw_stage_graph(report["stages"], "stages")) if report["stages"] else "",
     )
 
 
@@ -104,11 +93,16 @@ def make_environment(package: str, *, autoescape: bool = False, keep_trailing_ne
 
 
 @cache
+def _find_template(path: str) -> Template:
+    """Return a template, given as ``package:file``, which may include those of this package."""
+    package, _, file = path.partition(":")
+    loader = ChoiceLoader([PackageLoader(package, "."), PackageLoader(_HERE, ".")])
+    return _make_page_environment().overlay(loader=loader).get_template(file)
+
+
+@cache
 def _make_page_environment() -> Environment:
-    made = make_environment("curation.report", autoescape=True)
-    pages = {name: str(feature.page).split(":")[0] for name, feature in features().items() if feature.page}
-    leaves = PrefixLoader({name: PackageLoader(package, ".") for name, package in pages.items()})
-    made.loader = ChoiceLoader([*([] if made.loader is None else [made.loader]), leaves])
+    made = make_environment(_HERE, autoescape=True)
     made.filters.update(
         percent=format_percent,
         points=format_points,
@@ -157,8 +151,9 @@ def _render_parts(generation: JsonView) -> list[Json]:
             continue
         prefix = f"g{generation['index']}-{name}"
         figures = {} if feature.figures is None else load_code(feature.figures)(found, prefix)
-        template = _make_page_environment().get_template(f"{name}/{feature.page.partition(':')[2]}")
-        page = template.render(found=found, figures={key: Markup(svg) for key, svg in figures.items()})
+        page = _find_template(feature.page).render(
+            found=found, figures={key: Markup(svg) for key, svg in figures.items()}
+        )
         parts.append({"name": name, "title": feature.title or name, "html": Markup(page)})
     return parts
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from curation.config.load import load_ablation, load_config
+from curation.config.load import load_config
 from curation.errors import ConfigError
+from curation.extras.ablate.config import load as load_ablation
 
 ALL: dict[str, Any] = {
     "name": "all",

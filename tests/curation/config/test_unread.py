@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from curation.arms import TRUST, Fitted
 from curation.config import RunConfig, TrustConfig
-from curation.config.load import as_config, load_ablation, load_config
+from curation.config.load import as_config, load_config
 from curation.config.resolved import describe_resolved
 from curation.config.trust import find_read_keys
 from curation.errors import ConfigError
+from curation.extras.ablate.config import load as load_ablation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FILES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.parent.name != "base"]

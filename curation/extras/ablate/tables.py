@@ -18,13 +18,16 @@ from curation.arrays import Int64s
 from curation.domains.grading import read_grades
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef
+from curation.report.html import write_page
 from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import FunctionScores, Judged, fill_scores, rank_for_arm
 from curation.report.tested import compute_accuracy, compute_test_differences
+from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 from curation.trust import saved
 
+PAGE = "curation.extras.ablate:page.html.j2"
 METRICS = ("auc", "ece", "brier", "purity")
 COMPARED = ("auc", "purity")
 """Metrics with a paired difference."""
@@ -49,7 +52,7 @@ class AblationRecord:
     shares: Mapping[str, float]
     """Share of all rows, the best-ranked, whose purity is measured, by variant."""
     seeds: Mapping[int, JsonView]
-    """Outputs of each seed's stages: the fields of ``pipeline.ablating.Described``."""
+    """Outputs of each seed's stages: the fields of ``stages.AblationStages``."""
 
 
 def read_scored(ref: TableRef) -> Judged:
@@ -65,7 +68,7 @@ def read_scored(ref: TableRef) -> Judged:
     )
 
 
-def collect_ablation(record: AblationRecord) -> Json:
+def collect(record: AblationRecord) -> Json:
     """Return the page's content as JSON; ``lines`` are about trust, ``students`` about the arms' students."""
     config = record.config
     lines = [line for where in config["sets"] for line in _iter_lines(record, where)]
@@ -210,7 +213,7 @@ def _collect_students(record: AblationRecord) -> list[Json]:
     return found
 
 
-def make_ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
+def make_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
     """Return the tables of the page with their captions: one of trust, and one of students if there are any."""
     tables = [("Trust functions", _trust_table(content))]
     if content["students"]:
@@ -220,9 +223,17 @@ def make_ablation_tables(content: Mapping[str, object]) -> list[tuple[str, TextT
     return tables
 
 
-def format_ablation(content: Mapping[str, object]) -> str:
+def format_markdown(content: Mapping[str, object]) -> str:
     """Return the tables as Markdown."""
-    return "\n\n".join(_format_markdown(table) for _, table in make_ablation_tables(content)) + "\n"
+    return "\n\n".join(_format_table(table) for _, table in make_tables(content)) + "\n"
+
+
+def write(content: JsonView, directory: Place) -> tuple[Place, Place]:
+    """Write ``<name>.html``, ``.json`` and ``.md`` to a directory, each atomically; return the first and the last."""
+    page, _ = write_page(PAGE, content["name"], content, directory, tables=make_tables(content))
+    text = directory / f"{content['name']}.md"
+    write_atomically(text, format_markdown(content))
+    return page, text
 
 
 def _trust_table(content: JsonView) -> TextTable:
@@ -277,6 +288,6 @@ def _format_interval(line: Json, metric: str, digits: int) -> str:
     return f"{found['rows']['value']:+.{digits}f} ({'; '.join(words)})"
 
 
-def _format_markdown(table: TextTable) -> str:
+def _format_table(table: TextTable) -> str:
     lines = [table.head, ["---"] * len(table.head), *table.lines]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -7,8 +7,8 @@ import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from curation.extras.ablate.tables import AblationRecord, collect, format_markdown, write
 from curation.refs import TrustRef
-from curation.report import AblationRecord, collect_ablation, format_ablation, write_ablation
 from curation.tables import io
 from curation.tables.schemas import SCORED
 from curation.trust import saved
@@ -66,7 +66,7 @@ def record(tmp_path):
 
 def test_a_line_is_the_mean_over_seeds_and_its_difference_the_paired_one(record):
     made, rows = record
-    first, second = collect_ablation(made)["lines"]
+    first, second = collect(made)["lines"]
     aucs, purities = [], []
     for correct_N, parsed_N, raws in rows.values():
         aucs.append([roc_auc_score(correct_N[parsed_N], raws[name][parsed_N]) for name in "ab"])
@@ -86,12 +86,12 @@ def test_a_line_is_the_mean_over_seeds_and_its_difference_the_paired_one(record)
 
 
 def test_the_page_and_the_markdown_have_a_line_a_variant_and_no_column_without_numbers(record, tmp_path):
-    content = collect_ablation(record[0])
-    text = format_ablation(content)
+    content = collect(record[0])
+    text = format_markdown(content)
     head, _, *lines = text.strip().split("\n")
     assert head.startswith("| variant | fit rows | variance kept | AUC |") and "set" not in head
     assert [line.split(" | ")[0] for line in lines] == ["| a", "| b"] and "auc 0.700" in lines[1]
-    page, markdown = write_ablation(content, tmp_path)
+    page, markdown = write(content, tmp_path)
     assert markdown.read_text() == text
     assert "paired by row" in page.read_text() and "http" not in page.read_text()
 
@@ -100,5 +100,5 @@ def test_variants_with_other_labels_are_not_paired(record, tmp_path):
     made, rows = record
     correct_N, parsed_N, raws = rows[2]
     made.seeds[2]["scored"]["b"]["pool"] = scored(tmp_path / "other", ~correct_N & parsed_N, parsed_N, raws["b"])
-    _, second = collect_ablation(made)["lines"]
+    _, second = collect(made)["lines"]
     assert second["differences"] == {}

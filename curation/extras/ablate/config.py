@@ -1,14 +1,20 @@
-"""An ablation: variants of one run, measured on the same rows (``curate ablate``)."""
+"""The file of an ablation, and the runs that are its variants."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from curation.arms import REFERENCE_ARM, TRUST, Column, Draw
 from curation.config.base import Root, Seed, Share
+from curation.config.files import read, read_mapping
+from curation.config.load import make_config, nest_keys, put_key, put_override, validate_keys
 from curation.config.run import RunConfig
+from curation.config.unread import refuse_unread
+from curation.errors import ConfigError
 from curation.json_types import Json
+from curation.storage.paths import Place, to_place
 
 FUNCTION = "function"
 """Key of a variant that names its ranking function, instead of the run's fitted trust function."""
@@ -82,3 +88,42 @@ class Ablation(NamedTuple):
     config: AblationConfig
     variants: Mapping[int, tuple[Variant, ...]]
     """Variants by seed."""
+
+
+def load(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
+    """Return the ablation in a YAML file, with every variant as a run; overrides change the base.
+
+    Raises:
+        ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
+    """
+    path = to_place(path)
+    raw = read_mapping(path, mend="docs/trust.md shows one, under Ablations")
+    config = validate_keys(AblationConfig, raw, str(path))
+    base = path.resolve().parent / config.base
+    common, roots = read(base)
+    for override in overrides:
+        put_override(common, override, roots)
+    for key, value in config.common.items():
+        put_key(common, key, value, f"{path}: set.{key}", roots)
+    variants = {}
+    runs: list[tuple[Json, RunConfig]] = []
+    for seed in config.seeds:
+        of_seed: list[Variant] = []
+        for name, keys in config.variants.items():
+            changed, kept = {**copy.deepcopy(common), "seed": seed}, dict(roots)
+            for key, value in keys.items():
+                if key != FUNCTION:
+                    put_key(changed, key, value, f"{path}: variants.{name}.{key}", kept)
+            run = make_config(copy.deepcopy(changed), base, f"{path}: variants.{name}", kept)
+            runs.append((nest_keys(keys), run))
+            if of_seed and run.rows != of_seed[0].config.rows:
+                raise ConfigError(
+                    f"{path}: variants.{name}: changes domain, seed, sources or splits; variants are measured on the "
+                    "same rows: set these keys for all, under set"
+                )
+            of_seed.append(Variant(name, run, keys.get(FUNCTION, REFERENCE_ARM)))
+        variants[seed] = tuple(of_seed)
+    for keys, run in runs:
+        refuse_unread(keys, [run], f"{path}: variants")
+    refuse_unread(nest_keys(config.common), [run for _, run in runs], f"{path}: set")
+    return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)

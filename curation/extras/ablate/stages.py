@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from curation.arms import REFERENCE_ARM
-from curation.config.ablation import POOL, Ablation, Variant
 from curation.errors import ConfigError
+from curation.extras.ablate.config import POOL, Ablation, Variant
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import Files
 from curation.rundir.graph import Out, Stage, order_stages

@@ -1,0 +1,1 @@
+"""Ablations: variants of one run, measured on the same rows (``curate ablate``)."""
