@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from benchmarks.recorded import planned
 from curation import run
 from curation.cli import main
-from curation.commands.combine import load_member, require_alike
 from curation.commands.export.student import find_student
 from curation.config import RunConfig
 from curation.config.load import parse_config
 from curation.errors import CombineError, ExportError, ReviewError, RunFailedError
+from curation.extras.combine.runs import load_member, require_alike
 from curation.extras.review.source import find
 from curation.pipeline.running import get_finished_record
 from curation.storage.paths import to_place

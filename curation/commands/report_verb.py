@@ -9,6 +9,10 @@ from curation.commands.options import SET, Overrides, find_run_config, format_co
 from curation.commands.tables import describe_verdict, format_arms
 from curation.errors import ConfigError
 from curation.escaping import echo
+from curation.registry import load_code
+
+SEVERAL = {way: f"curation.extras.combine.runs:{way}" for way in ("combine", "compare")}
+"""Functions of several run directories and a folder for the page, by option; imported when they are called."""
 
 
 @click.command()
@@ -58,14 +62,8 @@ def report(
 
 
 def _report_several(way: str, directories: tuple[str, ...], output: str | None, *, as_json: bool) -> None:
-    from curation.commands import combine, tables
-
-    work, table, folder = {
-        "combine": (combine.combine, tables.format_combined, "combined-report"),
-        "compare": (combine.compare, tables.format_compared, "compared-report"),
-    }[way]
-    content, page = work(directories, output or folder)
-    echo(json.dumps(content, indent=1) if as_json else table(content))
+    content, page, table = load_code(SEVERAL[way])(directories, output)
+    echo(json.dumps(content, indent=1) if as_json else table)
     echo(f"report: {page}", err=as_json)
 
 

@@ -45,49 +45,6 @@ def describe_features(content: Json) -> list[str]:
     return lines
 
 
-def format_combined(content: Json) -> str:
-    """Return one line each for teacher, base and arms over all runs, in per cent with intervals over rows and runs."""
-    strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
-    lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
-    lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
-    for name in ("teacher", "base"):
-        accuracy: Json = content.get(name) or {}
-        if text := format_percent_interval(accuracy := accuracy.get("test", accuracy)):
-            lines.append(f"{name:<26}{'':<40}{text:<24}{_format_over_runs(accuracy)}")
-    for arm in content["arms"]:
-        recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
-        lines.append(
-            f"{arm['name']:<26}{format_percent_interval(arm['purity']):<24}{_format_over_runs(arm['purity']):<16}"
-            f"{format_percent_interval(arm['accuracy']):<24}{_format_over_runs(arm['accuracy']):<16}"
-            f"{'' if recovery is None else format(recovery['value'], '.2f'):>9}  "
-            f"{'' if p_value is None else format(p_value, '.3g'):>19}"
-        )
-    if (rows := content["test_rows"]) and (shared := rows["total"] - rows["distinct"]):
-        lines.append(f"{shared:,} of {rows['total']:,} test rows occur in several runs: use the intervals over runs")
-    return "\n".join(lines)
-
-
-def format_compared(content: Json) -> str:
-    """Return lines on the runs, differences of their configurations, and each measure with changes from run 1."""
-    lines = []
-    for number, run in enumerate(content["runs"], 1):
-        verdict = "" if run["verdict"] is None else f": {run['verdict']['sign']} {run['verdict']['level']}"
-        lines.append(f"{number}  {run['directory']}{verdict}")
-    for line in content["configuration"]:
-        lines.append(f"{line['key']}: {' | '.join(str(value) for value in line['values'])}")
-    for line in content["measures"]:
-        scale, digits = (100, 1) if line["unit"] == "share" else (1, 3)
-        cells = []
-        for value, change in zip(line["values"], line["differences"], strict=True):
-            cell = "-" if value is None else f"{scale * value['value']:.{digits}f}"
-            if change is not None:
-                low, middle, high = (f"{scale * change[key]:+.{digits}f}" for key in ("low", "value", "high"))
-                cell += f" [{middle}: {low} to {high}{', paired' if change['paired'] else ''}]"
-            cells.append(cell)
-        lines.append(f"{line['words']:<44} {' | '.join(cells)}")
-    return "\n".join(lines)
-
-
 def format_forecast(forecast: Json) -> str:
     """Return the forecast of the labelling stages: one line per amount with its 95 % interval, and its probes."""
     from curation.report.costs import UNITS, describe_amount
@@ -132,11 +89,6 @@ def format_costs(costs: Json) -> str:
         lines.append(f"not run since: {', '.join(costs['not_run'])}")
     lines += [f"changed since the forecast: {change}" for change in costs["changed"]]
     return "\n".join(lines)
-
-
-def _format_over_runs(value: Json | None) -> str:
-    runs = (value or {}).get("runs")
-    return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
 
 
 def format_percent_interval(value: Json | None) -> str:

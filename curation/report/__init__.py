@@ -1,9 +1,7 @@
 """The report of one or several runs: a self-contained HTML page, and the same numbers as JSON."""
 
 from curation.report.collect import collect
-from curation.report.combine import Member, combine
-from curation.report.compare import compare
-from curation.report.html import write, write_combined, write_compared, write_search
+from curation.report.html import write, write_search
 from curation.report.people import ReviewRecord
 from curation.report.record import (
     FORMAT,
@@ -20,7 +18,6 @@ __all__ = [
     "FORMAT",
     "ChainRecord",
     "GenerationRecord",
-    "Member",
     "PassRecord",
     "ReviewRecord",
     "RunRecord",
@@ -29,11 +26,7 @@ __all__ = [
     "StageSummary",
     "collect",
     "collect_search",
-    "combine",
-    "compare",
     "describe_point",
     "write",
-    "write_combined",
-    "write_compared",
     "write_search",
 ]

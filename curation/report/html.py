@@ -31,16 +31,6 @@ def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
     return _write(render(report), "report", report, directory)
 
 
-def write_combined(report: JsonView, directory: Place) -> tuple[Place, Place]:
-    """Write ``combined.html`` and ``combined.json`` to a directory, each atomically; return their paths."""
-    return write_page(f"{_HERE}:combined.html.j2", "combined", report, directory)
-
-
-def write_compared(report: JsonView, directory: Place) -> tuple[Place, Place]:
-    """Write ``compared.html`` and ``compared.json`` to a directory, each atomically; return their paths."""
-    return write_page(f"{_HERE}:compared.html.j2", "compared", report, directory)
-
-
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
     figures = {name: Markup(svg) for name, svg in search_charts.draw_search_figures(search).items()}

@@ -250,7 +250,7 @@ def run(cell: Cell) -> float:
 
 def keep(cell: Cell) -> None:
     """Keep copies of the report of the run in the cell's directory, and of its models' graded test rows."""
-    from curation.commands.combine import load_member
+    from curation.extras.combine.runs import load_member
     from curation.report.tested import read_tests
 
     shutil.copy(cell.directory / "report.json", cell.kept("report.json"))

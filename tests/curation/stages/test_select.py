@@ -465,7 +465,9 @@ def test_rows_whose_signal_could_not_be_read_rank_behind_all_others(
     assert selection.threshold is None  # no score divides them from the rest
     assert selection.format_note == f"of 5 of {num_read + 5} rows no value could be read: they rank last"
     num_unread = sum(row["label"] is None for row in made.rows.values())
-    too_many = f"n = {len(parsed) + 1} is more than the {len(parsed)} of .*; {num_unread} rows have no label"
+    too_many = (
+        f"selection.budget: n = {len(parsed) + 1} is more than the {len(parsed)} .*; {num_unread} rows have no label"
+    )
     with pytest.raises(BudgetError, match=too_many):
         run(made, tmp_path / "more", selection=budget(made, (arm,), n=len(parsed) + 1))
 

@@ -1,19 +1,20 @@
-"""Combines or compares several finished runs, given by their directories."""
+"""Finished runs, given by their directories, and the pages that combine or compare them."""
 
 from collections.abc import Sequence
 
-from curation import report
 from curation.config.load import load_config
 from curation.errors import CombineError
+from curation.extras.combine import combined, compared
+from curation.extras.combine.combined import Member
 from curation.json_types import Json
 from curation.pipeline.running import Unfinished, get_finished_record
-from curation.report import Member
 from curation.report.comparable import describe_asking
+from curation.report.html import write_page
 from curation.storage.paths import Place, to_place
 
 
-def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
-    """Write ``combined.html`` and ``combined.json`` in ``output``; return the combined report and the page's path.
+def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
+    """Write ``combined.html`` and ``combined.json``; return the combined report, the page's path and a text table.
 
     Raises:
         CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished, or the
@@ -22,28 +23,26 @@ def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
     members = read(directories, "--combine")
     for other in members[1:]:
         require_alike(members[0], other)
-    content = report.combine(members)
-    page, _ = report.write_combined(content, _check_output(output, "combined"))
-    return content, page
+    content = combined.combine(members)
+    return content, _write(content, "combined", output), combined.format_combined(content)
 
 
-def compare(directories: Sequence[str], output: str) -> tuple[Json, Place]:
-    """Write ``compared.html`` and ``compared.json`` in ``output``; return the comparison and the page's path.
+def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
+    """Write ``compared.html`` and ``compared.json``; return the comparison, the page's path and a text table.
 
     Raises:
         CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished.
     """
-    members = read(directories, "--compare")
-    content = report.compare(members)
-    page, _ = report.write_compared(content, _check_output(output, "compared"))
-    return content, page
+    content = compared.compare(read(directories, "--compare"))
+    return content, _write(content, "compared", output), compared.format_compared(content)
 
 
-def _check_output(output: str, name: str) -> Place:
-    folder = to_place(output)
+def _write(content: Json, name: str, output: str | None) -> Place:
+    folder = to_place(output or f"{name}-report")
     if folder.is_file():
-        raise CombineError(f"--output: {output} is a file; name a folder for {name}.html and {name}.json")
-    return folder
+        raise CombineError(f"--output: {folder} is a file; name a folder for {name}.html and {name}.json")
+    page, _ = write_page(f"curation.extras.combine:{name}.html.j2", name, content, folder)
+    return page
 
 
 def read(directories: Sequence[str], option: str) -> list[Member]:

@@ -13,10 +13,10 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.extras.combine.combined import Member, list_benchmarks
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.report.collect import collect
-from curation.report.combine import Member, list_benchmarks
 from curation.report.comparable import describe_asking
 from curation.report.evidence import compute_difference
 from curation.report.headline import describe_name
@@ -168,3 +168,24 @@ def _make_arm_getter(name: str, key: str) -> Callable[[_Run], Any]:
 
 def _estimate(value: Json) -> Estimate:
     return Estimate(**{key: value[key] for key in ("value", "low", "high", "n")})
+
+
+def format_compared(content: Json) -> str:
+    """Return lines on the runs, differences of their configurations, and each measure with changes from run 1."""
+    lines = []
+    for number, run in enumerate(content["runs"], 1):
+        verdict = "" if run["verdict"] is None else f": {run['verdict']['sign']} {run['verdict']['level']}"
+        lines.append(f"{number}  {run['directory']}{verdict}")
+    for line in content["configuration"]:
+        lines.append(f"{line['key']}: {' | '.join(str(value) for value in line['values'])}")
+    for line in content["measures"]:
+        scale, digits = (100, 1) if line["unit"] == "share" else (1, 3)
+        cells = []
+        for value, change in zip(line["values"], line["differences"], strict=True):
+            cell = "-" if value is None else f"{scale * value['value']:.{digits}f}"
+            if change is not None:
+                low, middle, high = (f"{scale * change[key]:+.{digits}f}" for key in ("low", "value", "high"))
+                cell += f" [{middle}: {low} to {high}{', paired' if change['paired'] else ''}]"
+            cells.append(cell)
+        lines.append(f"{line['words']:<44} {' | '.join(cells)}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Several finished runs in one page: averages (``curate report --combine``) or side by side (``--compare``)."""
