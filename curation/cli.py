@@ -100,6 +100,8 @@ class _Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return a command by its name, or ``None`` if there is none of that name."""
+        if (added := super().get_command(ctx, name)) is not None:
+            return added
         command: click.Command | None = load_code(path) if (path := (USUAL | RARE).get(name)) else None
         return command
 
