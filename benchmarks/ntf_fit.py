@@ -46,7 +46,7 @@ from curation.config import TrustConfig
 from curation.hashing import derive
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, VALIDATION
-from train.trust_loop import MOST_EVALUATIONS, LabelledRows, Shard, fit_arrays
+from train.trust_loop import MIN_EVALUATIONS, LabelledRows, Shard, fit_arrays
 
 Logits = npt.NDArray[np.floating[Any]]
 
@@ -155,7 +155,7 @@ def plain(rows: LabelledRows, config: TrustConfig, *, ahead: bool) -> Course:
     losses, aucs = [], []
     batches: list[Tensor] = []
     epoch = 0
-    interval = -(-config.max_steps // MOST_EVALUATIONS)
+    interval = -(-config.max_steps // MIN_EVALUATIONS)
     for done in range(0, config.max_steps, interval):
         torch.manual_seed(derive(SEED, f"trust step {done} shard 0"))  # for the same masks
         net.train()
