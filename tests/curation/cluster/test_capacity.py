@@ -218,6 +218,7 @@ LARGE = {"CPU": 1.0, "memory": 12e9}
         (Need(key="a", count=2, resources=LARGE), [{"CPU": 8.0, "memory": 25e9}], True),
         (Need(key="a", count=3, resources=LARGE), [{"CPU": 8.0, "memory": 25e9}], False),
         (Need(key="a", count=1, resources=LARGE), [{"CPU": 8.0}], False),
+        (Need(key="a", count=9, resources={"CPU": 0.0, "GPU": 0.0}), [{"CPU": 1.0}], True),
     ],
 )
 def test_room_is_counted_node_by_node(need: Need, nodes: list[dict[str, float]], fits: bool):

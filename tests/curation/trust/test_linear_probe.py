@@ -18,6 +18,7 @@ from curation.errors import DegenerateSourceError, ModelError, SourceError
 from curation.refs import TrustRef
 from curation.trust import load_fitted
 from curation.trust.linear_probe import LinearProbe
+from curation.trust.saved import pin, read_description
 
 NUM_ROWS, SIZE = 600, 24
 
@@ -133,19 +134,17 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
         load_fitted(_of_another_kind(fit(rows).save(tmp_path / "third"), tmp_path / "third"))
     with pytest.raises(ModelError, match=r"has no weights\.safetensors"):
         load_fitted(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))
+    with pytest.raises(ModelError, match=r"description\.json cannot be read \(No such file.*; restore it"):
+        read_description(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))
 
 
 def _of_another_kind(ref: TrustRef, directory: Path) -> TrustRef:
-    from curation.trust.saved import pin, read_description
-
     other = {"made_by": "curation.trust.neural:NeuralTrust"}
     (directory / "description.json").write_text(json.dumps(read_description(ref) | other))
     return pin(directory, TrustRef)
 
 
 def _without_states(directory: Path) -> TrustRef:
-    from curation.trust.saved import pin
-
     (directory / "description.json").write_text(json.dumps({"fit": {}}))
     return pin(directory, TrustRef)
 
