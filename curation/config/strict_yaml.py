@@ -41,7 +41,7 @@ def parse(text: str) -> Any:
     try:
         return _StrictLoader(text).get_single_data()
     except yaml.YAMLError as error:
-        raise ConfigError(f"is not YAML: {format_error(error)}") from error
+        raise ConfigError(f"is not YAML: {format_error(error)}; correct the text there") from error
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -47,7 +47,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}']
         ("a: !!python/object/apply:os.system [x]", "line 1: here stands a 'python/object"),
         ("? [a]\n: 1", "is not YAML: .*unhashable key"),
         ("a: \x1b[2J", "is not YAML: unacceptable character #x001b"),
-        ("---\na: 1\n---\nb: 1", "is not YAML: .*another document"),
+        ("---\na: 1\n---\nb: 1", "is not YAML: .*another document.*; correct the text there"),
         ("#" * (MAX_CHARACTERS + 1), "has 1,048,577 characters"),
     ],
 )
