@@ -286,7 +286,7 @@ MODELS = (
             (folder / "model/model.safetensors").unlink()
             or file_of("model/model.safetensors.index.json", '{"weight_map": []}')(folder)
         ),
-        says="is no index of weights",
+        says="is not an index of weights",
     ),
     Case(
         name="adapter cut by a byte",
@@ -296,12 +296,12 @@ MODELS = (
     Case(name="weights in GGUF", make=gguf, says="its weights are GGUF"),
     Case(name="a file of GGUF", make=gguf_file, says=r"is a file; .*GGUF"),
     Case(name="no config.json", make=no_config, says="has no config.json"),
-    Case(name="config.json cut", make=file_of("model/config.json", '{"model_type": "qw'), says="is no JSON object"),
-    Case(name="config.json a list", make=file_of("model/config.json", "[]"), says="is no JSON object"),
+    Case(name="config.json cut", make=file_of("model/config.json", '{"model_type": "qw'), says="is not a JSON object"),
+    Case(name="config.json a list", make=file_of("model/config.json", "[]"), says="is not a JSON object"),
     Case(
         name="config.json nested 100,000 deep",
         make=file_of("model/config.json", '{"a":' * 100_000 + "1" + "}" * 100_000),
-        says="is no JSON object",
+        says="is not a JSON object",
     ),
     Case(
         name="configuration of an unknown family",

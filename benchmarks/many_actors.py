@@ -56,7 +56,7 @@ def open_rows(num_rows: int) -> OpenRows:
     rows._stretches = [
         Chunk.of(np.arange(start, min(start + SCAN_ROWS, num_rows), 2)) for start in range(0, num_rows, SCAN_ROWS)
     ]
-    rows.wanted = rows.left = sum(len(stretch.offsets) for stretch in rows._stretches)
+    rows.requested = rows.left = sum(len(stretch.offsets) for stretch in rows._stretches)
     return rows
 
 

@@ -35,7 +35,7 @@ from benchmarks.real.promises import LABELLED, Sure, dealt, summed
 from benchmarks.real.tasks import TASKS
 from curation.arrays import Bools, Float64s
 from curation.config import TrustConfig
-from curation.trust.stacked import Bent, StackedTrust
+from curation.trust.stacked import PiecewiseLinearCalibrator, StackedTrust
 from train.combining import average_lines, fit_line
 from train.stack import fit_stacked_on
 from train.trust_loop import LabelledRows
@@ -66,7 +66,7 @@ def bent_at(*quantiles: float) -> Callable[[Dealt], Map]:
 
     def fit(found: Dealt) -> Map:
         knees = np.quantile(found.out_of_fold_M, quantiles).tolist()
-        return fit_line(found.out_of_fold_M, found.labelled_M, *knees) or Bent()
+        return fit_line(found.out_of_fold_M, found.labelled_M, *knees) or PiecewiseLinearCalibrator()
 
     return fit
 
@@ -95,7 +95,7 @@ def isotonic(found: Dealt) -> Map:
 
 def average(found: Dealt) -> Map:
     """Return the product's, with bends however few the rows, and where it takes a free signal alone."""
-    return average_lines(found.out_of_fold_M, found.labelled_M) or Bent()
+    return average_lines(found.out_of_fold_M, found.labelled_M) or PiecewiseLinearCalibrator()
 
 
 WAYS: Mapping[str, Callable[[Dealt], Map]] = {
@@ -123,9 +123,9 @@ def stacked(given: LabelledRows, rest: LabelledRows, states: tuple[str, ...], se
 
 def straightened(trust: StackedTrust) -> Callable[[np.ndarray], Float64s]:
     """From a stack's logits back to those before its line, by interpolation between the bends."""
-    bent = trust.combination.bent
-    ends = np.array([-1e3, *sorted(bent.knees), 1e3])
-    return lambda logit_N: np.interp(logit_N.astype(np.float64), bent(ends), ends)
+    calibrator = trust.combination.calibrator
+    ends = np.array([-1e3, *sorted(calibrator.knees), 1e3])
+    return lambda logit_N: np.interp(logit_N.astype(np.float64), calibrator(ends), ends)
 
 
 def measured(name: str, deals: Sequence[Dealt]) -> list[str]:

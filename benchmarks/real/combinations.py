@@ -192,7 +192,7 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
         Folded(correct_M, found.fold_M)._compute_out_of_fold(columns_MK, fitted),
         _fill_missing(columns_MK),
     )
-    bent, model = fit_rising_line(raw_M, correct_M), fitted(np.ones(len(correct_M), dtype=np.bool_))
+    calibrator, model = fit_rising_line(raw_M, correct_M), fitted(np.ones(len(correct_M), dtype=np.bool_))
     rng, bags = np.random.default_rng(seed), []
     for _ in range(way.bags):
         taken_M = rng.integers(0, len(correct_M), len(correct_M))
@@ -204,7 +204,9 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
             bags.append(averaged(bag_MK, right_M, scale_K, of_bag, is_free_K, way))
     if bags:
         model = Logistic(np.mean([bag.weight_K for bag in bags], axis=0), float(np.mean([bag.bias for bag in bags])))
-    return Candidate(name, Combination(found.names[:width], filled_MK.mean(axis=0), model, bent), bent(raw_M))
+    return Candidate(
+        name, Combination(found.names[:width], filled_MK.mean(axis=0), model, calibrator), calibrator(raw_M)
+    )
 
 
 def averaged(

@@ -224,9 +224,9 @@ def check_accelerators(asked: Sequence[Need]) -> None:
             plain = re.sub("[^a-z0-9]|nvidia|tesla", "", name.lower())
             near = difflib.get_close_matches(plain, by_letters, n=1)
             raise ConfigError(
-                f"{key}.accelerator_type: {name!r} is no name that Ray gives to accelerators"
-                f"{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
-                f"{', '.join(known)}; of other NVIDIA cards the model, such as H200)"
+                f"{key}.accelerator_type: {name!r} is not a name that Ray gives to "
+                f"accelerators{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
+                f"{', '.join(known)}; for another NVIDIA card, give its model, such as H200)"
             )
 
 

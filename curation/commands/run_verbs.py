@@ -97,7 +97,7 @@ def is_grave(content: JsonView, least: str) -> bool:
 @ADDRESS
 @WAIT
 def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> None:
-    """Search for a better trust function, as the section tune of CONFIG says.
+    """Search for a better trust function, as the section tune of CONFIG describes.
 
     Stages that are missing before the search are run first. After a kill, the same command goes on: fits that have
     ended are not repeated. The result is best.yaml, a section `trust` for `curate run`.
@@ -114,7 +114,7 @@ def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> 
 @click.command()
 @click.argument("ablation", type=click.Path(dir_okay=False), callback=with_own_modules)
 @SET
-@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Where it is kept.")
+@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Output folder.")
 @WAIT
 def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None:
     """Run the variants of a run that the file ABLATION names, and compare them in a table.

@@ -57,7 +57,7 @@ def read_description(ref: TrustRef | ProjectionRef) -> Json:
     """Return the saved description of the fitted function that ``ref`` names.
 
     Raises:
-        ModelError: the file cannot be read, or is no JSON object.
+        ModelError: the file cannot be read, or is not a JSON object.
     """
     try:
         found = read_json(to_place(ref.uri) / DESCRIPTION)
@@ -68,7 +68,7 @@ def read_description(ref: TrustRef | ProjectionRef) -> Json:
     except ValueError as error:
         raise ModelError(f"{ref.uri}: was not saved by this version ({error})") from error
     if not isinstance(found, dict):
-        raise ModelError(f"{ref.uri}: was not saved by this version ({DESCRIPTION} is no JSON object)")
+        raise ModelError(f"{ref.uri}: was not saved by this version ({DESCRIPTION} is not a JSON object)")
     return found
 
 

@@ -375,8 +375,8 @@ def test_a_source_that_teaches_nothing_is_refused(fit: Callable[..., TrustRef], 
     labels, grades = tables(tmp_path, rows._replace(correct_N=np.full(100, right)))
     with pytest.raises(
         DegenerateSourceError,
-        match=r"trust: (\d+) of \d+ parsed weak labels are right in the fit part of the source, both right and "
-        "wrong ones are needed",
+        match=r"trust: (\d+) of \d+ parsed weak labels are right in the fit part of the source, but both right and "
+        r"wrong ones are needed",
     ):
         fit(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
     only_fit = rows._replace(correct_N=np.where(hash_unit(np.arange(100), 0) < 0.2, False, rows.correct_N))

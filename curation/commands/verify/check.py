@@ -111,7 +111,7 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
     require_reachable(home)
     found = Verified(target=str(home))
     if (home / MANIFEST).is_file():
-        again = "give `curate filter` another output, which labels again, or restore the file"
+        again = "restore the file, or give `curate filter` another output, for which it labels again"
         checker = Checker(home=home, found=found, redo=lambda _: again)
         _list_filter(checker)
         _list_run(checker, f"{WORK}/")

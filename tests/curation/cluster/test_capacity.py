@@ -262,7 +262,7 @@ def test_names_of_accelerators_are_rays(name: str, near: str | None):
     need = Need(key="student", count=1, resources=make_ray_resources(1, 1, 0, name))
     with pytest.raises(ConfigError) as error:
         capacity.check_machine(RayConfig(), [need])
-    assert f"student.accelerator_type: {name!r} is no name" in str(error.value)
+    assert f"student.accelerator_type: {name!r} is not a name" in str(error.value)
     assert near is None or f"did you mean {near!r}?" in str(error.value)
 
 

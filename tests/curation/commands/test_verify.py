@@ -176,7 +176,9 @@ def test_the_output_of_a_filter_is_read_with_its_own_run(tmp_path: Path):
     export = next((home / "_curation").glob("gen-0/select-*/trust.jsonl"))
     export.unlink()
     (damage,) = (item for item in checked(home).damage if item.problem == "is missing")
-    assert damage.path == str(export.relative_to(home)) and damage.redo.startswith("give `curate filter` another")
+    assert damage.path == str(export.relative_to(home)) and damage.redo.startswith(
+        "restore the file, or give `curate filter` another"
+    )
 
 
 def test_a_trust_package_is_read(tmp_path: Path):

@@ -154,5 +154,5 @@ def test_what_cannot_be_fitted_or_scored_is_refused(rows: tuple[np.ndarray, np.n
     for constant_N in (np.zeros_like(correct_N), np.ones_like(correct_N)):
         with pytest.raises(DegenerateSourceError, match="both right and wrong ones are needed"):
             fit((hidden_ND, constant_N))
-    with pytest.raises(SourceError, match="20 numbers a row, the trust function was fitted on 24"):
+    with pytest.raises(SourceError, match="20 numbers a row, but the trust function was fitted on 24"):
         fit(rows).raw_score(labels_of(hidden_ND[:, :20]))
