@@ -8,7 +8,7 @@ from benchmarks.hostile_case import Case, Settings
 
 
 def keys(**values: Any) -> Callable[[Path], Settings]:
-    """Other values of a run's configuration, by dotted key with two underscores for a dot."""
+    """Return a maker of a configuration with other values, by dotted key with two underscores for a dot."""
 
     def make(folder: Path) -> Settings:
         settings: dict[str, Any] = {}
@@ -28,7 +28,7 @@ def _under_a_file(folder: Path) -> str:
 
 
 def base(text: str) -> Callable[[Path], Settings]:
-    """A file below the configuration with this text."""
+    """Return a maker of a file below the configuration with this text."""
 
     def make(folder: Path) -> Settings:
         (folder / "base.yaml").write_text(text)

@@ -72,7 +72,7 @@ def bent_at(*quantiles: float) -> Callable[[Dealt], Map]:
 
 
 def beta(found: Dealt) -> Map:
-    """Beta calibration: a logistic regression on log p and -log(1 - p), without one whose slope would be below 0."""
+    """Fit beta calibration: a logistic regression on log p and -log(1 - p), without one whose slope is below 0."""
 
     def columns(raw_N: Float64s) -> Float64s:
         both: Float64s = np.stack([-np.logaddexp(0, -raw_N), np.logaddexp(0, raw_N)], axis=1)
@@ -87,7 +87,7 @@ def beta(found: Dealt) -> Map:
 
 
 def isotonic(found: Dealt) -> Map:
-    """Isotonic regression."""
+    """Fit an isotonic regression."""
     model = IsotonicRegression(y_min=ALMOST, y_max=1 - ALMOST, out_of_bounds="clip")
     model.fit(found.out_of_fold_M, found.labelled_M.astype(np.float64))
     return lambda raw_N: logit(model.predict(raw_N))
@@ -147,7 +147,7 @@ def measured(name: str, deals: Sequence[Dealt]) -> list[str]:
 
 
 def main() -> None:
-    """Deal, fit, and print the tables."""
+    """Assign rows, fit, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("build/real"), help="where benchmarks.real kept its labels")
     parser.add_argument("--sets", default=",".join(TASKS), help="names, joined by commas")
