@@ -42,7 +42,7 @@ NUM_FREQUENT, CAP, CALIBRATION_ROWS = 10, 0.002, 3000
 
 
 def make_rows(num_rows: int, num_labels: int) -> pd.DataFrame:
-    """Ids in a random-looking order; the fiftieth part has no label; scores tie, and frequent labels score higher."""
+    """Make rows with ids in a random-looking order; a fiftieth has no label, scores tie, common labels score higher."""
     rng = np.random.default_rng(SEED)
     weights_G = 1 / np.arange(1, num_labels + 1)
     label_N = rng.choice(num_labels, num_rows, p=weights_G / weights_G.sum())
@@ -53,7 +53,7 @@ def make_rows(num_rows: int, num_labels: int) -> pd.DataFrame:
 
 
 def write(rows: pd.DataFrame, uri: str) -> TableRef:
-    """As a labels table."""
+    """Write the rows as a labels table."""
     schema = pa.schema(
         [("row_id", pa.int64()), ("label", pa.string()), ("trust_raw", pa.float32()), ("error", pa.string())]
     )
@@ -69,14 +69,14 @@ def write(rows: pd.DataFrame, uri: str) -> TableRef:
 
 
 def by_pandas(rows: pd.DataFrame, n: int, cap: int) -> Int64s:
-    """The peer, all in memory; only rows that have a label."""
+    """Select the rows by pandas, all in memory; only rows that have a label."""
     ranked = rows[rows["label"].notna()].sort_values(["trust_raw", "tie"], ascending=[False, True])
     found: Int64s = ranked[ranked.groupby("label").cumcount() < cap].head(n)["row_id"].to_numpy()
     return found
 
 
 def by_a_walk(rows: pd.DataFrame, n: int, cap: int) -> list[int]:
-    """The rule as it is told in words."""
+    """Select the rows by the rule as its description states it."""
     order_N = np.lexsort((rows["tie"], -rows["trust_raw"].to_numpy()))
     taken: list[int] = []
     with_label = Counter[str]()
@@ -91,7 +91,7 @@ def by_a_walk(rows: pd.DataFrame, n: int, cap: int) -> list[int]:
 
 
 def speed(num_rows: int, num_labels: int, n: int, cap: int, num_pairs: int) -> None:
-    """Rates of ours and of pandas, checked against the walk."""
+    """Compare the rates of ours and of pandas, checked against the walk."""
     rows = make_rows(num_rows, num_labels)
     walked = by_a_walk(rows, n, cap)
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ class Labelled:
         return float(right), float((1 - of.share_right) * ndtr(-threshold))
 
     def left(self, threshold: float) -> tuple[float, float]:
-        """Of the rows past a threshold, the share that the cap leaves, and its noise."""
+        """Return the share that the cap leaves of the rows past a threshold, and its noise."""
         right, wrong = self._above(threshold)
 
         def frequent(at: float) -> tuple[float, float]:
@@ -163,7 +163,7 @@ CASES = {
 
 
 def risk(num_runs: int) -> None:
-    """Violations of the certified rows and of those that the cap leaves, over the same draws."""
+    """Count violations of the certified rows and of those that the cap leaves, over the same draws."""
     print("\n| labels | alpha | certified rows: violation % (95 %) | left of them % | rows left: violation % (95 %) |")
     print("| --- | --- | --- | --- | --- |")
     for name, (among_right, among_wrong) in CASES.items():

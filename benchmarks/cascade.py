@@ -72,7 +72,7 @@ def chess(rows: int) -> list[str]:
 
 
 def sums(rows: int) -> list[str]:
-    """Problems with their steps, and the teacher of them, made if they are not there."""
+    """Return problems with their steps; make the problems and their teacher if they are missing."""
     home = Path("runs/worked_sums").absolute()
     worked_sums.make(home)
     states = "[prompt_last, output_mean, output_last]"
@@ -197,12 +197,12 @@ def selected(pool: HeldOut, keep: float) -> npt.NDArray[np.int64]:
 
 
 def outcome(pool: HeldOut, keep: float, threshold: float | None) -> tuple[Outcome, str]:
-    """What a threshold does to the pool, and what of the selected rows it loses, with its interval."""
+    """Return what a threshold does to the pool, and which share of the selected rows it loses, with its interval."""
     return counted(pool, keep, pool.first_M < (-np.inf if threshold is None else threshold))
 
 
 def counted(pool: HeldOut, keep: float, dropped_M: Bools) -> tuple[Outcome, str]:
-    """What the drop of these rows saves and loses."""
+    """Return what dropping these rows saves and loses."""
     chosen = selected(pool, keep)
     lost = compute_proportion(int(dropped_M[chosen].sum()), len(chosen))
     answers = int(pool.output_tokens_M[dropped_M].sum())
@@ -223,7 +223,7 @@ class Side(NamedTuple):
 
 
 def timing(made: Labelled, cut: FirstCutRule, row_ids_M: Int64s, chosen: set[int], num_pairs: int) -> str:
-    """Rows a CPU second of one thread with the first cut and without, tokens, and the rows of the selection lost."""
+    """Return rows per CPU second of one thread with and without the first cut, tokens, and the lost selected rows."""
     torch.set_num_threads(1)
     config, domain = made.config, get_domain(made.config.domain)
     teacher_config = TeacherConfig(**config.teacher.model_dump(include=set(TeacherConfig.model_fields)))
@@ -295,7 +295,7 @@ def pool_ids(made: Labelled, takes: Callable[[Int64s], Bools]) -> Int64s:
 def one_seed(
     made: Labelled, seed: int, keeps: list[float], kind: str, answer: int, num_pairs: int
 ) -> dict[tuple[float, float], Outcome]:
-    """Lines of a seed; the outcome by share kept and loss."""
+    """Print the lines of a seed; return the outcome by share kept and loss."""
     num_rows, task = io.count(made.labels), made.task
     deal = Deal(seed, (task.fit_rows / num_rows, (task.fit_rows + task.held_out_rows) / num_rows))
     directory = Path(str(made.config.directory)) / f"seed-{seed}"

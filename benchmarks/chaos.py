@@ -60,7 +60,7 @@ class Numbers(Domain):
     columns = pa.schema([("number", pa.int64())])
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
-        """By its parity."""
+        """Return the gold label, by parity."""
         return LABELS[raw["number"] % 2]
 
     def question(self, example: Example) -> str:
@@ -150,7 +150,7 @@ class Nodes:
         return found
 
     def lose_one(self, chance: random.Random) -> None:
-        """A node is gone at once; another one joins."""
+        """Remove a node at once; another one joins."""
         node = self._workers.pop(chance.randrange(len(self._workers)))
         self._cluster.remove_node(node, allow_graceful=False)
         time.sleep(chance.uniform(0.5, 3.0))
@@ -286,7 +286,7 @@ class Blows:
 
 
 def drive(trial: Trial, blows: Blows | None) -> float:
-    """Start the driver until one ends well; seconds."""
+    """Start the driver until one ends well; return the seconds."""
     begun = time.monotonic()
     while True:
         driver = trial.start()
@@ -309,7 +309,7 @@ def drive(trial: Trial, blows: Blows | None) -> float:
 
 
 def check(trial: Trial, num_rows: int, poison: Sequence[int]) -> list[str]:
-    """What is wrong with a run that has ended."""
+    """Return what is wrong with a run that has ended."""
     wrong = []
     uri = trial.pool_table()
     assert uri is not None

@@ -41,7 +41,7 @@ def teacher_of(num_classes: int, accuracy: float, rng: np.random.Generator) -> F
 
 
 def dealt(share_C: Float64s, p_CT: Float64s, num_rows: int, rng: np.random.Generator) -> tuple[Int64s, Int64s]:
-    """Classes and labels of some rows, both int64 [N]; the label C cannot be read."""
+    """Draw classes and labels of some rows, both int64 [N]; the label C cannot be read."""
     class_N = rng.choice(len(share_C), num_rows, p=share_C)
     label_N = (rng.random(num_rows)[:, None] > p_CT.cumsum(axis=1)[class_N]).sum(axis=1)
     return class_N, np.minimum(label_N, len(share_C))
@@ -55,7 +55,7 @@ def counted(class_N: Int64s, label_N: Int64s, num_classes: int) -> Int64s:
 
 
 def adjusted(given_T: Int64s, confusion_CT: Int64s) -> Float64s:
-    """Adjusted counts [C]; a class without a labelled row is taken to be always labelled right."""
+    """Return adjusted counts [C]; a class without a labelled row is taken to be always labelled right."""
     rows_C1 = confusion_CT.sum(axis=1, keepdims=True)
     matrix_CT = np.where(rows_C1 > 0, confusion_CT / np.maximum(rows_C1, 1), np.eye(*confusion_CT.shape))
     solved_C: Float64s = nnls(matrix_CT.T, given_T / given_T.sum())[0]

@@ -185,7 +185,7 @@ def _classifier() -> Any:
 
 
 def _spread(fitted: Any, states_ND: Float64s, num_classes: int) -> Float64s:
-    """Probabilities of all classes; those that were not fitted have next to none."""
+    """Return the probabilities of all classes; those that were not fitted have next to none."""
     found_NC = np.full((len(states_ND), num_classes), 1e-9)
     found_NC[:, fitted.classes_] = fitted.predict_proba(states_ND)
     return np.asarray(found_NC / found_NC.sum(axis=1, keepdims=True))
@@ -201,7 +201,7 @@ def _cross_validated(states_ND: Float64s, label_N: npt.NDArray[np.int64], num_cl
 
 
 def quality(rows: Rows, of: str) -> Float64s:
-    """Cleanlab's label quality scores."""
+    """Return cleanlab's label quality scores."""
     rank = importlib.import_module("cleanlab.rank")
     return np.asarray(rank.get_label_quality_scores(rows.label_N, rows.probabilities[of]))
 
@@ -215,7 +215,7 @@ def without_issue(rows: Rows, of: str) -> npt.NDArray[np.bool_]:
 
 
 def table(rows: Rows, seconds: Mapping[str, float]) -> str:
-    """What was found, as Markdown."""
+    """Return the findings as Markdown."""
     scores = dict(rows.scores)
     if PEER:
         scores |= {f"cleanlab, {of}": quality(rows, of) for of in rows.probabilities}

@@ -121,7 +121,7 @@ def check(model: ModelRef, domain: Any, examples: list[dict[str, Any]], answers:
 
 
 def _walk(tokens: list[list[int]], logprobs: list[list[float]]) -> int:
-    """The place of the option to which the likeliest token at each step leads; none is the beginning of another."""
+    """Return the place of the option that the likeliest token at each step leads to; none is the start of another."""
     alive, step = list(range(len(tokens))), 0
     while len(alive) > 1 or len(tokens[alive[0]]) > step:
         best = max(alive, key=lambda place: logprobs[place][step])

@@ -48,7 +48,7 @@ ENGINE = {"max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
 
 @contextmanager
 def serving(model: str, log: Path, *options: str) -> Iterator[str]:
-    """A server of a model under the name ``NAME`` on this machine; its URL.
+    """Serve a model under the name ``NAME`` on this machine; yield the URL.
 
     Raises:
         RuntimeError: it does not start; the message has the end of its log.
@@ -110,7 +110,7 @@ def make_model(path: Path) -> ModelRef:
 
 
 def make_requests(num_rows: int) -> list[Request]:
-    """Prompts of the first puzzles."""
+    """Make requests of the prompts of the first puzzles."""
     domain = get_domain(DomainConfig(name="chess"))
     rows = pq.read_table(PUZZLES).slice(0, num_rows).to_pylist()
     return [Request(row_id=place, prompt=domain.prompt(domain.read(raw))) for place, raw in enumerate(rows)]
@@ -180,7 +180,7 @@ def run(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             return len(requests) / (time.perf_counter() - begun)
 
         def served(work: Callable[[Teacher], T]) -> T:
-            """The work's outcome with a teacher that has no answer yet: one that has does not ask for it again."""
+            """Return the work's outcome with a new teacher, which has no earlier answers to reuse."""
             teacher: Any = load_teacher(AskConfig(backend="endpoint", states=(), endpoint=endpoint), None)
             with closing(teacher):
                 return work(teacher)

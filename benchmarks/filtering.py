@@ -103,14 +103,14 @@ class Tables:
 
 
 def paragraphs(rng: np.random.Generator, num: int, num_words: int) -> pa.Array:
-    """Made-up texts."""
+    """Make up texts."""
     letters = list("abcdefghijklmnopqrstuvwxyz")
     words = np.array(["".join(rng.choice(letters, rng.integers(2, 10))) for _ in range(5000)])
     return pa.array([" ".join(words[rng.integers(0, len(words), num_words)]) for _ in range(num)])
 
 
 def make_tables(directory: Path, num_rows: int) -> Tables:
-    """The pool as a user has it, read as ``curate filter`` does; its labels; and for the peers all of it joined."""
+    """Make the pool as a user has it, read as ``curate filter`` does; its labels; and for the peers all joined."""
     rng = np.random.default_rng(0)
     texts, answers = paragraphs(rng, 20_000, 80), paragraphs(rng, 20_000, 30)
     source, joined = directory / "source", directory / "joined"
@@ -153,7 +153,7 @@ def make_tables(directory: Path, num_rows: int) -> Tables:
 
 
 def ours(tables: Tables, target: Path, scratch: Path) -> None:
-    """The cut, and the files."""
+    """Make the cut, and write the files."""
     found = decide([tables.labels], FUNCTION, KeepConfig(threshold=THRESHOLD), None, seed=0)
     job = WriteJob(
         labels=tables.labels,
@@ -176,7 +176,7 @@ def with_prompts(rows: pa.Table) -> pa.Table:
 
 
 def by_ray_data(joined: list[str], target: Path, scratch: Path) -> None:
-    """Ray Data's own operators."""
+    """Filter by Ray Data's own operators."""
     from ray.data.expressions import col
 
     rows = ray.data.read_parquet(joined).filter(expr=col("trust") >= THRESHOLD)
@@ -184,7 +184,7 @@ def by_ray_data(joined: list[str], target: Path, scratch: Path) -> None:
 
 
 def by_datasets(joined: list[str], target: Path, scratch: Path) -> None:
-    """Hugging Face ``datasets``."""
+    """Filter by Hugging Face ``datasets``."""
     import datasets
 
     domain = Asked()
@@ -203,7 +203,7 @@ def by_datasets(joined: list[str], target: Path, scratch: Path) -> None:
 
 
 def by_datatrove(joined: list[str], target: Path, scratch: Path) -> None:
-    """A pipeline of datatrove's, a file a task."""
+    """Filter by a pipeline of datatrove, one file per task."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.filters import LambdaFilter
     from datatrove.pipeline.readers import ParquetReader
@@ -227,7 +227,7 @@ def by_datatrove(joined: list[str], target: Path, scratch: Path) -> None:
 
 
 def by_nemo_curator(joined: list[str], target: Path, scratch: Path) -> None:
-    """A pipeline of NeMo Curator's, a file a task."""
+    """Filter by a pipeline of NeMo Curator, one file per task."""
     from nemo_curator.backends.ray_data import RayDataExecutor
     from nemo_curator.pipeline import Pipeline
     from nemo_curator.stages.function_decorators import processing_stage
@@ -285,7 +285,7 @@ def alone(name: str, joined: list[str], target: Path, scratch: Path) -> float:
 
 
 def run_alone(name: str, target: Path, scratch: Path, joined: list[str]) -> float:
-    """What the process of :func:`alone` does."""
+    """Run :func:`alone` in a process; return its result."""
     peer = PEERS[name]
     importlib.import_module(peer.module)
     if peer.needs_ray:
@@ -297,21 +297,21 @@ def run_alone(name: str, target: Path, scratch: Path, joined: list[str]) -> floa
 
 
 def warm(batch: dict[str, Any]) -> dict[str, Any]:
-    """What a worker does for the first time: an import, and a batch."""
+    """Do what a worker does for the first time: an import, and a batch."""
     import pandas  # noqa: F401
 
     return batch
 
 
 def start_ray() -> None:
-    """As many CPUs as a side may use."""
+    """Start Ray with as many CPUs as a side may use."""
     ray.init(num_cpus=CORES, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
 
 def rows_of(target: Path) -> pa.Table:
-    """What a side wrote, in the order of the ids."""
+    """Return what a side wrote, in the order of the ids."""
     files = sorted(str(path) for path in target.rglob("*.parquet"))
     return pyarrow.dataset.dataset(files).to_table(columns=SCHEMA.names).cast(SCHEMA).sort_by("row_id")
 

@@ -44,7 +44,7 @@ PRICES = {"currency": "EUR", "cpu_hour": 0.05, "storage_gb_month": 0.02}
 
 
 def chess(directory: Path) -> dict[str, Any]:
-    """The quickstart's rows and teacher, without its students."""
+    """Return a run of the quickstart's rows and teacher, without its students."""
     return {
         "domain": "chess",
         "sources": {"puzzles": {"path": str(HERE / "examples/data/puzzles.parquet")}},
@@ -65,7 +65,7 @@ def chess(directory: Path) -> dict[str, Any]:
 
 
 def _problems(directory: Path, rows: int, files: int) -> dict[str, Any]:
-    """Problems of very different lengths, the shortest first, in several files."""
+    """Return a run of problems of very different lengths, the shortest first, in several files."""
     rng = np.random.default_rng(0)
     lengths = np.sort(np.exp(rng.normal(3.2, 0.9, rows)).astype(int) + 3)
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
@@ -88,17 +88,17 @@ def _scripted(directory: Path, rows: int, **script: Any) -> dict[str, Any]:
 
 
 def skewed(directory: Path) -> dict[str, Any]:
-    """Time by length, files sorted by length."""
+    """Return a run of files sorted by length, on which time grows with length."""
     return _scripted(directory, 8000, seconds_per_token=0.0002)
 
 
 def slow_start(directory: Path) -> dict[str, Any]:
-    """Actors that take long to start, and little time a row."""
+    """Return a run whose actors take long to start, and little time per row."""
     return _scripted(directory, 5000, seconds_per_row=0.004, start_seconds=8.0)
 
 
 def questions(directory: Path) -> dict[str, Any]:
-    """Multiple choice, by a model from scratch."""
+    """Return a run of multiple choice, by a model from scratch."""
     rng, lines = random.Random(0), []
     for number in range(6000):
         choices = [str(option) for option in rng.sample(range(1000), 4)]
@@ -124,7 +124,7 @@ def questions(directory: Path) -> dict[str, Any]:
 
 
 def resumed(directory: Path) -> dict[str, Any]:
-    """Puzzles with students; stopped half-way."""
+    """Return a run of puzzles with students, which is stopped half-way."""
     found = chess(directory)
     splits = {"test": {"from": "puzzles", "rows": 500}, "pool": {"from": "puzzles", "rows": 4000}}
     return found | {
@@ -162,7 +162,7 @@ class Compared(NamedTuple):
 
 
 def planned_and_run(name: str, directory: Path) -> Compared:
-    """A run that is done after a forecast was saved."""
+    """Save a forecast, do the run, and compare both."""
     config = {
         "name": name.replace(" ", "-"),
         "run_dir": str(directory.parent / "runs" / name.replace(" ", "-")),
@@ -209,7 +209,7 @@ def _half_way(path: Path, run: Path) -> None:
 
 
 def table(name: str, compared: Compared) -> str:
-    """The lines of a run that matter, and how many are inside."""
+    """Return the lines of a run that matter, and how many are inside."""
     costs, seconds = compared.costs, compared.seconds
     probed = "nothing to probe" if costs is None else f"probe of {costs['probe_rows']:,} rows"
     lines = [f"{name}: {probed}"]
@@ -231,7 +231,7 @@ def table(name: str, compared: Compared) -> str:
 
 
 def first_rows(directory: Path, costs: dict[str, Any], num: int = 256) -> str:
-    """What the first rows of the first file would have forecast of the prompts' tokens."""
+    """Return what the first rows of the first file would have forecast about the prompts' tokens."""
     domain = get_domain(DomainConfig(name="math"))
     with (directory / "problems-0.jsonl").open() as file:
         prompts = [domain.prompt(domain.read(json.loads(line))) for line in islice(file, num)]
@@ -242,7 +242,7 @@ def first_rows(directory: Path, costs: dict[str, Any], num: int = 256) -> str:
 
 
 def coverage(repeats: int) -> str:
-    """How often the intervals of tokens and of the rate have the truth."""
+    """Return how often the intervals of tokens and of the rate contain the truth."""
     rng = np.random.default_rng(0)
     population_N = np.sort(np.round(np.exp(rng.normal(4.0, 1.0, 50_000))))  # as a sorted file
     dealt = Assignment(counts={"source": 5_000, "pool": 45_000}, permutation=Permutation(size=50_000, seed=1))

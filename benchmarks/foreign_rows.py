@@ -71,7 +71,7 @@ def with_one(states_ND: Floats) -> Floats:
 
 
 def simulate(share: float, rng: np.random.Generator) -> set[str]:
-    """One pool: which of the counted things it shows."""
+    """Simulate one pool; return which of the counted things it shows."""
     seed, num_foreign = int(rng.integers(2**31)), round(share * NUM_POOL)
     weights = fitted(draw(NUM_LABELLED, 0, rng))
     held, pool = draw(NUM_LABELLED, 0, rng), draw(NUM_POOL, num_foreign, rng)

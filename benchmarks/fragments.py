@@ -56,7 +56,7 @@ def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> Ta
 
 
 def manifests(directory: Path, num_commits: int) -> None:
-    """Bytes of manifests and seconds of a pass, with the removal of replaced versions and without."""
+    """Print bytes of manifests and seconds of a pass, with and without the removal of replaced versions."""
     versions.KEPT_SECONDS = 0.0
     for name, every in (("replaced versions removed", versions.EVERY), ("all versions kept", num_commits + 1)):
         versions.EVERY, begun = every, time.monotonic()
@@ -68,7 +68,7 @@ def manifests(directory: Path, num_commits: int) -> None:
 
 
 def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs: int) -> None:
-    """Rates of both ways to compact, and of a scan before and after."""
+    """Print the rates of both ways to compact, and of a scan before and after."""
 
     def compacting(name: str, way: Callable[[TableRef], None]) -> Callable[[int], float]:
         def run(pair: int) -> float:
@@ -113,7 +113,7 @@ def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs:
 
 
 def tiny(directory: Path, num_fragments: int) -> dict[str, float]:
-    """Seconds of each step with a table of so many fragments of one row, and the peak memory of this process in MB."""
+    """Return the seconds of each step with so many fragments of one row, and this process's peak memory in MB."""
     uri, schema = str(directory / f"tiny-{num_fragments}.lance"), pa.schema([schemas.ROW_ID])
     seconds: dict[str, float] = {}
 

@@ -74,7 +74,7 @@ def labelled(directory: Path, examples: TableRef, reduction: Reduction | None = 
 
 
 def run(directory: Path, num_rows: int, num_turns: int) -> str:
-    """Three ways in turn; what they measured, in lines."""
+    """Run three ways in turn; return what they measured, in lines."""
     examples = make_examples(str(directory / "examples.lance"), num_rows)
     whole = {"neural": trust_function(WIDTH, STATE).save(directory / "whole")}
     reduced = {"neural": trust_function(COMPONENTS, "pca").save(directory / "reduced")}

@@ -60,7 +60,7 @@ class Rows(NamedTuple):
     """The reader's columns that do not depend on the label: states of the prompt's end, and log-odds of the classes."""
 
     def part(self, places_M: npt.NDArray[np.int64], *, labelled: bool) -> "Rows":
-        """Some of the rows; ``labelled``: in the parts of a fit."""
+        """Return some of the rows; ``labelled``: in the parts of a fit."""
         part_M = np.full(len(places_M), FIT, dtype=np.int8)
         if labelled:
             part_M[: len(places_M) // 5] = VALIDATION
@@ -94,7 +94,7 @@ def write_rows(data: Path, path: Path, num_rows: int, *, seed: int = 0) -> None:
 
 
 def configuration(model: Path, work: Path, *, num_rows: int, dtype: str) -> RunConfig:
-    """The run whose labels the model reads, those of the source: the deals are made of its rows."""
+    """Return the run whose labels the model reads, those of the source: the deals are made of its rows."""
     return RunConfig.model_validate(
         {
             "name": "given-labels",
@@ -124,7 +124,7 @@ def configuration(model: Path, work: Path, *, num_rows: int, dtype: str) -> RunC
 
 
 def read_rows(directory: Path) -> Rows:
-    """The graded rows of the run."""
+    """Return the graded rows of the run."""
     stages = recorded(directory)
     labels = io.find_latest(stages["gen-0/label-source"]["outputs"]["labels"]["uri"])
     grades = TableRef.from_json(stages["gen-0/grade-source"]["outputs"]["grades"])
@@ -141,19 +141,19 @@ def read_rows(directory: Path) -> Rows:
 
 
 def is_graded(directory: Path) -> bool:
-    """Whether the rows of a run are read and graded."""
+    """Return whether the rows of a run are read and graded."""
     manifest = directory / "manifest.json"
     stages = json.loads(manifest.read_text())["stages"] if manifest.exists() else {}
     return bool(stages.get("gen-0/grade-source", {}).get("outputs"))
 
 
 def column(name: str) -> Callable[[Rows, Rows, int], Float64s]:
-    """A number alone, which needs no labelled row."""
+    """Return a way to score by a number alone, which needs no labelled row."""
     return lambda source, pool, seed: pool.trust.numbers_NK[:, pool.trust.numbers.index(name)]
 
 
 def trusted(*, states: bool, numbers: Callable[[str], bool]) -> Callable[[Rows, Rows, int], Float64s]:
-    """The default trust function on some of the inputs."""
+    """Return a way to score by the default trust function on some of the inputs."""
 
     def some(rows: LabelledRows) -> LabelledRows:
         kept = [name for name in rows.numbers if name == LABEL or numbers(name)]
@@ -175,7 +175,7 @@ def _classifier() -> Any:
 
 
 def by_given(source: Rows, pool: Rows, seed: int) -> Float64s:
-    """Class probabilities of the pool, cross-validated on the given labels of all rows."""
+    """Return class probabilities of the pool, cross-validated on the given labels of all rows."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     folds = StratifiedKFold(5, shuffle=True, random_state=seed)
@@ -185,13 +185,13 @@ def by_given(source: Rows, pool: Rows, seed: int) -> Float64s:
 
 
 def by_gold(source: Rows, pool: Rows, seed: int) -> Float64s:
-    """Class probabilities of the pool, fitted on the gold labels of the labelled rows: of two classes a grade tells."""
+    """Return class probabilities of the pool, fitted on gold labels of labelled rows; of two classes a grade tells."""
     gold_N = np.where(source.trust.correct_N, source.given_N, 1 - source.given_N)
     return np.asarray(_classifier().fit(source.before_ND, gold_N).predict_proba(pool.before_ND))
 
 
 def by_confidence(source: Rows, pool: Rows, seed: int) -> Float64s:
-    """Class probabilities of the pool by the confidence: it is that of the given label."""
+    """Return class probabilities of the pool by the confidence, which is that of the given label."""
     confidence_N = column(CONFIDENCE)(source, pool, seed)
     found_N2 = np.empty((len(confidence_N), 2))
     at_N = np.arange(len(confidence_N))
@@ -203,7 +203,7 @@ Probabilities = Callable[[Rows, Rows, int], Float64s]
 
 
 def quality(*probabilities: Probabilities) -> Callable[[Rows, Rows, int], Float64s]:
-    """Cleanlab's label quality scores by class probabilities, of several kinds by its ensemble of them."""
+    """Return a way to score by cleanlab's label quality of class probabilities; several kinds by its ensemble."""
 
     def score(source: Rows, pool: Rows, seed: int) -> Float64s:
         rank = importlib.import_module("cleanlab.rank")
@@ -233,14 +233,14 @@ ARMS: Mapping[str, Callable[[Rows, Rows, int], Float64s]] = {
 
 
 def measured(raw_N: Float64s, right_N: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """AUC of a score, and purity of its best rows."""
+    """Return the AUC of a score, and the purity of its best rows."""
     order = np.argsort(-raw_N, kind="stable")
     best = {f"purity_{share}": float(right_N[order[: len(order) * share // 100]].mean()) for share in (10, 25)}
     return {"auc": compute_auc_value(raw_N, right_N), **best}
 
 
 def kept(pool: Rows, raw_N: Float64s, probabilities_N2: Float64s) -> dict[str, float]:
-    """The rows in which ``find_label_issues`` sees none, beside as many by a score."""
+    """Count the rows in which ``find_label_issues`` sees no issue, beside as many by a score."""
     filtering = importlib.import_module("cleanlab.filter")
     kept_N = ~filtering.find_label_issues(pool.given_N, probabilities_N2, n_jobs=1)
     best = np.argsort(-raw_N, kind="stable")[: kept_N.sum()]
@@ -253,7 +253,7 @@ def kept(pool: Rows, raw_N: Float64s, probabilities_N2: Float64s) -> dict[str, f
 
 
 def bench(rows: Rows, *, num_labelled: int, deals: int) -> dict[str, Any]:
-    """All arms over the deals."""
+    """Measure all arms over the deals."""
     draws: dict[str, list[dict[str, float]]] = {name: [] for name in ARMS}
     found_kept: dict[str, list[dict[str, float]]] = {name: [] for name in PEERS if PEER and len(PEERS[name]) == 1}
     for deal in range(deals):
@@ -284,7 +284,7 @@ def _summary(draws: list[dict[str, float]]) -> dict[str, float]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     lines = [
         f"{results['labelled']:,} labelled rows, {results['others']:,} others, of which "
         f"{100 * results['share_right']:.1f} % are right; means over {results['deals']} deals ± standard deviation:",

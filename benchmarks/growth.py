@@ -59,12 +59,12 @@ class Graded(Plain):
     name = "graded"
 
     def answer(self, gold: str, example: Any) -> str:
-        """The label."""
+        """Return the label."""
         return gold
 
 
 def make_tables(folder: Path, num_rows: int) -> None:
-    """Tables of a pool and of a source split, written in parts: examples, scored labels, gold labels and grades."""
+    """Make tables of a pool and of a source split, in parts: examples, scored labels, gold labels and grades."""
     for split, size in (("pool", num_rows), ("source", NUM_SOURCE)):
         write(folder / f"{split}.lance", schemas.make_examples_schema(Plain.columns, gold=False), size, examples)
         write(folder / f"{split}-labels.lance", LABELLED, size, labels)
@@ -73,7 +73,7 @@ def make_tables(folder: Path, num_rows: int) -> None:
 
 
 def write(path: Path, schema: pa.Schema, num_rows: int, make: Callable[[np.ndarray], dict[str, Any]]) -> None:
-    """Rows with ids from 0 on; columns that ``make`` leaves out are null."""
+    """Write rows with ids from 0 on; columns that ``make`` leaves out are null."""
 
     def parts() -> Iterator[pa.RecordBatch]:
         for start in range(0, num_rows, WRITE_ROWS):
@@ -87,19 +87,19 @@ def write(path: Path, schema: pa.Schema, num_rows: int, make: Callable[[np.ndarr
 
 
 def drawn(ids_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which labels are right, and a score that tells them apart somewhat."""
+    """Draw which labels are right, and a score that tells them apart somewhat."""
     rng = np.random.default_rng(int(ids_N[0]))
     right_N = rng.random(len(ids_N)) < 0.4
     return right_N, (rng.normal(size=len(ids_N)) + right_N).astype(np.float32)
 
 
 def examples(ids_N: np.ndarray) -> dict[str, Any]:
-    """A text each."""
+    """Return one text per row."""
     return {"text": pc.binary_join_element_wise("row", pa.array(ids_N).cast(pa.string()), " ")}
 
 
 def labels(ids_N: np.ndarray) -> dict[str, Any]:
-    """One in fifty cannot be read."""
+    """Return labels, of which one in fifty cannot be read."""
     right_N, raw_N = drawn(ids_N)
     word_N = pa.array(np.where(ids_N % 50 == 7, 2, right_N))
     return {
@@ -112,18 +112,18 @@ def labels(ids_N: np.ndarray) -> dict[str, Any]:
 
 
 def golds(ids_N: np.ndarray) -> dict[str, Any]:
-    """Every label's gold one is yes."""
+    """Return gold labels, which are all yes."""
     return {"gold": pa.repeat("yes", len(ids_N))}
 
 
 def grades(ids_N: np.ndarray) -> dict[str, Any]:
-    """As drawn; what cannot be read is wrong."""
+    """Return the grades as drawn; what cannot be read is wrong."""
     right_N, _ = drawn(ids_N)
     return {"correct": right_N & (ids_N % 50 != 7), "judged": np.zeros(len(ids_N), dtype=np.bool_)}
 
 
 def select(folder: Path, num_rows: int) -> None:
-    """The select stage of three arms."""
+    """Run the select stage of three arms."""
     from curation.stages.budget import ScoredSplit
     from curation.stages.chooser import SelectJob
     from curation.stages.gold import GoldTexts
@@ -150,7 +150,7 @@ def select(folder: Path, num_rows: int) -> None:
 
 
 def report(folder: Path, num_rows: int) -> None:
-    """The report of what was selected."""
+    """Write the report of what was selected."""
     from curation.report import GenerationRecord, RunRecord, collect
     from curation.report import write as write_report
     from curation.report.numbers import compute_numbers
@@ -231,7 +231,7 @@ def report(folder: Path, num_rows: int) -> None:
 
 
 def label(folder: Path, num_rows: int) -> None:
-    """The label stage around the scripted teacher."""
+    """Run the label stage around the scripted teacher."""
     from curation.stages.label import RowShare
     from curation.stages.label import label as label_stage
     from curation.stages.label_chunks import LabelJob
@@ -254,7 +254,7 @@ def label(folder: Path, num_rows: int) -> None:
 
 
 def grade(folder: Path, num_rows: int) -> None:
-    """The grade stage."""
+    """Run the grade stage."""
     from curation.stages.grade import grade as grade_stage
 
     labels, gold, pool = (
@@ -268,7 +268,7 @@ WITH_RAY = ("label", "grade")
 
 
 def worker(stage: str, folder: Path, num_rows: int) -> dict[str, Any]:
-    """One stage in this process; what it took."""
+    """Run one stage in this process; return what it took."""
     give_back()  # as every driver does
     peak, ended = [0.0], Event()
 
@@ -297,12 +297,12 @@ def worker(stage: str, folder: Path, num_rows: int) -> dict[str, Any]:
 
 
 def slope(rows: list[float], values: list[float]) -> float:
-    """Of the least-squares line through the logarithms."""
+    """Return the slope of the least-squares line through the logarithms."""
     return float(np.polyfit(np.log(rows), np.log(values), 1)[0])
 
 
 def told(results: list[dict[str, Any]]) -> str:
-    """A table in Markdown, and the slopes."""
+    """Return a table in Markdown, and the slopes."""
     lines = ["| stage | rows | seconds | driver MB | largest worker MB |", "| --- | ---: | ---: | ---: | ---: |"]
     for item in sorted(results, key=lambda item: (item["stage"], item["rows"])):
         lines.append(
@@ -323,7 +323,7 @@ def told(results: list[dict[str, Any]]) -> str:
 
 
 def plot(results: list[dict[str, Any]], path: Path) -> None:
-    """Seconds and memory by rows, both on logarithmic axes of rows."""
+    """Plot seconds and memory by rows, both on logarithmic axes of rows."""
     import matplotlib
 
     matplotlib.use("svg")

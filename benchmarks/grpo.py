@@ -70,12 +70,12 @@ class Words:
     check = Domain.check
 
     def parse(self, completion: str, example: Mapping[str, Any]) -> str | None:
-        """The kind of the first word."""
+        """Return the kind of the first word."""
         first = completion.split(" ", 1)[0]
         return str(int(first[1:]) % 4) if first[:1] == "w" else None
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equality."""
+        """Return whether both are equal."""
         return label == gold
 
 
@@ -86,13 +86,13 @@ class Clock:
         self.ends: list[tuple[float, float]] = []
 
     def tick(self, *args: Any) -> None:
-        """A step has ended."""
+        """Record that a step has ended."""
         if not self.ends:
             self._busy = Busy()
         self.ends.append((time.perf_counter(), time.process_time()))
 
     def turn(self, lengths: Sequence[Any], rewards: Sequence[Any], num_answers: int) -> Turn:
-        """All but the first step."""
+        """Return all but the first step."""
         (begun, cpu_begun), (ended, cpu_ended) = self.ends[0], self.ends[-1]
         return Turn(
             steps=len(self.ends) - 1,
@@ -109,7 +109,7 @@ class _Ticking(TrainerCallback):
         self._clock = clock
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """As ours, which tells its progress here."""
+        """Report progress as ours does."""
         if logs and "loss" in logs:
             self._clock.tick()
 
@@ -160,12 +160,12 @@ class Work:
         self._turn = 0
 
     def folder(self) -> Path:
-        """A new one."""
+        """Make a new folder."""
         self._turn += 1
         return self.directory / f"turn-{self._turn}"
 
     def ours(self) -> Turn:
-        """A training of a student."""
+        """Train a student."""
         clock = Clock()
         examples = [{"row_id": row} for row in range(len(self.prompts))]
         record = reinforce(
@@ -180,7 +180,7 @@ class Work:
         return clock.turn(record.curves["length"], record.curves["reward"], self.num_answers)
 
     def peer(self) -> Turn:
-        """TRL alone."""
+        """Train by TRL alone."""
         from trl.trainer.grpo_trainer import GRPOTrainer
 
         clock, domain = Clock(), Words()
@@ -212,7 +212,7 @@ class Work:
 
 @contextlib.contextmanager
 def _by_vllm(work: Work, args: GRPOConfig) -> Iterator[None]:
-    """TRL's own colocated engine, told the same settings as ours, of which it hands on few."""
+    """Give TRL's own colocated engine the same settings as ours, of which it passes on few."""
     from trl.generation import vllm_generation
 
     from curation.models.rollout_engine import MAX_RUNNING
@@ -248,7 +248,7 @@ def _by_vllm(work: Work, args: GRPOConfig) -> Iterator[None]:
 
 
 def run(work: Work, num_pairs: int) -> str:
-    """Measure; the lines that sum it up."""
+    """Measure; return the lines that sum it up."""
     sides: dict[str, Callable[[], Turn]] = {
         "ours": partial(_timed, "ours", work.ours),
         "peer": partial(_timed, "peer", work.peer),

@@ -42,7 +42,7 @@ ROWS = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
 
 
 def make_good(folder: Path) -> None:
-    """A model and an adapter for it that the commands take."""
+    """Make a model and an adapter for it that the commands take."""
     from peft import LoraConfig, get_peft_model
 
     from curation.models import load_model
@@ -53,7 +53,7 @@ def make_good(folder: Path) -> None:
 
 
 def attempt(case: Case, verb: str, folder: Path) -> tuple[str, str]:
-    """The outcome of a command on a case, one of ``OUTCOMES``, and what it said last."""
+    """Return the outcome of a command on a case, one of ``OUTCOMES``, and what it said last."""
     from curation.cli import main
 
     config = write_config(folder, case.make(folder), rows=ROWS)
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def table(counts: Mapping[tuple[str, str], Counter[str]]) -> str:
-    """The counts by suite and command; commands with equal counts share a line."""
+    """Return the counts by suite and command; commands with equal counts share a line."""
     lines = [
         f"| inputs | commands | tried | {' | '.join(OUTCOMES)} |",
         f"| --- | --- |{' ---: |' * (1 + len(OUTCOMES))}",

@@ -25,7 +25,7 @@ class Case:
 
 
 def write_config(folder: Path, settings: Settings, *, rows: Path) -> Path:
-    """The configuration of a small run in ``folder`` over a file of chess puzzles, with other values."""
+    """Write the configuration of a small run in ``folder`` over a file of chess puzzles, with other values."""
     config: dict[str, Any] = {
         "name": "hostile",
         "run_dir": str(folder / "run"),

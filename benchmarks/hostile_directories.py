@@ -42,7 +42,7 @@ BROKEN_OFF = {
 
 
 def try_all(folder: Path) -> Counter[str]:
-    """How many were refused, by a command or by `curate verify`, and how many gave the right result at once."""
+    """Count cases refused, by a command or by `curate verify`, and cases that gave the right result at once."""
     counts: Counter[str] = Counter()
     subject = runs(folder)
     for state, cases in ((1, WHOLE), (0, BROKEN_OFF)):

@@ -226,7 +226,7 @@ def curate(verb: str, *arguments: object) -> tuple[int, str]:
 
 @contextmanager
 def local_ray() -> Iterator[None]:
-    """One Ray for all runs, whose actors stay warm."""
+    """Start one Ray for all runs, whose actors stay warm."""
     from curation import session
     from curation.cluster.session import local_or_cluster
     from curation.config import RayConfig
@@ -236,7 +236,7 @@ def local_ray() -> Iterator[None]:
 
 
 def try_all(folder: Path) -> Counter[str]:
-    """How many runs were refused while the server was sick, and how many were carried through."""
+    """Count runs refused while the server was sick, and runs carried through."""
     counts: Counter[str] = Counter()
     with local_ray():
         for number, behaviour in enumerate(BEHAVIOURS):

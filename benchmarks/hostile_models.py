@@ -42,7 +42,7 @@ def _settings(folder: Path, **model: Any) -> Settings:
 
 
 def own_code(folder: Path, **model: Any) -> Settings:
-    """A model and a configuration of their own classes."""
+    """Make a model and a configuration of their own classes."""
     (folder / "model" / "modeling_own.py").write_text(CODE.format(ran=str(folder / RAN)))
     auto_map = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
     change(folder / "model/config.json", model_type="own", architectures=["Own"], auto_map=auto_map)
@@ -50,7 +50,7 @@ def own_code(folder: Path, **model: Any) -> Settings:
 
 
 def own_tokenizer(folder: Path) -> Settings:
-    """A tokenizer of its own class."""
+    """Make a tokenizer of its own class."""
     own_code(folder)
     change(folder / "model/config.json", model_type="gpt_neox_japanese_unknown", auto_map=None)
     auto_map = {"AutoTokenizer": [None, "modeling_own.OwnTokenizer"]}
@@ -59,7 +59,7 @@ def own_tokenizer(folder: Path) -> Settings:
 
 
 def code_elsewhere(folder: Path) -> Settings:
-    """Code of another repository, which the digest of this directory does not pin."""
+    """Name code of another repository, which the digest of this directory does not pin."""
     from curation.models.own_code import compute_code_digest
 
     own_code(folder)
@@ -68,7 +68,7 @@ def code_elsewhere(folder: Path) -> Settings:
 
 
 def code_changed(folder: Path) -> Settings:
-    """Code that changed after its digest was pinned."""
+    """Change code after its digest was pinned."""
     from curation.models.own_code import compute_code_digest
 
     own_code(folder)
@@ -78,20 +78,20 @@ def code_changed(folder: Path) -> Settings:
 
 
 def kernel(folder: Path) -> Settings:
-    """Compiled code of the hub, named as the implementation of attention."""
+    """Name compiled code of the hub as the implementation of attention."""
     change(folder / "model/config.json", attn_implementation="stranger/kernels")
     return _settings(folder)
 
 
 def pickled(folder: Path, name: str = "pytorch_model.bin") -> Settings:
-    """Weights in a pickle alone."""
+    """Keep weights in a pickle alone."""
     (folder / "model/model.safetensors").unlink()
     (folder / "model" / name).write_bytes(pickle.dumps(Payload(folder)))
     return _settings(folder)
 
 
 def pickled_index(folder: Path) -> Settings:
-    """An index of safetensors that names a pickle."""
+    """Write an index of safetensors that names a pickle."""
     pickled(folder, "shard.bin")
     return _index(folder, "shard.bin")
 
@@ -103,19 +103,19 @@ def _index(folder: Path, file: str, tensor: str = "model.norm.weight") -> Settin
 
 
 def index_elsewhere(folder: Path) -> Settings:
-    """An index that names a file outside of the model."""
+    """Write an index that names a file outside of the model."""
     (folder / "model/model.safetensors").rename(folder / "outside.safetensors")
     return _index(folder, "../outside.safetensors")
 
 
 def missing_shard(folder: Path) -> Settings:
-    """An index one of whose files is gone."""
+    """Write an index, one of whose files is gone."""
     (folder / "model/model.safetensors").unlink()
     return _index(folder, "model-00001-of-00002.safetensors")
 
 
 def missing_tensor(folder: Path) -> Settings:
-    """An index that names a tensor which its file lacks."""
+    """Write an index that names a tensor which its file lacks."""
     (folder / "model/model.safetensors").rename(folder / "model/model-00001-of-00001.safetensors")
     return _index(folder, "model-00001-of-00001.safetensors", "model.layers.9.weight")
 
@@ -123,7 +123,7 @@ def missing_tensor(folder: Path) -> Settings:
 def bytes_of(
     change_bytes: Callable[[bytes], bytes], name: str = "model/model.safetensors"
 ) -> Callable[[Path], Settings]:
-    """A file of weights whose bytes are changed."""
+    """Return a change of the bytes of a file of weights."""
 
     def make(folder: Path) -> Settings:
         path = folder / name
@@ -135,7 +135,7 @@ def bytes_of(
 
 
 def header_of(change_header: Callable[[dict[str, Any]], None]) -> Callable[[Path], Settings]:
-    """Weights whose header is changed; the tensors stay."""
+    """Return a change of the header of weights; the tensors stay."""
 
     def changed(content: bytes) -> bytes:
         (length,) = struct.unpack("<Q", content[:8])
@@ -161,7 +161,7 @@ def _moved(header: dict[str, Any]) -> None:
 
 
 def file_of(name: str, content: str, **model: Any) -> Callable[[Path], Settings]:
-    """A file of the model, or of its adapter, with other content."""
+    """Return a change of a file of the model, or of its adapter, to other content."""
 
     def make(folder: Path) -> Settings:
         (folder / name).write_text(content)
@@ -172,7 +172,7 @@ def file_of(name: str, content: str, **model: Any) -> Callable[[Path], Settings]
 
 
 def key_of(name: str, **values: Any) -> Callable[[Path], Settings]:
-    """Keys of a JSON file of the model, or of its adapter, with other values."""
+    """Return a change of keys of a JSON file of the model, or of its adapter, to other values."""
 
     def make(folder: Path) -> Settings:
         change(folder / name, **values)
@@ -182,34 +182,34 @@ def key_of(name: str, **values: Any) -> Callable[[Path], Settings]:
 
 
 def embedded_adapter(folder: Path) -> Settings:
-    """A pickled adapter inside the model's own directory."""
+    """Put a pickled adapter into the model's own directory."""
     (folder / "adapter/adapter_config.json").rename(folder / "model/adapter_config.json")
     (folder / "model/adapter_model.bin").write_bytes(pickle.dumps(Payload(folder)))
     return _settings(folder)
 
 
 def pickled_adapter(folder: Path) -> Settings:
-    """An adapter whose weights are a pickle."""
+    """Make an adapter whose weights are a pickle."""
     (folder / "adapter/adapter_model.safetensors").unlink()
     (folder / "adapter/adapter_model.bin").write_bytes(pickle.dumps(Payload(folder)))
     return _settings(folder, adapter=str(folder / "adapter"))
 
 
 def gguf(folder: Path) -> Settings:
-    """Weights in GGUF alone."""
+    """Keep weights in GGUF alone."""
     (folder / "model/model.safetensors").unlink()
     (folder / "model/model-Q4_K_M.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16)
     return _settings(folder)
 
 
 def gguf_file(folder: Path) -> Settings:
-    """A file of GGUF in place of a folder."""
+    """Name a file of GGUF instead of a folder."""
     (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16)
     return _settings(folder, path=str(folder / "model.gguf"))
 
 
 def no_config(folder: Path) -> Settings:
-    """A folder without a configuration."""
+    """Make a folder without a configuration."""
     (folder / "model/config.json").unlink()
     return _settings(folder)
 
@@ -286,7 +286,7 @@ MODELS = (
             (folder / "model/model.safetensors").unlink()
             or file_of("model/model.safetensors.index.json", '{"weight_map": []}')(folder)
         ),
-        says="is no index of weights",
+        says="is not an index of weights",
     ),
     Case(
         name="adapter cut by a byte",
@@ -296,12 +296,12 @@ MODELS = (
     Case(name="weights in GGUF", make=gguf, says="its weights are GGUF"),
     Case(name="a file of GGUF", make=gguf_file, says=r"is a file; .*GGUF"),
     Case(name="no config.json", make=no_config, says="has no config.json"),
-    Case(name="config.json cut", make=file_of("model/config.json", '{"model_type": "qw'), says="is no JSON object"),
-    Case(name="config.json a list", make=file_of("model/config.json", "[]"), says="is no JSON object"),
+    Case(name="config.json cut", make=file_of("model/config.json", '{"model_type": "qw'), says="is not a JSON object"),
+    Case(name="config.json a list", make=file_of("model/config.json", "[]"), says="is not a JSON object"),
     Case(
         name="config.json nested 100,000 deep",
         make=file_of("model/config.json", '{"a":' * 100_000 + "1" + "}" * 100_000),
-        says="is no JSON object",
+        says="is not a JSON object",
     ),
     Case(
         name="configuration of an unknown family",

@@ -43,7 +43,7 @@ class Package:
 
 
 def weights(change: Callable[[dict[str, np.ndarray]], object], name: str = WEIGHTS) -> Callable[..., Path]:
-    """Other tensors, in a whole file."""
+    """Return a change that puts other tensors into a whole file."""
 
     def make(good: TrustPackage, folder: Path) -> Path:
         tensors = load_file(Path(good.uri) / name)
@@ -54,7 +54,7 @@ def weights(change: Callable[[dict[str, np.ndarray]], object], name: str = WEIGH
 
 
 def header(**entry: Any) -> Callable[..., Path]:
-    """A tensor whose header promises what is not there."""
+    """Return a change that writes a tensor whose header promises data that is missing."""
 
     def make(good: TrustPackage, folder: Path) -> Path:
         content = (Path(good.uri) / WEIGHTS).read_bytes()
@@ -69,7 +69,7 @@ def header(**entry: Any) -> Callable[..., Path]:
 
 
 def described(change: Callable[[dict[str, Any]], object], tensors: dict[str, Any] | None = None) -> Callable[..., Path]:
-    """Another description of the trust function, and other tensors for it."""
+    """Return a change of the trust function's description, with other tensors for it."""
 
     def make(good: TrustPackage, folder: Path) -> Path:
         told = json.loads((Path(good.uri) / DESCRIBED).read_text())
@@ -83,7 +83,7 @@ def described(change: Callable[[dict[str, Any]], object], tensors: dict[str, Any
 
 
 def network(**architecture: Any) -> Callable[..., Path]:
-    """A network of another size than its weights."""
+    """Return a change to a network of another size than its weights."""
     whole = {
         "input_size": 8, "width": 4, "depth": 1, "expansion": 2.0, "dropout": 0.0, "stochastic_depth": 0.0,
         "standardise": False, **architecture,
@@ -95,7 +95,7 @@ def network(**architecture: Any) -> Callable[..., Path]:
 
 
 def trees(**nodes: Any) -> Callable[..., Path]:
-    """Boosted trees of one inner node and two leaves, with other nodes."""
+    """Return a change to boosted trees of one inner node and two leaves, with other nodes."""
     good = {
         "feature": [0, 0, 0], "threshold": [0.0, 0.0, 0.0], "left": [1, 0, 0], "right": [2, 0, 0],
         "value": [0.0, 1.0, 2.0], "is_leaf": [False, True, True], "roots_T": [0], "baseline": 0.0,
@@ -106,7 +106,7 @@ def trees(**nodes: Any) -> Callable[..., Path]:
 
 
 def file(name: str, content: Callable[[Path], bytes]) -> Callable[..., Path]:
-    """A file that no package has, named in ``package.json``."""
+    """Return a change that adds a file that no package has, named in ``package.json``."""
 
     def make(good: TrustPackage, folder: Path) -> Path:
         made = sealed(good, folder, lambda told: None)
@@ -118,7 +118,7 @@ def file(name: str, content: Callable[[Path], bytes]) -> Callable[..., Path]:
 
 
 def many_rows(good: TrustPackage, folder: Path) -> Path:
-    """Equal calibration rows, which take no space."""
+    """Write equal calibration rows, which take no space."""
     sink, num_rows = pa.BufferOutputStream(), 20_000_000
     column = pa.array(np.zeros(num_rows, np.float32))
     pq.write_table(pa.table([column, column, pa.array(np.ones(num_rows, np.bool_))], schema=CALIBRATED), sink)
@@ -126,7 +126,7 @@ def many_rows(good: TrustPackage, folder: Path) -> Path:
 
 
 def pickled(name: str) -> Callable[..., Path]:
-    """A pickle in place of a file."""
+    """Return a change that puts a pickle in place of a file."""
 
     def make(good: TrustPackage, folder: Path) -> Path:
         return sealed(good, folder, _told(), {name: pickle.dumps(Payload(folder.parent))})
@@ -135,7 +135,7 @@ def pickled(name: str) -> Callable[..., Path]:
 
 
 def text(name: str, content: str) -> Callable[..., Path]:
-    """A JSON file with other text, and the digest that belongs to it."""
+    """Return a change that gives a JSON file other text, and the digest that belongs to it."""
 
     def make(good: TrustPackage, folder: Path) -> Path:
         if name != "package.json":
@@ -242,7 +242,7 @@ PACKAGES = (
 
 
 def attempt(case: Package, verb: str, good: TrustPackage, folder: Path) -> tuple[str, str]:
-    """The outcome of a command on a package, one of ``benchmarks.hostile.OUTCOMES``, and what it said last."""
+    """Return the outcome of a command on a package, one of ``benchmarks.hostile.OUTCOMES``, and what it said last."""
     from curation.cli import main
 
     folder.mkdir()
@@ -263,7 +263,7 @@ def attempt(case: Package, verb: str, good: TrustPackage, folder: Path) -> tuple
 
 
 def try_all(folder: Path) -> Counter[str]:
-    """How many packages `verify` and `filter` refused."""
+    """Count the packages that `verify` and `filter` refused."""
     good = tiny_package(folder / "good")
     counts: Counter[str] = Counter()
     for verb in VERBS:

@@ -57,7 +57,7 @@ SPLITS: dict[str, Any] = {
 
 
 def rows(answers: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
-    """Sums, each with a hostile text; every ninth with one of the ``answers`` in place of its own."""
+    """Make sums, each with a hostile text; every ninth has one of the ``answers`` instead of its own."""
     return [
         {
             "id": 2**63 - 1 - n,
@@ -89,7 +89,7 @@ def write_rows(path: Path, found: list[dict[str, Any]]) -> None:
 
 
 def write_run(folder: Path, *, form: str = "jsonl", answers: tuple[Any, ...] = (), **sections: Any) -> Path:
-    """A configuration over hostile rows, in a folder with spaces and letters of all kinds."""
+    """Write a configuration over hostile rows, in a folder with spaces and letters of all kinds."""
     folder = folder / "#1 50%20? [x]* é 北京 \u200f run 'of' {{ x }}"
     folder.mkdir()
     write_rows(folder / f"sums é.{form}", rows(answers))
@@ -131,7 +131,7 @@ def check_run(run: Path) -> int:
 
 
 def try_all(folder: Path) -> Counter[str]:
-    """How many rows were carried through as data, and how many as error rows; a run in each format."""
+    """Count rows carried through as data and as error rows; a run in each format."""
     from curation.cli import main
 
     counts: Counter[str] = Counter()
@@ -170,7 +170,7 @@ def try_all(folder: Path) -> Counter[str]:
 
 
 def content(name: str, text: bytes) -> Callable[[Path], Settings]:
-    """A source file with these bytes."""
+    """Return a maker of a source file with these bytes."""
 
     def make(folder: Path) -> Settings:
         (folder / name).write_bytes(text)

@@ -27,7 +27,7 @@ NO_LIMIT = 1_000_000
 
 
 def killed(run: SumsRun, seconds: float, rows_per_second: float) -> tuple[set[int], int]:
-    """Start the driver and kill it after ``seconds`` of labelling; the committed ids, and the length of the log."""
+    """Start the driver and kill it after ``seconds`` of labelling; return the committed ids and the log's length."""
     driver = run.start("--until", "label-pool")
     before = len(run.labelled())
     while driver.poll() is None and len(run.labelled()) < before + seconds * rows_per_second:
@@ -39,7 +39,7 @@ def killed(run: SumsRun, seconds: float, rows_per_second: float) -> tuple[set[in
 
 
 def measured(directory: Path, num_kills: int, rows_per_second: float, seed: int) -> bool:
-    """Whether both checks hold; prints a line a kill."""
+    """Return whether both checks hold; print a line per kill."""
     chance = random.Random(seed)
     pauses = [chance.uniform(*WORK_SECONDS) for _ in range(num_kills)]
     run = SumsRun(

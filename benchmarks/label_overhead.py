@@ -50,7 +50,7 @@ CHUNK_ROWS = 512
 
 
 def chess_examples(directory: Path, num_rows: int) -> TableRef:
-    """Shipped puzzles as an examples table."""
+    """Write shipped puzzles as an examples table."""
     domain = get_domain(CHESS)
     raw = pyarrow.dataset.dataset(PUZZLES).head(num_rows).to_pylist()
     rows = [domain.read(row) | {"row_id": place, "error": None} for place, row in enumerate(raw)]
@@ -60,7 +60,7 @@ def chess_examples(directory: Path, num_rows: int) -> TableRef:
 
 
 def bare_loop(model: Any, tokenizer: Any, prompts: list[str]) -> Iterator[tuple[list[int], list[str], torch.Tensor]]:
-    """Greedy completions and the state at each one's last token: places, texts and hidden_ND, a batch at a time."""
+    """Yield greedy completions and the state at each one's last token: places, texts and hidden_ND, by batch."""
     from transformers import DynamicCache
 
     ids = tokenizer(prompts)["input_ids"]
@@ -99,7 +99,7 @@ def bare_loop(model: Any, tokenizer: Any, prompts: list[str]) -> Iterator[tuple[
 
 
 def against_bare_loop(directory: Path, num_rows: int, num_pairs: int) -> str:
-    """Part 1; the line that sums it up."""
+    """Do part 1; return the line that sums it up."""
     domain = get_domain(CHESS)
     vocabulary = domain.vocabulary()
     shape = {
@@ -184,7 +184,7 @@ def _job(
 
 
 def _parts(examples: TableRef, ref: ModelRef) -> str:
-    """Seconds of each part of the actor's work over the rows, in this process."""
+    """Return the seconds of each part of the actor's work over the rows, in this process."""
     job = _job(examples, Path(examples.uri).with_name("parts.lance"), ref)
     domain, teacher = get_domain(job.domain), load_teacher(job.teacher, ref)
     schema = schemas.make_labels_schema(job.teacher.states, job.teacher.state_dtype, teacher.state_size)
@@ -220,7 +220,7 @@ def _parts(examples: TableRef, ref: ModelRef) -> str:
 
 
 def against_ray_data(directory: Path, num_rows: int, num_pairs: int) -> str:
-    """Part 2; the line that sums it up."""
+    """Do part 2; return the line that sums it up."""
     examples = make_examples(str(directory / "plain.lance"), num_rows)
     domain = DomainConfig(name="benchmarks.plain:Plain")
     script = ScriptedConfig(state_size=256)
@@ -264,7 +264,7 @@ def against_ray_data(directory: Path, num_rows: int, num_pairs: int) -> str:
 
 
 def against_no_sync(directory: Path, num_rows: int, num_pairs: int) -> str:
-    """Part 3; the line that sums it up."""
+    """Do part 3; return the line that sums it up."""
     examples = make_examples(str(directory / "plain.lance"), num_rows)
     script = ScriptedConfig(state_size=256)
     settings = {"chunk_rows": 8192, "scripted": script, "actors": ActorsConfig(min=2, max=2)}

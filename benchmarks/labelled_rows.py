@@ -83,7 +83,7 @@ class Run:
 
 
 def cell(draws: Sequence[Found]) -> str:
-    """Purity and AUC of a kind at a number of rows."""
+    """Return the purity and AUC of a kind at a number of rows."""
     found = [item for item in draws if item.purity is not None]
     if not found:
         return ""
@@ -100,7 +100,7 @@ def row(rows: int, by_kind: Mapping[str, Sequence[Found]]) -> str:
 
 
 def plot(run: Run, found: Sequence[Found], path: Path) -> None:
-    """Purity by labelled rows: a line a kind, its band from the lowest to the highest draw."""
+    """Plot purity by labelled rows: one line per kind, with a band from the lowest to the highest draw."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -44,7 +44,7 @@ SHARES = (0.5, 0.99)
 
 
 def make_job(examples: TableRef, uri: str, state_size: int) -> LabelJob:
-    """What both sides label with."""
+    """Make the job by which both sides label."""
     teacher = TeacherConfig(
         backend="scripted",
         chunk_rows=CHUNK_ROWS,
@@ -63,7 +63,7 @@ def make_job(examples: TableRef, uri: str, state_size: int) -> LabelJob:
 
 
 def ours(examples: TableRef, target: str, state_size: int) -> None:
-    """The label stage; a line for each standing: rows done."""
+    """Run the label stage; print a line for each standing: rows done."""
     label(
         make_job(examples, target, state_size),
         state_size=state_size,
@@ -74,7 +74,7 @@ def ours(examples: TableRef, target: str, state_size: int) -> None:
 
 
 def peer(examples: TableRef, target: str, state_size: int) -> None:
-    """The same rows as Parquet."""
+    """Write the same rows as Parquet."""
     job = make_job(examples, target, state_size)
     write_parquet(job, target, job.teacher.actors)
 
@@ -154,7 +154,7 @@ def put_back(uri: str, share: float, num_rows: int) -> int:
 
 
 def check(labels: str, parquet: str, num_rows: int) -> None:
-    """The same rows on both sides."""
+    """Check that both sides have the same rows."""
     other = pyarrow.dataset.dataset(parquet)
     for ids in (
         lance.dataset(labels).to_table(columns=["row_id"])["row_id"].to_numpy(),
@@ -186,7 +186,7 @@ def told(name: str, trace: Trace) -> str:
 
 
 def plot(path: Path, traces: dict[str, Trace], num_rows: int) -> None:
-    """Memory over time of both sides."""
+    """Plot memory over time of both sides."""
     import matplotlib
 
     matplotlib.use("svg")

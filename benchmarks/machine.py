@@ -21,7 +21,7 @@ class Busy:
         self._begun, self._all, self._own = time.monotonic(), _all_seconds(), _own_seconds()
 
     def others(self, own_seconds: float = 0.0) -> float:
-        """Cores that were kept busy by others than this process, its ended children and ``own_seconds`` of CPU time."""
+        """Return how many cores others than this process, its ended children and ``own_seconds`` kept busy."""
         passed = time.monotonic() - self._begun
         seconds = _all_seconds() - self._all - (_own_seconds() - self._own) - own_seconds
         return max(0.0, seconds / passed)
@@ -59,7 +59,7 @@ class Turns(NamedTuple, Generic[M]):
     words: str
 
     def ratios(self, of: Callable[[M], float]) -> list[float]:
-        """Ours over the peer's, of some number of a side."""
+        """Return the ratios of ours to the peer's, of some number of a side."""
         return [of(a) / of(b) for a, b in zip(self.ours, self.peers, strict=True)]
 
 
@@ -73,7 +73,7 @@ def quiet(ours: Sequence[M], peers: Sequence[M]) -> Turns[M]:
 
 
 def peak_mb() -> float:
-    """The most memory that this process had resident so far, MB; ``ru_maxrss`` would begin at that of its parent."""
+    """Return the peak resident memory of this process in MB; ``ru_maxrss`` would begin at its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

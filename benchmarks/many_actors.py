@@ -50,13 +50,13 @@ FRAGMENT_MB = 256
 
 
 def open_rows(num_rows: int) -> OpenRows:
-    """Every second row of a table of so many, as if the table had been read."""
+    """Return every second row of a table of so many, as if the table had been read."""
     rows = OpenRows.__new__(OpenRows)
     rows._offsets = np.empty(0, dtype=np.int64)
     rows._stretches = [
         Chunk.of(np.arange(start, min(start + SCAN_ROWS, num_rows), 2)) for start in range(0, num_rows, SCAN_ROWS)
     ]
-    rows.wanted = rows.left = sum(len(stretch.offsets) for stretch in rows._stretches)
+    rows.requested = rows.left = sum(len(stretch.offsets) for stretch in rows._stretches)
     return rows
 
 
@@ -79,7 +79,7 @@ class Crowd:
         self._calls: asyncio.Queue[Call] = asyncio.Queue()
 
     async def work(self, names: Sequence[str]) -> None:
-        """Be the actors, for as long as the process lives."""
+        """Act as the actors, for as long as the process lives."""
         await asyncio.gather(*(self._actor(name) for name in names), *(self._beat(name) for name in names))
 
     async def give(self, call: Call) -> None:

@@ -71,7 +71,7 @@ class Memory(NamedTuple):
 
 
 def memory(pid: int | str = "self") -> Memory:
-    """What a process holds now."""
+    """Return the memory that a process holds now."""
     lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
     kilobytes = {name.rstrip(":"): int(value) for name, value, *_ in lines}
     return Memory(1024 * kilobytes["Pss_Shmem"], 1024 * kilobytes["Pss_Anon"])
@@ -167,7 +167,7 @@ def _loss(logit_B: Tensor, correct_B: Tensor) -> Tensor:
 
 
 def trials(rows: LabelledRows, *, steps: int, num_turns: int) -> bool:
-    """Part 3; whether its bounds hold."""
+    """Do part 3; return whether its bounds hold."""
     assert isinstance(rows.hidden_ND, np.ndarray)
     with local_or_cluster(RayConfig(num_cpus=2)):
         shared = ray.put(source_of(rows.hidden_ND, rows.correct_N))

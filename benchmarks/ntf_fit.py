@@ -46,7 +46,7 @@ from curation.config import TrustConfig
 from curation.hashing import derive
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, VALIDATION
-from train.trust_loop import MOST_EVALUATIONS, LabelledRows, Shard, fit_arrays
+from train.trust_loop import MIN_EVALUATIONS, LabelledRows, Shard, fit_arrays
 
 Logits = npt.NDArray[np.floating[Any]]
 
@@ -61,7 +61,7 @@ TIMES, START_SECONDS = 1.1, 5.0
 
 
 def make_rows(num_fit: int, size: int, seed: int = SEED) -> LabelledRows:
-    """Rows of all parts, those that no fit sees last."""
+    """Make rows of all parts, those that no fit sees last."""
     counts = {FIT: num_fit, VALIDATION: max(200, num_fit // 100), HELD_OUT: num_fit // 5}
     num, rng = sum(counts.values()), np.random.default_rng(seed)
     factors_NK = rng.standard_normal((num, FACTORS), dtype=np.float32)
@@ -109,7 +109,7 @@ class _Clock(Shard):
 
 
 def ours(rows: LabelledRows, config: TrustConfig) -> Course:
-    """``fit_arrays``."""
+    """Measure ``fit_arrays``."""
     clock, begun = _Clock(), time.perf_counter()
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     found = fit_arrays(rows, config, new_net, seed=SEED, shard=clock)
@@ -127,7 +127,7 @@ def ours(rows: LabelledRows, config: TrustConfig) -> Course:
 
 
 def plain(rows: LabelledRows, config: TrustConfig, *, ahead: bool) -> Course:
-    """A loop by hand; ``ahead``: all rows are converted and standardised before it."""
+    """Measure a loop by hand; ``ahead``: all rows are converted and standardised before it."""
     from sklearn.metrics import roc_auc_score
 
     begun = time.perf_counter()
@@ -155,7 +155,7 @@ def plain(rows: LabelledRows, config: TrustConfig, *, ahead: bool) -> Course:
     losses, aucs = [], []
     batches: list[Tensor] = []
     epoch = 0
-    interval = -(-config.max_steps // MOST_EVALUATIONS)
+    interval = -(-config.max_steps // MIN_EVALUATIONS)
     for done in range(0, config.max_steps, interval):
         torch.manual_seed(derive(SEED, f"trust step {done} shard 0"))  # for the same masks
         net.train()
@@ -184,7 +184,7 @@ def plain(rows: LabelledRows, config: TrustConfig, *, ahead: bool) -> Course:
 
 
 def agreement(one: Course, other: Course) -> str:
-    """How far apart two fits are, which must be no more than rounding."""
+    """Return how far apart two fits are, which must be no more than rounding."""
     weights = max(float((one.weights[name] - other.weights[name]).abs().max()) for name in one.weights)
     losses = max(abs(a - b) / abs(b) for a, b in zip(one.losses, other.losses, strict=True))
     assert losses < 1e-4, f"other losses: {one.losses} and {other.losses}"
@@ -195,7 +195,7 @@ def agreement(one: Course, other: Course) -> str:
 
 
 def beside_plain(rows: LabelledRows, nets: Sequence[str], num_turns: int) -> bool:
-    """Part 1; whether its bounds hold."""
+    """Do part 1; return whether its bounds hold."""
     print(
         "\n| net | peer | same? | epoch, ours / peer, s | ratio | of CPU time | turns | start, ours / peer, s | holds |"
     )
@@ -258,7 +258,7 @@ class Start(NamedTuple):
 
 
 def start_up(rows: LabelledRows, threads: int, num_turns: int) -> bool:
-    """The time of a new process until its first step; whether the bound holds."""
+    """Measure the time of a new process until its first step; return whether the bound holds."""
     with tempfile.TemporaryDirectory() as directory:
         for name, array in rows._asdict().items():
             np.save(Path(directory) / f"{name}.npy", array)
@@ -281,7 +281,7 @@ def start_up(rows: LabelledRows, threads: int, num_turns: int) -> bool:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Parse the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--features", type=int, default=1024)

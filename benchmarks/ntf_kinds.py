@@ -28,7 +28,7 @@ class Fit(NamedTuple):
 
 
 def beside_sklearn(rows: LabelledRows, epochs: int, num_turns: int) -> None:
-    """Part 2."""
+    """Do part 2."""
     from sklearn.decomposition import PCA
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.exceptions import ConvergenceWarning

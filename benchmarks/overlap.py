@@ -56,7 +56,7 @@ def _read(domain: Domain, path: Path) -> Iterator[Row]:
 
 
 def by_shared_options(rows: list[Row], num_shown: int) -> None:
-    """A line for each number of shared options."""
+    """Print a line for each number of shared options."""
     texts = defaultdict(list)
     for row in rows:
         texts[row.identity.text].append(row)
@@ -75,7 +75,7 @@ def by_shared_options(rows: list[Row], num_shown: int) -> None:
 
 
 def leaks(rows: list[Row]) -> None:
-    """Rows of one file that stand in another, by rule."""
+    """Print the rows of one file that occur in another, by rule."""
     texts = defaultdict(list)
     for row in rows:
         texts[row.identity.text].append(row)

@@ -23,7 +23,7 @@ class Ratios:
         return [ours / peer for ours, peer in zip(self.ours, self.peers, strict=True)]
 
     def line(self, name: str, unit: str, reach: float) -> str:
-        """One line: medians of the rates, median and range of the ratio, and whether it reaches ``reach``."""
+        """Return one line: medians of the rates, median and range of the ratio, and whether it reaches ``reach``."""
         ratios = self.ratios
         median = statistics.median(ratios)
         rates = f"ours {statistics.median(self.ours):,.0f} {unit}, peer {statistics.median(self.peers):,.0f} {unit}"
@@ -43,7 +43,7 @@ def measure(ours: Callable[[int], float], peer: Callable[[int], float], num_pair
 
 
 def in_turn(sides: Mapping[str, Callable[[], T]], num_turns: int) -> dict[str, list[T]]:
-    """What each side returns in each turn, waiting for quiet before; another side begins each time."""
+    """Return what each side returns in each turn, after waiting for quiet; another side begins each time."""
     names, found = [*sides], {name: [] for name in sides}
     for turn in range(num_turns):
         first = turn % len(names)
@@ -54,5 +54,5 @@ def in_turn(sides: Mapping[str, Callable[[], T]], num_turns: int) -> dict[str, l
 
 
 def spread(values: Sequence[float], form: str = ".3f") -> str:
-    """Median and range."""
+    """Return median and range."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"

@@ -61,7 +61,7 @@ def table(paths: Iterable[Path], cards: Iterable[str]) -> Iterator[str]:
 
 
 def _kind(who: str, config: RunConfig) -> str:
-    """A process without a student's place in the chain."""
+    """Return the name of a process without a student's place in the chain."""
     return " ".join(word for word in who.split() if not word.isdigit()) + f", {config.domain.name}"
 
 

@@ -21,11 +21,11 @@ class Plain(Domain):
     """A domain whose prompt is a column and whose label is the completion."""
 
     def gold(self, raw: Mapping[str, Any]) -> None:
-        """None: nobody knows what is right."""
+        """Return None: nobody knows what is right."""
         return None
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The completion."""
+        """Return the completion."""
         return completion
 
 

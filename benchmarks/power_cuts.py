@@ -68,7 +68,7 @@ class CutRun(SumsRun):
         return {path.name: path.read_bytes() for path in sorted(self.directory.glob("gen-0/select-*/*.jsonl"))}
 
     def promised(self) -> set[int]:
-        """Rows of the pool whose commit has ended: those of the newest whole version but one, as commits wait in turn.
+        """Return pool rows whose commit has ended: those of the newest whole version but one, as commits wait in turn.
 
         The kill may have come while a version was written, so it may be torn, and so is each older one that a cut tore.
         """
@@ -129,7 +129,7 @@ def _cut_power(directory: Path, notes: Path, address: str, num_cuts: int, seed: 
 
 
 def _drive(run: CutRun, notes: Path, found: Found, num_cuts: int, chance: random.Random) -> bool:
-    """Start the driver until one ends by itself, cutting the power meanwhile; whether it ended well."""
+    """Start the driver until one ends by itself, cutting the power meanwhile; return whether it ended well."""
     marks: list[tuple[set[int], int]] = []
     while True:
         driver = run.begin()
@@ -155,7 +155,7 @@ def _drive(run: CutRun, notes: Path, found: Found, num_cuts: int, chance: random
 
 
 def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Random) -> bool:
-    """Kill a driver and Ray's workers at a random moment after it began to work; False where it ended before."""
+    """Kill a driver and Ray's workers at a random moment after it began to work; return False if it ended before."""
     begun, before = time.monotonic(), (run.num_versions(), run.num_events())
     if chance.random() > EARLY:
         while driver.poll() is None and not run.is_at_work(*before) and time.monotonic() - begun < MAX_SECONDS:
@@ -176,7 +176,7 @@ def _strike(run: CutRun, driver: "subprocess.Popen[bytes]", chance: random.Rando
 
 
 def _workers() -> list[psutil.Process]:
-    """Ray's workers, which write; without its agents the node would be given up."""
+    """Return Ray's workers, which write; without its agents the node would be given up."""
     words = {child: _words(child) for child in psutil.Process().children(recursive=True)}
     return [child for child, text in words.items() if text.startswith("ray::") and "Agent" not in text]
 
@@ -200,7 +200,7 @@ def _last_stage(run: CutRun) -> str:
 
 
 def _check(run: CutRun, expected: dict[str, bytes]) -> list[str]:
-    """What is wrong with a run that has ended."""
+    """Return what is wrong with a run that has ended."""
     wrong = []
     ids = run.committed()
     if len(ids) != NUM_POOL or ids != run.pool():

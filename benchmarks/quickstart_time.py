@@ -29,7 +29,7 @@ def run(checkout: Path, directory: Path) -> tuple[float, dict[str, Any]]:
 
 
 def numbers(report: dict[str, Any]) -> dict[str, Any]:
-    """What the table of a report shows: the purity and the test accuracy of every arm, with their intervals."""
+    """Return what the table of a report shows: purity and test accuracy of every arm, with their intervals."""
     return {arm["name"]: (arm["purity"], arm["accuracy"]) for arm in report["arms"]}
 
 

@@ -138,7 +138,7 @@ def select(work: Path, sets: tuple[str, ...]) -> dict[str, Any]:
 
 
 def train(chosen: dict[str, Any], model: str, part: str, most: int | None) -> Iterator[dict[str, Any]]:
-    """Train and test this part's students, one after another; the accuracy of each, and of the base."""
+    """Train and test this part's students, one after another; return the accuracy of each, and of the base."""
     import torch
 
     from curation.config import SftConfig, TeacherConfig

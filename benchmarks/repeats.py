@@ -23,7 +23,7 @@ COPIES = (1, 2, 5)
 
 
 def noisy(rows: list[dict[str, Any]], draw: random.Random) -> list[dict[str, Any]]:
-    """The rows, half of them, drawn at random, with an answer that is wrong by 1 to 9."""
+    """Return the rows, half of which, drawn at random, have an answer that is wrong by 1 to 9."""
     wrong = set(draw.sample(range(len(rows)), len(rows) // 2))
     return [
         row | {"answer": str(int(row["answer"]) + draw.randint(1, 9))} if place in wrong else row
@@ -32,7 +32,7 @@ def noisy(rows: list[dict[str, Any]], draw: random.Random) -> list[dict[str, Any
 
 
 def configuration(out: Path, copies: int) -> dict[str, Any]:
-    """A run without students on labelled sums that each occur ``copies`` times."""
+    """Return a run without students on labelled sums that each occur ``copies`` times."""
     draw = random.Random(0)
     rows = [json.loads(line) for line in (HERE / "examples" / "data" / "sums.jsonl").read_text().splitlines()]
     draw.shuffle(rows)
@@ -56,7 +56,7 @@ def configuration(out: Path, copies: int) -> dict[str, Any]:
 
 
 def line(copies: int, report: dict[str, Any]) -> str:
-    """What was foreseen beside what was found."""
+    """Return what was foreseen beside what was found."""
     evidence = report["evidence"]
     purity = next(arm["purity"] for arm in report["arms"] if arm["name"] == "trust")
     pairs = {

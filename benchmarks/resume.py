@@ -51,7 +51,7 @@ def peer(examples: TableRef, uri: str) -> Left:
 
 
 def measured(way: Callable[[TableRef, str], Left], examples: TableRef, uri: str) -> dict[str, float]:
-    """Seconds, MB and what was found, from a fresh process."""
+    """Return seconds, MB and what was found, from a fresh process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         text: str = pool.apply(_measure, (way, examples, uri))
     found: dict[str, float] = json.loads(text)
@@ -70,7 +70,7 @@ def _measure(way: Callable[[TableRef, str], Left], examples: TableRef, uri: str)
 
 
 def _peak_mb() -> float:
-    """Of this program alone: ``getrusage`` counts what its parent held, too."""
+    """Return the peak memory of this program alone: ``getrusage`` counts what its parent held, too."""
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
@@ -90,7 +90,7 @@ def written(uri: str, ids: list[np.ndarray]) -> TableRef:
 
 
 def run(directory: Path, num_rows: int, fragment_rows: int) -> str:
-    """Both ways at each share; what they measured, in lines."""
+    """Run both ways at each share; return what they measured, in lines."""
     ids_N = (3 << 40) + np.arange(num_rows, dtype=np.int64)
     examples = written(str(directory / "examples.lance"), np.array_split(ids_N, max(1, num_rows // 50_000)))
     rng = np.random.default_rng(0)

@@ -40,7 +40,7 @@ class Scores(NamedTuple):
     spread: float
 
     def draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Floats, np.ndarray]:
-        """Scores and correctness of rows."""
+        """Draw scores and correctness of rows."""
         correct_N = rng.random(num_rows) < self.share_right
         normal_N = rng.normal(size=num_rows)
         return np.where(correct_N, self.shift + self.spread * normal_N, normal_N), correct_N
@@ -53,7 +53,7 @@ class Scores(NamedTuple):
 
 
 def chess_like(spread: float) -> Scores:
-    """29 % right, AUC .93."""
+    """Return scores with 29 % right labels and an AUC of .93."""
     return Scores(0.29, float(np.hypot(1, spread) * ndtri(0.93)), spread)
 
 
@@ -79,7 +79,7 @@ class Tally:
             self.kept += float(np.mean(pool_N >= threshold))
 
     def cells(self) -> str:
-        """Violations with their exact 95 % interval, mean share of the pool that is kept, infeasible runs; all in %."""
+        """Return violations with an exact 95 % interval, mean share kept, and infeasible runs; all in %."""
         rate = compute_proportion(self.num_violations, self.num_runs)
         return (
             f"{100 * rate.value:.1f} ({100 * rate.low:.1f}-{100 * rate.high:.1f}) "

@@ -80,7 +80,7 @@ class Case:
 
 
 def states(rng: np.random.Generator, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """States whose dimensions differ in place and scale, as a model's do, and which of the labels are right."""
+    """Draw states whose dimensions differ in place and scale, as a model's do, and which of the labels are right."""
     shared = np.random.default_rng(0)
     mean_D, scale_D = 3 * shared.standard_normal(WIDTH), np.exp(shared.standard_normal(WIDTH))
     direction_D = shared.standard_normal(WIDTH) / WIDTH**0.5
@@ -147,7 +147,7 @@ def cases(only: str) -> Iterator[Case]:
 
 
 def products(trust: StateTrust) -> int:
-    """Multiplications of a row by the matrices of a function, a projection folded into the input layer."""
+    """Count the multiplications of a row by a function's matrices, with a projection folded into the input."""
     matrices = [weight for weight in trust.weights.values() if weight.ndim == 2]
     if not matrices:
         return WIDTH
@@ -173,7 +173,7 @@ def scored(ref: TableRef, trust: TrustRef, number: int) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def loaded(trust: TrustRef) -> "StateTrust":
-    """A function, once a process."""
+    """Load a function, once per process."""
     return load_fitted(trust)
 
 
@@ -201,7 +201,7 @@ def by_pair(work: Callable[[], object], num_rows: int) -> Callable[[int], float]
 
 
 def check(ref: TableRef, case: Case) -> str:
-    """Against the plain float32 network, on the first rows."""
+    """Compare with the plain float32 network, on the first rows."""
     batch = next(iter(io.open_table(ref).to_batches(columns=[COLUMN, *NUMBERS], batch_size=1 << 15)))
     hidden_ND = batch.column(COLUMN).values.to_numpy().reshape(-1, WIDTH).astype(np.float32)
     raw_N = case.trust.raw_score(batch)
@@ -246,7 +246,7 @@ def read(ref: TableRef) -> int:
 
 
 def centred(dtype: str) -> int:
-    """States in memory, a pass at a time."""
+    """Centre states in memory, one pass at a time."""
     hidden_ND, centre_D = torch.zeros(16 * SCORE_ROWS, WIDTH, dtype=torch.float16), torch.ones(WIDTH)
     for part_ND in hidden_ND.split(SCORE_ROWS):
         part_ND.to(torch.float32, copy=True).sub_(centre_D).to(getattr(torch, dtype))
@@ -264,7 +264,7 @@ def multiplied(shapes: list[tuple[int, int]], dtype: str) -> int:
 
 
 def bare_products(dtype: torch.dtype) -> float:
-    """GFLOP/s of PyTorch's own product on as many threads as cores."""
+    """Return GFLOP/s of PyTorch's own product on as many threads as cores."""
     a, b = torch.randn(2048, 512).to(dtype), torch.randn(2048, 512).to(dtype)
     torch.set_num_threads(CORES)
     torch.nn.functional.linear(a, b)

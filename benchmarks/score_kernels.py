@@ -24,7 +24,7 @@ TOLERANCE = 0.02
 
 
 def network(rows: int) -> tuple[FoldedNets, torch.Tensor]:
-    """A network that is not fitted, folded as it scores, and rows of standard normal states, float16 [rows, 1024]."""
+    """Make an unfitted network, folded as it scores, and rows of standard normal states, float16 [rows, 1024]."""
     torch.manual_seed(0)
     shape = Architecture(
         input_size=SIZE, width=WIDTH, depth=DEPTH, expansion=2.0, dropout=0, stochastic_depth=0, standardise=True
@@ -33,7 +33,7 @@ def network(rows: int) -> tuple[FoldedNets, torch.Tensor]:
 
 
 def kernels(rows: int) -> dict[str, Callable[[], object]]:
-    """What is timed, by name; each works on the same rows."""
+    """Return what is timed, by name; each works on the same rows."""
     folded, states_BD = network(rows)
 
     def eager() -> torch.Tensor:

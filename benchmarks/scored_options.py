@@ -47,7 +47,7 @@ def ours(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) 
 
 @torch.inference_mode()
 def peers(model: PreTrainedModel, rows: Sequence[TokenisedRequest], batch_size: int) -> Scores:
-    """The scores of plain passes of ``batch_size`` prompts with an option each."""
+    """Return the scores of plain passes of ``batch_size`` prompts with one option each."""
     scores = {}
     for row in rows:
         options, sums = row.options or [], []

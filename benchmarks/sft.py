@@ -89,7 +89,7 @@ def make(folder: Path, num_rows: int, longest: int, shape: dict[str, int], recip
 
 
 def clock(task: Task) -> float:
-    """Seconds: of the process's CPU time where nothing else computes, which other processes hardly change."""
+    """Return seconds: of the process's CPU time where nothing else computes, which other processes hardly change."""
     return time.monotonic() if task.recipe.gpus_per_worker else time.process_time()
 
 

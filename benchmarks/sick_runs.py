@@ -35,7 +35,7 @@ DATA = HERE / "examples" / "data"
 
 
 def puzzles(teacher: str | None, **changes: Any) -> dict[str, Any]:
-    """The quickstart, smaller and without students."""
+    """Return a run of the quickstart, smaller and without students."""
     config: dict[str, Any] = yaml.safe_load((HERE / "examples" / "quickstart.yaml").read_text())
     for unread in ("tune", "student", "generations"):
         config.pop(unread)
@@ -51,7 +51,7 @@ def puzzles(teacher: str | None, **changes: Any) -> dict[str, Any]:
 
 
 def scripted(path: Path, rows: list[dict[str, Any]], domain: str, script: dict[str, Any]) -> dict[str, Any]:
-    """A run of the scripted teacher on rows that are written to ``path``."""
+    """Return a run of the scripted teacher on rows that are written to ``path``."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     third = len(rows) // 3
     return {
@@ -64,7 +64,7 @@ def scripted(path: Path, rows: list[dict[str, Any]], domain: str, script: dict[s
 
 
 def texts(path: Path, *, kind: str, selection: dict[str, Any]) -> dict[str, Any]:
-    """A run on labels made elsewhere, of texts whose words tell their class; 600 labelled rows and a pool of 1,400."""
+    """Return a run on given labels of texts whose words tell their class; 600 labelled rows and a pool of 1,400."""
     draw, classes = random.Random(1), ["cards", "loans", "savings", "transfers"]
     lines = ["key,text,label,answer,sure"]
     for number in range(2000):
@@ -89,7 +89,7 @@ def texts(path: Path, *, kind: str, selection: dict[str, Any]) -> dict[str, Any]
 
 
 def unlearned(teacher: str | None) -> dict[str, Any]:
-    """The puzzles with students, whose learning rate is next to none."""
+    """Return a run of the puzzles with students, whose learning rate is next to none."""
     whole = yaml.safe_load((HERE / "examples" / "quickstart.yaml").read_text())
     config = puzzles(teacher, splits={"test": {"from": "puzzles", "rows": 500}})
     config["selection"]["arms"] = ["naive", "trust", "ground_truth"]
@@ -102,7 +102,7 @@ def unlearned(teacher: str | None) -> dict[str, Any]:
 
 
 def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
-    """The configurations by name."""
+    """Return the configurations by name."""
     coin = random.Random(0)
     sums = [{"problem": f"{number} + 7 = ?", "answer": str(coin.choice([7, 8]))} for number in range(3000)]
     words = ["red", "green", "blue", "white", "black"]
@@ -134,7 +134,7 @@ def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Sections with some keys replaced; a key that is None is taken out."""
+    """Return sections with some keys replaced; a key that is None is taken out."""
     for section, keys in changes.items():
         config[section] |= keys
         config[section] = {

@@ -39,12 +39,12 @@ class Seconds(NamedTuple):
     cpu: float
 
     def __str__(self) -> str:
-        """Both, as a cell of the table."""
+        """Return both, as a cell of the table."""
         return f"{self.clock:.1f} ({self.cpu:.1f})"
 
 
 def made_up(num_rows: int, width: int) -> LabelledRows:
-    """Labelled rows with states [N, ``width``], with classes."""
+    """Make up labelled rows with states [N, ``width``], with classes."""
     rng = np.random.default_rng(0)
     gold_N = rng.integers(0, CLASSES, num_rows)
     correct_N = rng.random(num_rows) < 0.5
@@ -70,7 +70,7 @@ def made_up(num_rows: int, width: int) -> LabelledRows:
 
 
 def timed(work: Callable[[], object]) -> Seconds:
-    """Seconds of ``work``, in all threads of this process."""
+    """Return the seconds of ``work``, in all threads of this process."""
     clock, cpu = time.monotonic(), time.process_time()
     work()
     return Seconds(time.monotonic() - clock, time.process_time() - cpu)

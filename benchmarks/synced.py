@@ -27,7 +27,7 @@ _START = "from benchmarks import synced\nsynced.watch()\n"
 
 
 def environment(directory: Path, notes: Path) -> dict[str, str]:
-    """Variables with which a Python process, and those that it starts, take notes; its ``PYTHONPATH`` is extended."""
+    """Return variables that let a Python process and its children take notes; its ``PYTHONPATH`` is extended."""
     (notes / LINKS).mkdir(parents=True, exist_ok=True)
     (notes / "sitecustomize.py").write_text(_START)
     here = str(Path(__file__).parents[1])
@@ -86,7 +86,7 @@ class Disk:
 
     @classmethod
     def of(cls, notes: Path) -> "Disk":
-        """The disk that the notes tell of; a line that a kill cut is of an fsync that had not ended."""
+        """Return the disk that the notes describe; a line that a kill cut belongs to an fsync that had not ended."""
         disk = cls(links=notes / LINKS)
         journal = notes / JOURNAL
         for line in journal.read_text().splitlines() if journal.exists() else ():

@@ -50,7 +50,7 @@ REACH = 1 / 0.7
 
 
 def make_rows(num_rows: int) -> tuple[Int64s, Scores]:
-    """Ids in a random-looking order, and scores of which many tie: float32 has 2^24 numbers in [0.5, 1]."""
+    """Make ids in a random-looking order, and scores of which many tie: float32 has 2^24 numbers in [0.5, 1]."""
     rng = np.random.default_rng(SEED)
     scores_N = rng.random(num_rows, dtype=np.float32)
     ids_N = np.arange(num_rows) * 0x9E3779B1 % (1 << 40)
@@ -64,7 +64,7 @@ def slices(ids_N: Int64s, scores_N: Scores, size: int = BATCH_ROWS) -> Iterator[
 
 
 def in_threads(scan: Callable[[], Iterator[Batch]], threads: int) -> Callable[[CountingPass], PassCounts]:
-    """Passes over the rows of a scan; each thread takes the batch that is next."""
+    """Return passes over the rows of a scan; each thread takes the batch that is next."""
 
     def counted(asked: CountingPass) -> PassCounts:
         lock, source = Lock(), scan()
@@ -106,14 +106,14 @@ def ours(ids_N: Int64s, scores_N: Scores, n: int, threads: int) -> Int64s:
 
 
 def by_argpartition(ids_N: Int64s, scores_N: Scores, n: int) -> Int64s:
-    """The peer."""
+    """Select by the peer."""
     place = len(scores_N) - n
     found: Int64s = ids_N[np.argpartition(scores_N, place)[place:]]
     return found
 
 
 def by_polars(ids_N: Int64s, scores_N: Scores, n: int) -> Int64s:
-    """Polars' own top-n."""
+    """Select by Polars' own top-n."""
     import polars
 
     frame = polars.DataFrame({"id": ids_N, "score": scores_N})
@@ -122,7 +122,7 @@ def by_polars(ids_N: Int64s, scores_N: Scores, n: int) -> Int64s:
 
 
 def by_duckdb(ids_N: Int64s, scores_N: Scores, n: int) -> Int64s:
-    """DuckDB's own top-n over the columns as an Arrow table."""
+    """Select by DuckDB's own top-n over the columns as an Arrow table."""
     import duckdb
     import pyarrow as pa
 
@@ -134,7 +134,7 @@ def by_duckdb(ids_N: Int64s, scores_N: Scores, n: int) -> Int64s:
 
 
 def check(name: str, found_n: Int64s, ids_N: Int64s, scores_N: Scores, n: int) -> None:
-    """Different rows, n of them: all above the n-th score, and the others at it.
+    """Check that n different rows are found: all above the n-th score, and the others at it.
 
     Raises:
         AssertionError: others.
@@ -147,7 +147,7 @@ def check(name: str, found_n: Int64s, ids_N: Int64s, scores_N: Scores, n: int) -
 
 
 def against_peers(num_rows: int, n: int, num_pairs: int, threads: int, *, others: bool) -> None:
-    """Rates of ours and of the peers on the same rows."""
+    """Print the rates of ours and of the peers on the same rows."""
     ids_N, scores_N = make_rows(num_rows)
     mine = ours(ids_N, scores_N, n, threads)
     check("ours", mine, ids_N, scores_N, n)
@@ -185,7 +185,7 @@ def against_peers(num_rows: int, n: int, num_pairs: int, threads: int, *, others
 
 
 def in_other_orders(num_rows: int, n: int, threads: int, num_parts: int) -> None:
-    """Seconds and bound of the same rows in other orders and partitions."""
+    """Print seconds and bound of the same rows in other orders and partitions."""
     ids_N, scores_N = make_rows(num_rows)
     wanted = find_exact_bound(in_threads(lambda: slices(ids_N, scores_N), threads), n, SEED)
 

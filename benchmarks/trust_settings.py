@@ -59,7 +59,7 @@ class Found(NamedTuple):
 
 
 def deal(seed: int) -> tuple[RunConfig, dict[str, TableRef]]:
-    """The labels and grades of a deal, made where they are missing."""
+    """Return the labels and grades of a deal; make them where they are missing."""
     config = load_config(CONFIG, [f"seed={seed}", f"name=dev-{seed}", "generations=[]"])
     run(config)
     outputs = {name: stage.outputs for name, stage in Manifest.load(config.directory).stages.items()}
@@ -71,7 +71,7 @@ def deal(seed: int) -> tuple[RunConfig, dict[str, TableRef]]:
 
 
 def fitted(kind: str, config: TrustConfig, source: LabelledRows, pool: LabelledRows, seed: int) -> Found:
-    """A trust function of that kind with these settings."""
+    """Fit a trust function of that kind with these settings."""
     start = time.monotonic()
     trust = fit_rows(kind, source, config, seed=seed, origin={})
     seconds = time.monotonic() - start
@@ -87,7 +87,7 @@ def fitted(kind: str, config: TrustConfig, source: LabelledRows, pool: LabelledR
 
 
 def controls(tables: dict[str, TableRef], pool: LabelledRows) -> dict[str, str]:
-    """Purity of a uniform draw of the parsed pool rows (its expectation), and of internal confidence."""
+    """Return the purity of a uniform draw of the parsed pool rows (its expectation), and of internal confidence."""
     labels = io.read(
         tables["label-pool"], columns=["row_id", "mean_logprob"], filter="error IS NULL AND label IS NOT NULL"
     )
@@ -104,7 +104,7 @@ def controls(tables: dict[str, TableRef], pool: LabelledRows) -> dict[str, str]:
 
 
 def main() -> None:
-    """Deal, fit every setting, print a table."""
+    """Assign rows, fit every setting, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
     parser.add_argument("--nets", type=int, default=1, help="fits a deal, each with weights of its own")

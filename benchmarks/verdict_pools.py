@@ -41,7 +41,7 @@ NUM_CLASSES, RAREST = 20, 0.001
 
 
 def unseen_class(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
-    """The pool's labels: with ``wrong`` 30 % of a class that the source lacks."""
+    """Change the pool's labels: with ``wrong``, 30 % are of a class that the source lacks."""
     share_C = np.geomspace(RAREST, 1, NUM_CLASSES)
     share_C /= share_C.sum()
     counts = Counter({f"class {c}": int(n) for c, n in enumerate(rng.multinomial(len(of.source), share_C)) if n})
@@ -56,7 +56,7 @@ def unseen_class(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mate
 
 
 def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
-    """Texts of the selected rows: with ``wrong`` near-copies of one, which are as sure as the surest rows."""
+    """Change texts of the selected rows: with ``wrong`` to near-copies of one, which are as sure as the surest rows."""
     num_pool, num = 1_460, 60
     pattern = words if wrong or rng.random() < 0.5 else sums if rng.random() < 0.5 else patterns
     labelled = Texts(texts=[pattern(rng) for _ in range(200)], labels=["a"] * 200)
@@ -105,7 +105,7 @@ def edited(text: str, rng: np.random.Generator) -> str:
 
 
 def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
-    """The comparison of texts: with ``wrong`` the pool is about something else."""
+    """Change the comparison of texts: with ``wrong`` the pool is about something else."""
     other = np.where(rng.random(len(_ZIPF)) < 0.5, _ZIPF, rng.permutation(_ZIPF))
     share = 0.75 * _ZIPF + 0.25 * other / other.sum() if wrong else _ZIPF
     source, pool = (
@@ -118,7 +118,7 @@ def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
 
 
 def other_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
-    """The column of users in 1,000 rows of each split: with ``wrong`` the pool has others."""
+    """Change the column of users in 1,000 rows of each split: with ``wrong`` the pool has others."""
     alone = not wrong and rng.random() < 0.5
     users = [range(1_000), range(1_000, 2_000)] if alone else [rng.integers(30, size=1_000) for _ in range(2)]
     source, pool = (Counter(map(str, found)) for found in users)
@@ -179,7 +179,7 @@ def fitted_on_users(rng: np.random.Generator, *, wrong: bool, grouped: bool) -> 
 
 
 def grouped_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
-    """Rows of users: with ``wrong`` trust knows nothing but whose a row is."""
+    """Draw rows of users: with ``wrong`` trust knows nothing but whose a row is."""
     rows, trust_N, _ = fitted_on_users(rng, wrong=wrong, grouped=True)
     return replace(
         of,

@@ -93,7 +93,7 @@ class Drawn:
 
 
 def healthy(rng: np.random.Generator) -> Drawn:
-    """A run that should be used."""
+    """Draw a run that should be used."""
     while (run := _draw(rng)).purity < 0.55:
         pass
     return run
@@ -114,35 +114,35 @@ def _draw(rng: np.random.Generator) -> Drawn:
 
 
 def no_signal(rng: np.random.Generator) -> Drawn:
-    """Trust at chance."""
+    """Draw trust at chance."""
     return replace(healthy(rng), auc=0.5, pool_auc=0.5)
 
 
 def below_chance(rng: np.random.Generator) -> Drawn:
-    """A teacher at or below the chance line."""
+    """Draw a teacher at or below the chance line."""
     share = CHANCE if rng.random() < 0.25 else rng.uniform(0.05, 0.15)
     return replace(healthy(rng), share_right=share, pool_share=share)
 
 
 def over_confident(rng: np.random.Generator) -> Drawn:
-    """Trust near 0 and 1, and not that often right."""
+    """Draw trust near 0 and 1 that is not right that often."""
     auc = rng.uniform(0.65, 0.8)
     return replace(healthy(rng), steep=rng.uniform(3, 6), auc=auc, pool_auc=auc)
 
 
 def shifted(rng: np.random.Generator) -> Drawn:
-    """A pool on which trust is worth less, and the teacher too."""
+    """Draw a pool on which trust is worth less, and the teacher too."""
     run = replace(healthy(rng), moved=MOVED)
     return replace(run, pool_auc=0.5 + (run.auc - 0.5) * rng.uniform(0, 0.5), pool_share=0.6 * run.share_right)
 
 
 def few_rows(rng: np.random.Generator) -> Drawn:
-    """Too few validation rows."""
+    """Draw too few validation rows."""
     return replace(healthy(rng), num_validation=int(rng.integers(10, 81)), audit=False, moved=0.0)
 
 
 def mostly_wrong(rng: np.random.Generator) -> Drawn:
-    """A selection that teaches more wrong than right labels, of a teacher above chance."""
+    """Draw a selection that teaches more wrong than right labels, of a teacher above chance."""
     while True:
         share, auc = rng.uniform(0.05, 0.25), rng.uniform(0.6, 0.8)
         run = replace(healthy(rng), audit=True, share_right=share, pool_share=share, auc=auc, pool_auc=auc, chance=0.01)
@@ -162,7 +162,7 @@ SICK = {
 
 
 def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: int) -> tuple[Judged, np.ndarray]:
-    """Rows whose logit is that of the model that drew them, so that its sigmoid is their probability; their logits."""
+    """Draw rows whose logit is that of the model that drew them, so its sigmoid is their probability; their logits."""
     correct_N = rng.random(num) < share
     gap = np.sqrt(2) * float(ndtri(auc))
     score_N = rng.normal(size=num) + gap * correct_N
@@ -226,7 +226,7 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
 
 
 def in_pools(kind: str, num: int, seed: int, *, wrong: bool) -> tuple[int, Counter[str]]:
-    """Of ``num`` wrong or honest pools of a kind those that are to be used as they are, and all findings."""
+    """Count the usable ones among ``num`` wrong or honest pools of a kind, and all findings."""
     change, _ = POOLS[kind]
     rng = np.random.default_rng([seed, 300 + list(POOLS).index(kind), wrong])
     found = []
@@ -238,7 +238,7 @@ def in_pools(kind: str, num: int, seed: int, *, wrong: bool) -> tuple[int, Count
 
 
 def false_alarms(num: int, seed: int) -> tuple[int, Counter[str]]:
-    """Of ``num`` healthy runs those not to be used as they are, and the rules that said so."""
+    """Count the unusable ones among ``num`` healthy runs, and the rules that said so."""
     rng = np.random.default_rng([seed, 0])
     found = [simulate(healthy(rng), rng) for _ in range(num)]
     rules = Counter(item["rule"] for judged in found for item in judged.findings)
@@ -246,7 +246,7 @@ def false_alarms(num: int, seed: int) -> tuple[int, Counter[str]]:
 
 
 def misses(kind: str, num: int, seed: int) -> tuple[int, int, Counter[str]]:
-    """Of ``num`` sick runs those without a finding of the rules of ``kind``, those called usable, and all findings."""
+    """Count sick runs without a finding of the rules of ``kind``, those called usable, and all findings."""
     draw, rules = SICK[kind]
     rng = np.random.default_rng([seed, 1 + list(SICK).index(kind)])
     found = [simulate(draw(rng), rng) for _ in range(num)]
@@ -270,7 +270,7 @@ class Rivalry:
 
 
 def _rivalry(rng: np.random.Generator, ahead: float, behind_K: np.ndarray) -> Rivalry:
-    """The best signal is ``ahead`` of trust, the others are behind it."""
+    """Draw a rivalry in which the best signal is ``ahead`` of trust and the others are behind it."""
     auc = rng.uniform(0.60, 0.85)
     return Rivalry(
         share_right=rng.uniform(0.3, 0.7),
@@ -338,7 +338,7 @@ def compared(drawn: Rivalry, rng: np.random.Generator) -> Evidence:
 
 
 def found_better(kind: str, num: int, seed: int) -> tuple[int, int, Counter[str]]:
-    """Of ``num`` runs with rivals those in which a signal is found to be better, the usable ones, and all findings."""
+    """Count runs with a signal found to be better among ``num`` runs with rivals, the usable ones, and all findings."""
     rng = np.random.default_rng([seed, 100 + list(RIVALS).index(kind)])
     judged = [reach_verdict(compared(RIVALS[kind](rng), rng), "RUN_DIR") for _ in range(num)]
     said = Counter(item["rule"] for one in judged for item in one.findings)

@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 
 
 def chunk(start: int, stop: int, seed: int) -> pa.Table:
-    """Labels of consecutive rows."""
+    """Return labels of consecutive rows."""
     states_N = np.random.default_rng(seed).standard_normal(((stop - start) * SIZE), dtype=np.float32).astype(np.float16)
     states = pa.FixedSizeListArray.from_arrays(pa.array(states_N), SIZE)
     return pa.table(
@@ -74,7 +74,7 @@ def named(home: Path) -> list[Path]:
 
 
 def read_alone(paths: list[Path]) -> float:
-    """Seconds."""
+    """Read the files; return the seconds."""
 
     def read(path: Path) -> None:
         block = bytearray(1 << 20)
@@ -89,7 +89,7 @@ def read_alone(paths: list[Path]) -> float:
 
 
 def verified(home: Path) -> float:
-    """Seconds."""
+    """Verify the directory; return the seconds."""
     begun = time.perf_counter()
     found = verify(str(home), lambda _: None)
     assert not found.damage, found.damage
@@ -97,7 +97,7 @@ def verified(home: Path) -> float:
 
 
 def flipped(home: Path, num_flips: int) -> dict[str, tuple[int, int]]:
-    """By kind of file: how many flips were found, of how many."""
+    """Count by kind of file how many flips were found, and how many there were."""
     rng, found = random.Random(0), dict[str, tuple[int, int]]()
     kinds = {"weights": ".safetensors", "exports": ".jsonl", "data": ".lance", "versions": ".manifest"}
     paths = {kind: [path for path in named(home) if path.suffix == suffix] for kind, suffix in kinds.items()}

@@ -86,7 +86,7 @@ class V2Tap:
         runner.model.compute_logits, runner.sample, runner.finish_requests = compute_logits, sample, finish_requests
 
     def tap_collect(self, lengths: dict[str, tuple[int, int]]) -> dict[str, Any]:
-        """By request, of P prompt and L answer tokens: states at the prompt's and the answer's end, mean log-prob."""
+        """Return states at the end of prompt (P tokens) and answer (L), and mean log-prob, by request."""
         found = {}
         for name, (prompt, length) in lengths.items():
             first_D, recent_2D, logprob_T = self.ended.pop(name)
@@ -219,7 +219,7 @@ def _answered_by_v2(way: str, options: argparse.Namespace, ref: Any, prompts: li
 
 
 def _read(outputs: Any, sizes: list[tuple[int, int]], ref: Any) -> tuple[list[Any], list[Any]]:
-    """States at the end of prompt and answer from the files, which hold those before the model's last norm."""
+    """Read states at the end of prompt and answer from the files, which hold those before the model's last norm."""
     from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector import load_hidden_states
 
     from curation.models import load_model
@@ -270,7 +270,7 @@ def main() -> None:
 
 
 def line(way: str, found: dict[str, Any], base: dict[str, Any]) -> str:
-    """One way beside the first."""
+    """Return one way beside the first."""
     same = [mine == its for mine, its in zip(found["texts"], base["texts"], strict=True)]
 
     def worst(name: str) -> float:

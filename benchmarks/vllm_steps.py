@@ -40,7 +40,7 @@ class Side:
         self.wall: list[float] = []
 
     def rate(self, pair: int) -> float:
-        """Rows times steps a CPU second of one turn."""
+        """Return rows times steps per CPU second of one turn."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
@@ -62,7 +62,7 @@ class Side:
 
 
 def make_model(folder: Path, options: argparse.Namespace) -> str:
-    """A model of one layer with words ``w0 `` and so on, and rows of dots."""
+    """Make a model of one layer with words ``w0 `` and so on, and rows of dots."""
     from curation import models
 
     words = [f"w{number} " for number in range(options.vocabulary - NUM_STOPS - 4)]

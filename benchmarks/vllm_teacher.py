@@ -66,7 +66,7 @@ class Words(Plain):
         return str(example["text"])
 
     def vocabulary(self) -> Vocabulary:
-        """4,032 words, and 64 that are a row of dots each: an answer ends at the first dot."""
+        """Return 4,032 words, and 64 that are a row of dots each: an answer ends at the first dot."""
         words = [f"w{number} " for number in range(NUM_WORDS)]
         return Vocabulary(words=(*words, *("." * (1 + k) for k in range(NUM_STOPS))), pattern=r"w\d+ |\.+")
 
@@ -85,7 +85,7 @@ def make_examples(directory: Path, num_rows: int, num_words: int) -> TableRef:
 
 
 def run(directory: Path, options: argparse.Namespace) -> str:
-    """Measure all; the line that sums it up."""
+    """Measure all; return the line that sums it up."""
     vocabulary = Words().vocabulary()
     shape = {
         "hidden_size": options.hidden,
@@ -169,7 +169,7 @@ def run(directory: Path, options: argparse.Namespace) -> str:
 
 
 def label_once(job: LabelJob, teacher: Teacher, target: Path, seconds: dict[str, list[float]]) -> int:
-    """Label all rows into a new table; the number of output tokens."""
+    """Label all rows into a new table; return the number of output tokens."""
     schema = schemas.make_labels_schema(STATES, job.teacher.state_dtype, teacher.state_size)
     io.create(str(target), schema)
     committer = commits.Committer(str(target))
@@ -207,7 +207,7 @@ class Peer:
         self.texts: list[str] = []
 
     def rate(self, pair: int) -> float:
-        """Output tokens a second; the token that holds the stop string is not counted."""
+        """Return output tokens per second; the token that holds the stop string is not counted."""
         begun = time.perf_counter()
         outputs = self._llm.generate(self._tokens, self._params, use_tqdm=False)
         seconds = time.perf_counter() - begun

@@ -47,7 +47,7 @@ def row(start: int, times: int, step: int) -> dict[str, str]:
 
 
 def make(directory: Path) -> None:
-    """The rows (``ROWS``) and the teacher (``TEACHER``), as far as they are not there."""
+    """Make the rows (``ROWS``) and the teacher (``TEACHER``), as far as they are missing."""
     every = list(product(range(10, 1_000), range(1, MOST_STEPS + 1), range(2, 10)))
     drawn = [row(*numbers) for numbers in random.Random(SEED).sample(every, NUM_TAUGHT + NUM_ROWS)]
     directory.mkdir(parents=True, exist_ok=True)

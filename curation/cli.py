@@ -115,8 +115,12 @@ class _Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         def farewell(number: signal.Signals) -> None:
-            kept = "; what is committed stays, the same command goes on" if ctx.invoked_subcommand in RESUMABLE else ""
-            echo(f"curate: ended by {number.name} without waiting for what was at work{kept}", err=True)
+            kept = (
+                "; committed rows are kept: run the same command to continue"
+                if ctx.invoked_subcommand in RESUMABLE
+                else ""
+            )
+            echo(f"curate: ended by {number.name} without waiting for running stages{kept}", err=True)
 
         with stopped_by_signals(farewell) as signals, _heard(ctx):
             try:
@@ -126,7 +130,7 @@ class _Verbs(click.Group):
                     raise
                 words = str(stop) if isinstance(stop, KeyboardInterrupt | Stopped) else ""
                 if ctx.invoked_subcommand in RESUMABLE:
-                    words = f"{words or 'no stage was at work'}; run the same command to go on"
+                    words = f"{words or 'no stage was running'}; run the same command to continue"
                 echo(f"curate: stopped by {signals.first.name}{': ' if words else ''}{words}", err=True)
                 signals.end()
 

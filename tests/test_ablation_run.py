@@ -80,7 +80,7 @@ def test_variants_share_what_they_have_in_common_also_with_another_ablation(loca
     ("keys", "message"),
     [
         ({"variants": {}}, "variants"),
-        ({"reference": "nobody"}, "reference: 'nobody' is none of the variants none, full, same, confidence"),
+        ({"reference": "nobody"}, "reference: 'nobody' is not one of the variants none, full, same, confidence"),
         ({"variants": {"none": {"trust.depht": 2}}}, "variants.none: trust.depht: unknown key; did you mean 'depth'"),
         ({"variants": {"none": {"seed": 4}, "full": {}}}, "variants.full: changes domain, seed, sources or splits"),
         ({"variants": {"none": {"function": "reward"}}}, "variants.none.function: 'reward' is none of naive"),

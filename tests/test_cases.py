@@ -169,7 +169,7 @@ def test_rewards_of_the_plain_example_know_the_rows_own_completions():
 
 def test_excel():
     for name, delimiter, message in (
-        ("sep.csv", ";", "'sep=;' is Excel's hint and no header; delete line 1"),
+        ("sep.csv", ";", "'sep=;' is Excel's hint, not a header; delete line 1"),
         ("mac.csv", ";", "line ends are carriage returns"),
         ("utf16.csv", "\t", "the file is UTF-16"),
     ):
@@ -241,7 +241,7 @@ def test_yaml_words(tmp_path: Path):
         with pytest.raises(ConfigError, match=f"'{word}' is {value} to YAML; put it in quotes, or write {value}"):
             load_config(tmp_path / "c.yaml")
     for word in ("null", "true", "~"):
-        with pytest.raises(ConfigError, match=r"classes: (None|True) is no text; put .* in quotes"):
+        with pytest.raises(ConfigError, match=r"classes: (None|True) is not a text; put .* in quotes"):
             validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": [yaml.safe_load(word), "x"]})
     domain = validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": {"neg": "no", "pos": "yes"}})
     assert domain.options({"text": "t"}) == (" no", " yes")

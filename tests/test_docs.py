@@ -1,6 +1,7 @@
 """The pages: references are those of the code, commands parse, links lead somewhere, messages stand in the code."""
 
 import ast
+import html
 import re
 import runpy
 import shlex
@@ -12,10 +13,12 @@ from typing import Any, NamedTuple
 
 import click
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from curation.cli import main
+from curation.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -171,6 +174,13 @@ def test_the_pages_of_keys_are_those_of_the_code():
     assert pages.keys() - drawn.keys() == {DOCS / "reference" / "commands.md", DOCS / "reference" / "metrics.md"}
     headings = {line.removeprefix("## ").replace("`", "") for text in drawn.values() for line in text.splitlines()}
     assert {key for part in keys()["PARTS"].values() for key in part.sections} <= headings
+
+
+@pytest.mark.parametrize("name", ["quickstart", "mcqa", "grpo", "own"])
+def test_kept_reports_show_keys_that_exist(name: str):
+    page = (ROOT / "examples" / "reports" / f"{name}.html").read_text()
+    (text,) = [found for found in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL) if "\nrun_dir: " in found]
+    RunConfig.model_validate(yaml.safe_load(html.unescape(text)))
 
 
 def test_the_main_page_takes_so_many_keys():

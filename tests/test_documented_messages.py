@@ -49,7 +49,7 @@ PRODUCED = {
     "test_shared_questions_are_refused_dropped_or_reported",
     "a test split: add splits.test": "curation/config/test_config.py::test_rules_across_sections",
     "the pool's gold labels: set splits.audit: true": "curation/config/test_config.py::test_rules_across_sections",
-    "are right in the ... part of the source, both right and wrong ones are needed": "train/test_fit_trust.py::"
+    "are right in the ... part of the source, but both right and wrong ones are needed": "train/test_fit_trust.py::"
     "test_a_source_that_teaches_nothing_is_refused",
     "selection.budget: n = ... is more than the ...": "curation/stages/test_select.py::"
     "test_rows_whose_signal_could_not_be_read_rank_behind_all_others",

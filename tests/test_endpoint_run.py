@@ -89,7 +89,7 @@ def test_a_run_stops_before_its_money_is_passed_and_goes_on_with_more(local_ray:
     with serving(answer=answer) as server:
         run = make_run(tmp_path, server, limit=4.0)
         run.run("--until", "label-pool", code=1)
-        assert "teacher.endpoint.limit: 4 would be passed" in run.errors(), run.errors()
+        assert "teacher.endpoint.limit: 4 would be exceeded" in run.errors(), run.errors()
         spent, num_paid = money_of(server), len(server.paid)
         one = (400 * PRICE["input"] + 16 * PRICE["output"]) / 1e6  # the most that an answer may cost
         assert 4.0 - 2 * one < spent <= 4.0 and 0 < num_paid < NUM_POOL

@@ -376,7 +376,7 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
         go(package.uri, pool, grown.output, {"n": 2})
     foreign = tmp_path / "foreign"
     write_pool(foreign / "mine.jsonl", 1)
-    refused(RunDirError, r"holds files that are no filter's \(mine\.jsonl\)", at=foreign)
+    refused(RunDirError, r"holds files that no filter wrote \(mine\.jsonl\)", at=foreign)
     refused(ConfigError, r"out and the pool \(.*pool\) lie in each other", at=pool / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="empty: the folder holds no files"):
@@ -402,7 +402,7 @@ def test_a_file_that_was_replaced_before_its_rows_were_read_is_refused(local_ray
     path.write_text(path.read_text().replace("is", "IS"))
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
     assert path.stat().st_size == found.st_size
-    with pytest.raises(SourceError, match="it has the size and the time of then, and other bytes"):
+    with pytest.raises(SourceError, match="its size and time are the same, but its bytes differ"):
         run_filter(config)
     assert not (out / "data").exists()
 
@@ -415,13 +415,13 @@ def test_a_file_that_was_replaced_before_its_rows_were_read_is_refused(local_ray
         (["--keep", "0.1", "--threshold", "0.9"], "--keep and --threshold are two rules; give one"),
         (["--threshold", "1.5"], "keep.threshold: 1.5"),
         (["--certified", "0"], "keep.certified.alpha"),
-        ([], "which rows to keep is missing"),
+        ([], "no rule for the rows to keep is given"),
         (["--keep", "5", "--set", "pool.id_column=id"], "ids are positions here"),
         (["--keep", "5", "--set", "pool.columns=[label]"], "'label' is a column that the filter writes itself"),
         (["--keep", "5", "--set", "output.formt=lance"], "did you mean 'format'"),
         (["--keep", "5", "--set", "output.partition_by=[url]", "--format", "lance"], "a Lance table has no partitions"),
         (["--keep", "5", "--set", "output.partition_by=[prompt]"], "'prompt' differs from row to row"),
-        (["--keep", "5"], "is no trust package"),
+        (["--keep", "5"], "is not a trust package"),
     ],
 )
 def test_the_command_line_refuses(tmp_path, options, message):

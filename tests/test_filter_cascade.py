@@ -237,7 +237,7 @@ def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_tr
         (
             {"certified": {"alpha": 0.1}},
             "cascade.loss=0.01",
-            "a cut is certified on calibration rows that no first cut",
+            "calibration rows have not passed the first cut",
         ),
         ({"share": 0.3}, "cascade.keep=0.2", r"cascade\.keep: 0\.2 is less than the share 0\.3"),
         ({"n": 600}, "cascade.loss=0.01", r"keep\.n 600 is all of the pool's 600 rows"),
@@ -255,7 +255,7 @@ def test_a_package_without_one_and_a_teacher_that_knows_none_are_refused(cascade
     assert not (tmp_path / "out/_curation/manifest.json").exists()
     own = BACKENDS["scripted"].__class__("test_filter_cascade:Ungated", weights=False)
     monkeypatch.setitem(BACKENDS._entries, "scripted", own)
-    with pytest.raises(ConfigError, match="the backend scripted knows no first cut"):
+    with pytest.raises(ConfigError, match="the backend scripted does not support a first cut"):
         go(cascaded.uri, cascaded.pool, tmp_path / "out", *CASCADE, keep={"share": 0.1})
 
 

@@ -137,4 +137,4 @@ def test_options_of_a_filter_are_refused_for_a_run(tmp_path):
     no_package = curate(*command, "--plan", code=2)
     (tmp_path / "begun" / "_curation").mkdir(parents=True)
     assert "begun: no filter has started here yet" in curate("status", tmp_path / "begun", code=2)
-    assert "is no trust package" in no_package and not (tmp_path / "o").exists()
+    assert "is not a trust package" in no_package and not (tmp_path / "o").exists()

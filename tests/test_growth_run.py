@@ -110,7 +110,7 @@ def test_a_probe_and_a_source_are_added_and_only_their_rows_are_asked(sums: Sums
     sums.grow(range(1000, 1000 + NUM_OTHERS))
     plan = make_plan(load_config(sums.path), probe=False)
     assert "added to the run: probe-left (20 rows of sums), probe-others (25 rows of others)" in plan.table
-    assert "the rows of source (40), pool (60) stay as they were dealt" in plan.table
+    assert "the rows of source (40), pool (60) stay as they are" in plan.table
     left = {stage.name for stage in plan.stages if stage.state != "done"}
     report = sums.run()
     assert sums.asked() == NUM_LEFT + NUM_OTHERS
@@ -135,7 +135,7 @@ def test_questions_that_a_new_split_shares_with_an_old_one_are_refused_or_left_o
         sums.run()
     told = str(refused.value)
     assert "and probe-others share questions" in told and "of probe-others (" in told
-    assert "the rows of splits that were dealt before stay" in told and "leaves such rows out of the new split" in told
+    assert "rows stay in the splits that they have" in told and "leaves such rows out of the new split" in told
     assert sums.asked() == 0 and sums.stages() == before
     sums.config["splits"]["overlap"] = "drop"
     report = sums.run()

@@ -39,7 +39,7 @@ def stop(driver: subprocess.Popen[bytes], log: Path, way: signal.Signals) -> tup
     lines = log.read_text().splitlines()
     assert "Traceback" not in log.read_text() and "\r" not in log.read_text() and "\x1b" not in log.read_text()
     assert lines[-1].startswith(f"curate: stopped by {way.name}: "), lines[-5:]
-    assert lines[-1].endswith("; run the same command to go on")
+    assert lines[-1].endswith("; run the same command to continue")
     return lines[-1], time.monotonic() - begun
 
 
@@ -65,7 +65,7 @@ def test_a_driver_that_waits_says_in_a_line_that_it_was_stopped(tmp_path: Path, 
         driver = start(["run", str(run.config), "--wait"], log)
         until(lambda: "waiting for another run" in log.read_text(), driver, log)
         line, seconds = stop(driver, log, way)
-    assert "no stage was at work" in line and seconds < 10
+    assert "no stage was running" in line and seconds < 10
 
 
 @pytest.mark.slow

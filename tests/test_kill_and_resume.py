@@ -75,7 +75,7 @@ def test_sigterm_commits_what_is_done_and_gives_the_directory_back(tmp_path: Pat
     process.terminate()
     assert process.wait(timeout=60) == 143, run.errors()
     assert time.monotonic() - begun < 25  # Kubernetes grants 30 s
-    assert "curate: stopped by SIGTERM: " in run.errors() and "; run the same command to go on" in run.errors()
+    assert "curate: stopped by SIGTERM: " in run.errors() and "; run the same command to continue" in run.errors()
     unfinished = NUM_ACTORS * 2 * CHUNK_ROWS  # two chunks each
     assert len(run.committed()) >= len(run.labelled()) - NUM_SOURCE - unfinished
     assert find_holder(run.directory) is None

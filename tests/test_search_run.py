@@ -141,7 +141,7 @@ def test_a_search_that_cannot_begin_is_refused_before_anything_is_labelled(
         (
             {"teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}"]}}},
             DegenerateSourceError,
-            r"tune: 2\d\d of 2\d\d parsed labels are right in fold 0 of 3; both right and wrong ones are needed",
+            r"tune: 2\d\d of 2\d\d parsed labels are right in fold 0 of 3, but both right and wrong ones are needed",
         ),
     ],
 )

@@ -116,7 +116,7 @@ def test_students_of_one_selection_and_one_that_is_added(local_ray: Any, tmp_pat
     assert lineage["evaluation"]["accuracy"]["student"] == tiny["arms"][0]["accuracy"]
     assert "# several: student tiny of the arm naive" in (tmp_path / "tiny" / "README.md").read_text()
     missing = curate("export-student", directory, "--student", "huge", "-o", tmp_path / "huge", code=2)
-    assert "--student huge: the students of generation 0 beside the one that teaches are tiny" in missing
+    assert "--student huge: the students of generation 0 that do not teach are tiny" in missing
     told = json.loads(curate("explain", directory, "--student", "gen-0-tiny/student-trust", "--json"))
     assert told["student"] == "gen-0-tiny/student-trust" and told["num_rows"] == 20
     assert f"{directory} gen-0/select/trust" in told["read_all"]

@@ -123,7 +123,7 @@ def test_bad_configurations_are_named_before_anything_is_labelled(folder: Path) 
     path = str(folder / "sums.yaml")
     for setting, words in (
         ("domain.prompt='{{ A1 }} + {{ b }}'", "has no column 'A1' (it has: a, b, sum); did you mean 'a'?"),
-        ("domain.reference=summe", "summe, which the row has not; did you mean 'sum'?"),
+        ("domain.reference=summe", "summe, which the row does not have; did you mean 'sum'?"),
         ("domain.prompt='{{ a }} {{ sum }}'", "the teacher would see it"),
         ("domain.prompt='{{ a'", "domain.prompt: line 1"),
         ("domain.prompt='{% for i in range(100000) %}{{ a }}{% endfor %}'", "too_long: range(100000,)"),

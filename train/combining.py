@@ -24,7 +24,7 @@ from curation.json_types import Json, JsonView
 from curation.metrics import compute_auc_difference, compute_auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.boosted_trees import BoostedTrees
-from curation.trust.stacked import Bent, Combination, Logistic, Trees
+from curation.trust.stacked import Combination, Logistic, PiecewiseLinearCalibrator, Trees
 
 
 class Candidate(NamedTuple):
@@ -134,9 +134,9 @@ class Folded:
             return _average_regressions(taken_MK, self.correct_M[taken_M], scale_K, lead_places, rising_places)
 
         raw_M, filled_MK = self._compute_out_of_fold(columns_MK, fitted), _fill_missing(columns_MK)
-        bent = fit_rising_line(raw_M, self.correct_M)
+        calibrator = fit_rising_line(raw_M, self.correct_M)
         model = fitted(np.ones(self.num_rows, dtype=np.bool_))
-        return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
+        return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, calibrator), calibrator(raw_M))
 
     def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
         """Return boosted trees of the columns, calibrated by the line that fits their out-of-fold logits."""
@@ -149,8 +149,11 @@ class Folded:
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
             out_M[held_M] = fitted(~held_M).logits(torch.from_numpy(filled_MK[held_M]))
-        bent, model = fit_rising_line(out_M, self.correct_M), Trees(fitted(np.ones(self.num_rows, dtype=np.bool_)))
-        return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(out_M))
+        calibrator, model = (
+            fit_rising_line(out_M, self.correct_M),
+            Trees(fitted(np.ones(self.num_rows, dtype=np.bool_))),
+        )
+        return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, calibrator), calibrator(out_M))
 
     def _compute_out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Bools], Logistic]) -> Float64s:
         """Return logits [M] of models fitted on the other folds, without the differences in level between folds."""
@@ -196,18 +199,18 @@ def assign_folds(
     return fold_M
 
 
-def fit_rising_line(raw_M: Float64s, correct_M: Bools) -> Bent:
+def fit_rising_line(raw_M: Float64s, correct_M: Bools) -> PiecewiseLinearCalibrator:
     """Return the rising line, with bends if there are many rows, that calibrates out-of-fold logits.
 
     A penalty makes logits too small, and the most trusted rows can be likelier right than a straight line says.
     """
     if len(raw_M) < LINE_ROWS:
-        return Bent()
-    bent = average_lines(raw_M, correct_M) if len(raw_M) >= BEND_ROWS else None
-    return bent or fit_line(raw_M, correct_M) or Bent()
+        return PiecewiseLinearCalibrator()
+    calibrator = average_lines(raw_M, correct_M) if len(raw_M) >= BEND_ROWS else None
+    return calibrator or fit_line(raw_M, correct_M) or PiecewiseLinearCalibrator()
 
 
-def average_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
+def average_lines(raw_M: Float64s, correct_M: Bools) -> PiecewiseLinearCalibrator | None:
     """Return the likelihood-weighted mean of rising lines with a bend at one of ``KNEES``, or None if none rises."""
     found = [fit_line(raw_M, correct_M, knee) for knee in np.quantile(raw_M, KNEES).tolist()]
     lines = [line for line in found if line is not None]
@@ -216,7 +219,7 @@ def average_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
     sign_M = np.where(correct_M, -1.0, 1.0)
     share_L = softmax([-np.logaddexp(0, sign_M * line(raw_M)).sum() for line in lines]).tolist()
     weighed = list(zip(share_L, lines, strict=True))
-    return Bent(
+    return PiecewiseLinearCalibrator(
         sum(share * line.intercept for share, line in weighed),
         sum(share * line.slope for share, line in weighed),
         tuple(share * bend for share, line in weighed for bend in line.bends),
@@ -224,14 +227,14 @@ def average_lines(raw_M: Float64s, correct_M: Bools) -> Bent | None:
     )
 
 
-def fit_line(raw_M: Float64s, correct_M: Bools, *knees: float) -> Bent | None:
+def fit_line(raw_M: Float64s, correct_M: Bools, *knees: float) -> PiecewiseLinearCalibrator | None:
     """Return the likeliest line with these ascending knees, or None if it does not rise everywhere."""
     columns_MK = np.stack([raw_M, *(np.maximum(raw_M - knee, 0) for knee in knees)], axis=1)
     model = LogisticRegression(max_iter=1000).fit(columns_MK, correct_M.astype(int))
     slope, *bends = model.coef_[0].tolist()
     if min(accumulate([slope, *bends])) <= 0:
         return None
-    return Bent(float(model.intercept_[0]), slope, tuple(bends), knees)
+    return PiecewiseLinearCalibrator(float(model.intercept_[0]), slope, tuple(bends), knees)
 
 
 def has_spread(column_M: Float64s) -> bool:

@@ -56,7 +56,7 @@ def followed(path: Place, update: Update) -> Iterator[None]:
 
 @contextmanager
 def part(index: int, of: int) -> Iterator[None]:
-    """Count fits within the context as the network with this index among ``of`` networks of one fit."""
+    """Report fits within the context as those of network ``index`` of the ``of`` networks of one fit."""
     course = _course.get()
     token = _course.set(None if course is None else replace(course, part=index, parts=of))
     try:

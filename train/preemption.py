@@ -41,16 +41,17 @@ def noticing() -> Iterator[None]:
     A signal received within the context takes effect when the context ends.
     """
     _terminated.clear()
-    _is_main_thread(_set_handler)
+    _call_in_main_thread(_set_handler)
     _noticing.set()
     try:
         yield
     finally:
         _noticing.clear()
-        _is_main_thread(_restore_handler)
+        _call_in_main_thread(_restore_handler)
 
 
-def _is_main_thread(call: Callable[[], None]) -> None:
+def _call_in_main_thread(call: Callable[[], None]) -> None:
+    """Call a function in the main thread of this process; from another thread, through the worker's actor."""
     if threading.current_thread() is threading.main_thread():
         call()
     else:

@@ -181,8 +181,8 @@ class _Stack:
         """Number of rows with the rarer outcome."""
         if not self.rarer:
             raise DegenerateSourceError(
-                f"trust: {num_right} of the {self.num_rows} weak labels of the source that can be used are right, both "
-                "right and wrong ones are needed; give more source rows or another teacher"
+                f"trust: {num_right} of the {self.num_rows} weak labels of the source that can be used are right, but "
+                "both right and wrong ones are needed; give more source rows or another teacher"
             )
         cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
         fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed, cluster_M=cluster_M)
@@ -291,11 +291,11 @@ class _Stack:
             held_M = self._folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
             if asked != "float32":
-                as_asked = network.behind(pca).scoring_in(asked)
+                as_asked = network.with_pca(pca).scoring_in(asked)
                 rounded_M[held_M] = compute_raw_at(as_asked, self._rows, self._used_M[held_M])
             nets.append(network.net)
         self._rounded_M = None if asked == "float32" else rounded_M
-        self._networks = DeepEnsemble(nets, self._config.inputs, {}).behind(pca)
+        self._networks = DeepEnsemble(nets, self._config.inputs, {}).with_pca(pca)
         self._members.append((NETWORKS, out_M))
 
     def fit_class_probe(self) -> None:

@@ -99,7 +99,7 @@ def _average_members(
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
-    return round_trust(_calibrate(trust.behind(fits[0].pca), rows, config), rows, config)
+    return round_trust(_calibrate(trust.with_pca(fits[0].pca), rows, config), rows, config)
 
 
 def fit_member(
@@ -213,7 +213,7 @@ def fit_neural_on(
     rows = rows if pca is None else project_rows(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}).behind(pca)
+    trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}).with_pca(pca)
     trust.calibration, trust.held_out = calibration, held_out
     return round_trust(trust, given, config)
 
@@ -252,7 +252,7 @@ def _fit_calibrated(made_by: Any, rows: LabelledRows, config: TrustConfig, origi
     if pca is not None:
         hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
     trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
-    return _calibrate(trust.behind(pca), rows, config)
+    return _calibrate(trust.with_pca(pca), rows, config)
 
 
 def compute_components(
@@ -379,7 +379,7 @@ def _refuse_degenerate(rows: LabelledRows, config: TrustConfig) -> None:
         num_rows, num_right = int(of_N.sum()), int(rows.correct_N[of_N].sum())
         if num_right in (0, num_rows):
             raise DegenerateSourceError(
-                f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, both right "
-                f"and wrong ones are needed; give more source rows, another trust.validation_fraction{share} "
-                "or another teacher"
+                f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, but both right "
+                f"and wrong ones are needed; give more source rows, another trust.validation_fraction{share} or "
+                "another teacher"
             )

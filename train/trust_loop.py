@@ -34,9 +34,9 @@ MOMENT_ROWS = 512
 """Number of rows that are summed at a time, so that their float64 copies stay in a core's cache."""
 CHECKPOINT = "fit.pt"
 """The name of a checkpoint's file."""
-LEAST_STEPS, MOST_EVALUATIONS = 10, 20
-"""Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
-``TrustConfig.max_steps``."""
+MIN_STEPS, MIN_EVALUATIONS = 10, 20
+"""Validation happens after each epoch, or after ``MIN_STEPS`` steps where an epoch has fewer. A fit whose
+``TrustConfig.max_steps`` would then bring fewer than ``MIN_EVALUATIONS`` validates more often."""
 
 
 class SideBySide:
@@ -214,7 +214,7 @@ def fit_arrays(
     start -= record.seconds
     weights = compute_loss_weights(rows.correct_N[fit_F], config.class_weight)
     batches = _Batches(fit_F, config.batch_size, seed)
-    interval = min(max(batches.an_epoch, LEAST_STEPS), -(-config.max_steps // MOST_EVALUATIONS))
+    interval = min(max(batches.an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
     while not record.is_finished(config) and not ends(record):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)

@@ -185,8 +185,8 @@ class Objective:
             num_right = int(source.correct_N[held_N].sum())
             if num_right in (0, int(held_N.sum())):
                 raise DegenerateSourceError(
-                    f"tune: {num_right} of {int(held_N.sum())} parsed labels are right in fold {fold} of {self.folds}; "
-                    "both right and wrong ones are needed; give more source rows or fewer folds"
+                    f"tune: {num_right} of {int(held_N.sum())} parsed labels are right in fold {fold} of {self.folds}, "
+                    "but both right and wrong ones are needed; give more source rows or fewer folds"
                 )
 
     def check_components(self, source: TrialRows, space: Space, folds: Iterable[tuple[int, int]]) -> None:
@@ -305,6 +305,6 @@ def _refuse_one_class(rows: LabelledRows, trust: TrustConfig) -> None:
         correct = rows.correct_N[rows.places(part)]
         if (len(correct) or name != "calibration") and int(correct.sum()) in (0, len(correct)):
             raise DegenerateSourceError(
-                f"tune: {int(correct.sum())} of {len(correct)} labels are right in the {name} part; both right and "
+                f"tune: {int(correct.sum())} of {len(correct)} labels are right in the {name} part, but both right and "
                 f"wrong ones are needed; give more source rows or fewer folds (trust.{name}_fraction)"
             )

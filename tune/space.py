@@ -300,7 +300,7 @@ def _parse_kinds(value: object) -> tuple[str, ...]:
     for kind in values:
         if kind not in TRUST or not isinstance(TRUST[kind], Fitted):
             raise ConfigError(
-                f"tune.space.{KIND}: {kind!r} is no trust function that is fitted; known: "
+                f"tune.space.{KIND}: {kind!r} is not a trust function that is fitted; known: "
                 f"{', '.join(find_fitted(TRUST))}"
             )
         if kind == PAPER_TRUST:
@@ -325,7 +325,7 @@ def _parse_dimension(where: str, value: object) -> Dimension:
         return Values(tuple(value))
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in RANGES:
         raise ConfigError(
-            f"{where}: {value!r} is no dimension; give a list of values, or one of "
+            f"{where}: {value!r} is not a dimension; give a list of values, or one of "
             f"{', '.join(f'{{{name}: [a, b]}}' for name in RANGES)}"
         )
     ((name, ends),) = value.items()

@@ -131,7 +131,7 @@ DAMAGE = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4), st.sampled_from(
 
 @st.composite
 def configurations(draw: st.DrawFn) -> tuple[str, list[str]]:
-    """The text of a configuration, and overrides."""
+    """Draw the text of a configuration, and overrides."""
     raw = copy.deepcopy(BASE)
     for path, kind, key, value in draw(st.lists(EDITS, max_size=2)):
         _edit(raw, path, kind, key, value)
@@ -165,7 +165,7 @@ def _edit(raw: Any, path: tuple[Any, ...], kind: str, key: str, value: Any) -> N
 
 
 def prepare(folder: Path) -> None:
-    """The file that the configurations read."""
+    """Write the file that the configurations read."""
     rows = [{"id": n, "problem": f"What is {n} + 1?", "answer": n + 1} for n in range(NUM_ROWS)]
     (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
 

@@ -40,7 +40,7 @@ DAMAGE = st.builds(
 
 
 def inflict(home: Path, damage: Damage | Named, older: Path) -> tuple[str, str]:
-    """Damage a file of ``home``, of which ``older`` is an earlier state; its path in it, and what was done."""
+    """Damage a file of ``home``, of which ``older`` is an earlier state; return its path in it, and what was done."""
     roles = roles_of(home)
     if not roles:
         return "", "nothing is left"
@@ -53,7 +53,7 @@ def inflict(home: Path, damage: Damage | Named, older: Path) -> tuple[str, str]:
 
 
 def roles_of(home: Path) -> dict[str, list[Path]]:
-    """The files by what they are for, each in the order in which they were written."""
+    """Return the files by their purpose, each list in the order in which they were written."""
     roles = defaultdict(list)
     for path in sorted((path for path in home.rglob("*") if path.is_file()), key=lambda at: at.stat().st_mtime_ns):
         roles[_DRAWN.sub("*", str(path.relative_to(home)))].append(path)

@@ -65,7 +65,7 @@ DAMAGE = st.lists(
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[str, bytes | pa.Table]:
-    """A format and the content of a file of it."""
+    """Draw a format and the content of a file of it."""
     form = draw(st.sampled_from(FORMS))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
     num = draw(st.integers(0, 4))
@@ -95,7 +95,7 @@ def files(draw: st.DrawFn) -> tuple[str, bytes | pa.Table]:
 
 
 def damaged(content: bytes, damage: list[tuple[str, float, bytes]]) -> bytes:
-    """The content with bytes cut off, dropped, flipped or put in."""
+    """Return the content with bytes cut off, dropped, flipped or put in."""
     for kind, share, given in damage:
         at = int(share * len(content))
         rest = {"cut": b"", "drop": content[at + len(given) :], "insert": given + content[at:]}
@@ -163,7 +163,7 @@ def _has_form(domain: Domain, row: dict[str, Any]) -> bool:
 
 
 def present(value: Any) -> Any:
-    """A value as a domain should get it: missing is None, whatever the format writes for it."""
+    """Return a value as a domain should get it: missing is None, whatever the format writes for it."""
     if isinstance(value, dict):
         return {name: present(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -183,7 +183,7 @@ _FAR = object()
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether a value was read rightly: as it is, as Arrow widened it, or as text where its column mixes types."""
+    """Return whether a value was read rightly: as it is, as Arrow widened it, or as text if its column mixes types."""
     if wanted is _FAR:
         return isinstance(found, str)
     if isinstance(wanted, dict) and isinstance(found, dict):  # a struct has the fields of all rows

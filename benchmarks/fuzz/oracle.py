@@ -14,7 +14,7 @@ COUNTS: Counter[str] = Counter()
 
 
 def attempt(kind: str, function: Callable[[], T]) -> T | None:
-    """The function's result, or ``None`` where it refuses its input in one line; any other exception goes through."""
+    """Return the function's result, or ``None`` if it refuses its input in one line; raise any other exception."""
     COUNTS[f"{kind}: tried"] += 1
     try:
         found = function()

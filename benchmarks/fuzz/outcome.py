@@ -48,7 +48,7 @@ def tell(command: str, arguments: list[str]) -> Told:
 
 
 def content_of(home: str) -> Content | str:
-    """The rows of all tables and exports that the records of a run directory name; or why they cannot be read."""
+    """Return the rows of all tables and exports that a run directory's records name, or why they cannot be read."""
     try:
         return _content(Path(home))
     except BaseException as error:  # whatever a damaged file makes of its reader

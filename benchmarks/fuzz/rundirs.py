@@ -59,7 +59,7 @@ class Subject:
         return told
 
     def content(self) -> Content | str:
-        """What the run has made."""
+        """Return what the run has made."""
         found: Content | str = self.worker(content_of, str(self.home), seconds=LOOK_SECONDS)
         return found
 
@@ -113,13 +113,13 @@ def check_directory(subject: Subject, state: int, damages: Sequence[Damage | Nam
 
 
 def note(text: str) -> None:
-    """Shown with a failing input."""
+    """Note a text, which is shown with a failing input."""
     if hypothesis.currently_in_test_context():
         hypothesis.note(text)
 
 
 def require_fine(told: Told, arguments: Sequence[str]) -> None:
-    """The end of a command is one that the command line may have.
+    """Check that a command ended as the command line may end.
 
     Raises:
         AssertionError: with what it said.
@@ -136,14 +136,14 @@ def require_fine(told: Told, arguments: Sequence[str]) -> None:
 
 
 def _allow(error: Ended, verified: Told, outcomes: set[str]) -> None:
-    """A process may end only by data that `curate verify` has named."""
+    """Check that a process ended only because of data that `curate verify` has named."""
     if "no answer" in str(error) or verified.code != 1 or ".lance/data/" not in verified.out:
         raise error
     outcomes.add("ended the process")
 
 
 def _stages(subject: Subject, verified: Told) -> list[str]:
-    """The stages that `curate verify` names; a damaged manifest is moved away."""
+    """Return the stages that `curate verify` names; move a damaged manifest away."""
     damage = json.loads(verified.out)["damage"] if verified.out else []  # without a manifest there is no run
     if any(item["path"] == "manifest.json" for item in damage):
         _away(subject.home / "manifest.json")
@@ -151,7 +151,7 @@ def _stages(subject: Subject, verified: Told) -> list[str]:
 
 
 def _advised(subject: Subject, ran: Told) -> list[str]:
-    """Does what a refusal says; the stages to do again."""
+    """Do what a refusal says; return the stages to do again."""
     verified = subject.look("verify", str(subject.home), "--json")
     require_fine(verified, ["verify"])
     if "`curate verify" in ran.line and (stages := _stages(subject, verified)):
@@ -177,7 +177,7 @@ def _away(path: Path) -> None:
 
 
 def _covers(found: Any, expected: Any) -> bool:
-    """Whether all that is expected was found; a table of labels may have scores of before."""
+    """Return whether all that is expected was found; a table of labels may have earlier scores."""
     if isinstance(expected, dict):
         return isinstance(found, dict) and all(
             key in found and _covers(found[key], part) for key, part in expected.items()

@@ -28,7 +28,7 @@ NUM_LEFT = NUM_ROWS - 1
 
 
 def rows(ids_N: np.ndarray) -> pa.Table:
-    """Labels of these ids."""
+    """Return labels of these ids."""
     states = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids_N, 8).astype(np.float16)), 8)
     return pa.table([pa.array(ids_N), pa.array([f"row {id}" for id in ids_N]), states], schema=SCHEMA)
 
@@ -123,7 +123,7 @@ class Select(Stage):
 
 
 def stages(seed: int = 0) -> list[Stage]:
-    """The graph."""
+    """Return the graph."""
     labels = Label(name="gen-0/label", seed=seed).out("labels")
     trust = Fit(name="gen-0/trust", labels=labels).out("trust")
     return order_stages([Select(name="gen-0/select", labels=labels, trust=trust).out("table")])
@@ -136,11 +136,11 @@ def run(directory: Place) -> Any:
 
 
 def outputs(directory: Place, stage: str) -> dict[str, Any]:
-    """What a stage made, by its record."""
+    """Return what a stage made, by its record."""
     return Manifest.load(directory).stages[stage].outputs
 
 
 def started(directory: Path) -> list[str]:
-    """The stages that were started, in order, with why."""
+    """Return the stages that were started, in order, with the reasons."""
     events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     return [f"{event['stage']}: {event['why']}" for event in events if event["event"] == "started"]

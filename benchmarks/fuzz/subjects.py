@@ -25,7 +25,7 @@ NUM_ROWS = 60
 
 @click.group(cls=type(main))
 def sealed() -> None:
-    """The run without Ray, with the errors of `curate`."""
+    """Run commands on the run without Ray, with the errors of `curate`."""
 
 
 @sealed.command("run")
@@ -39,12 +39,12 @@ def run_sealed(directory: Path, redo: tuple[str, ...]) -> None:
 
 
 def impatient() -> None:
-    """A worker that tries a commit again at once."""
+    """Let a worker try a commit again at once."""
     commits.RETRY_SECONDS = 1e-3
 
 
 def with_ray() -> ExitStack:
-    """Ray in a worker, for all its commands."""
+    """Start Ray in a worker, for all its commands."""
     from curation.cluster.session import local_or_cluster
     from curation.config import RayConfig
 
@@ -54,7 +54,7 @@ def with_ray() -> ExitStack:
 
 
 def directories(folder: Path) -> Subject:
-    """The run without Ray."""
+    """Return the run without Ray."""
     home, states = folder / "run", [folder / "broken off", folder / "whole"]
     home.mkdir()
     sealed_run.break_off(home)
@@ -75,7 +75,7 @@ def directories(folder: Path) -> Subject:
 
 
 def runs(folder: Path) -> Subject:
-    """A real run, killed in the middle of labelling and gone on with."""
+    """Return a real run, killed in the middle of labelling and resumed."""
     home, states, config = folder / "run", [folder / "broken off", folder / "whole"], folder / "fuzz.yaml"
     rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(2 * NUM_ROWS)]
     (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))

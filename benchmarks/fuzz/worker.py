@@ -25,12 +25,12 @@ class Worker:
     """Calls functions of importable modules in one process, as long as that lives."""
 
     def __init__(self, start: Callable[[], object]) -> None:
-        """``start`` is called first in each process; what it gives is kept until the process ends."""
+        """Call ``start`` first in each process; its result is kept until the process ends."""
         self._start = start
         self._running: _Running | None = None
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-        """The function's result.
+        """Return the function's result.
 
         Raises:
             Ended: it ended the process, or took longer than ``seconds``; the next call has a new process.

@@ -60,7 +60,7 @@ class Shape:
 
 
 def versions(shape: Shape, work: Path) -> dict[str, Any]:
-    """Versions of what is used, and whether its compiled parts load."""
+    """Return the versions of what is used, and whether its compiled parts load."""
     import importlib
 
     found: dict[str, Any] = {"python": platform.python_version()}
@@ -174,12 +174,12 @@ def compared(shape: Shape, work: Path, *, graphs: bool) -> dict[str, Any]:
 
 
 def eager(shape: Shape, work: Path) -> dict[str, Any]:
-    """Parity without graphs."""
+    """Check parity without graphs."""
     return compared(shape, work, graphs=False)
 
 
 def graphs(shape: Shape, work: Path) -> dict[str, Any]:
-    """Parity with graphs, and the synchronisations that vLLM counts after its start."""
+    """Check parity with graphs, and count the synchronisations of vLLM after its start."""
     os.environ["VLLM_GPU_SYNC_CHECK"] = "warn"
     found = compared(shape, work, graphs=True)
     return found | {"note": "VLLM_GPU_SYNC_CHECK=warn: its warnings stand in the engine's log"}
@@ -209,7 +209,7 @@ def rates(shape: Shape, seconds: float, cpu: float, num_tokens: int) -> dict[str
 
 
 def generated(shape: Shape, work: Path, *, own_process: bool) -> dict[str, Any]:
-    """``LLM.generate`` with all rows at once; by default with the engine in a process of its own."""
+    """Measure ``LLM.generate`` with all rows at once; by default with the engine in a process of its own."""
     if not own_process:
         set_environment()
     from vllm import LLM, SamplingParams
@@ -230,7 +230,7 @@ def generated(shape: Shape, work: Path, *, own_process: bool) -> dict[str, Any]:
 
 
 def labelled(shape: Shape, work: Path, states: tuple[str, ...]) -> dict[str, Any]:
-    """The teacher with all rows at once."""
+    """Measure the teacher with all rows at once."""
     from curation.teachers import Request
 
     ours = teacher_of(shape, work / "small", "vllm", states, shape.engine(graphs=True))
@@ -261,7 +261,7 @@ def profiled(work: Callable[[], object], num_steps: int) -> dict[str, Any]:
 
 
 def long_answers(shape: Shape, work: Path) -> dict[str, Any]:
-    """The label stage with answers that last longer than a chunk, against the same with all rows in one chunk."""
+    """Compare the label stage with answers that last longer than a chunk to the same with all rows in one chunk."""
     from dataclasses import replace
 
     from curation.cluster.session import local_or_cluster
@@ -317,7 +317,7 @@ def _width(folder: Path) -> int:
 
 
 def eight_b(shape: Shape, work: Path) -> dict[str, Any]:
-    """The teacher of 8B: tokens a second and memory."""
+    """Measure tokens per second and memory of the 8B teacher."""
     ours = teacher_of(shape, work / "large", "vllm", ("output_last",), shape.engine(graphs=True) | _share(shape, 0.85))
     from curation.teachers import Request
 
@@ -346,7 +346,7 @@ def memory(shape: Shape) -> dict[str, float]:
 
 
 def killed_run(shape: Shape, work: Path) -> dict[str, Any]:
-    """``curate run`` by vLLM, an actor killed while it labels, then the driver; and what a resume leaves."""
+    """Kill an actor of ``curate run`` by vLLM while it labels, then the driver; measure what a resume leaves."""
     import lance
     import psutil
 
@@ -405,7 +405,7 @@ generations: []
 
 
 def lora_8b(shape: Shape, work: Path) -> dict[str, Any]:
-    """LoRA of the 8B shape, a step of which must fit: seconds a step and peak memory."""
+    """Measure LoRA of the 8B shape, a step of which must fit: seconds per step and peak memory."""
     import lance
     import pyarrow as pa
 
@@ -427,7 +427,7 @@ def lora_8b(shape: Shape, work: Path) -> dict[str, Any]:
 
 
 def default_start(shape: Shape, work: Path) -> dict[str, Any]:
-    """VLLM's start as it comes, with compilation: its time; its caches are kept for the next."""
+    """Measure the time of vLLM's default start, with compilation; its caches are kept for the next one."""
     if shape.tiny:
         return {"skipped": "the CPU build compiles with another compiler; the other steps start eagerly"}
     begun = time.monotonic()

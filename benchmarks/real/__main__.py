@@ -175,7 +175,7 @@ def rule(lines: dict[str, Any], size: str) -> tuple[float, bool, float]:
 
 
 def summary(results: dict[str, Any]) -> str:
-    """The differences that the rule on AUC and Brier score is about, a line a set, as Markdown; bold where it fails."""
+    """Return the differences that the rule on AUC and Brier score covers, a line a set, as Markdown; bold: fails."""
     lines = [
         "AUC of `stacked` less that of the better of best free signal and peer, and its Brier score less a constant's:",
         "",

@@ -71,7 +71,7 @@ def fitted(kind: str, states: tuple[str, ...], /, **settings: Any) -> Arm:
 
 
 def baseline(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
-    """The peer: ten numbers of the answer and an out-of-fold probe in one logistic regression, by scikit-learn."""
+    """Score by the peer: one logistic regression of ten numbers of the answer and an out-of-fold probe."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import cross_val_predict
     from sklearn.pipeline import make_pipeline

@@ -35,7 +35,7 @@ from benchmarks.real.promises import LABELLED, Sure, dealt, summed
 from benchmarks.real.tasks import TASKS
 from curation.arrays import Bools, Float64s
 from curation.config import TrustConfig
-from curation.trust.stacked import Bent, StackedTrust
+from curation.trust.stacked import PiecewiseLinearCalibrator, StackedTrust
 from train.combining import average_lines, fit_line
 from train.stack import fit_stacked_on
 from train.trust_loop import LabelledRows
@@ -66,13 +66,13 @@ def bent_at(*quantiles: float) -> Callable[[Dealt], Map]:
 
     def fit(found: Dealt) -> Map:
         knees = np.quantile(found.out_of_fold_M, quantiles).tolist()
-        return fit_line(found.out_of_fold_M, found.labelled_M, *knees) or Bent()
+        return fit_line(found.out_of_fold_M, found.labelled_M, *knees) or PiecewiseLinearCalibrator()
 
     return fit
 
 
 def beta(found: Dealt) -> Map:
-    """Beta calibration: a logistic regression on log p and -log(1 - p), without one whose slope would be below 0."""
+    """Fit beta calibration: a logistic regression on log p and -log(1 - p), without one whose slope is below 0."""
 
     def columns(raw_N: Float64s) -> Float64s:
         both: Float64s = np.stack([-np.logaddexp(0, -raw_N), np.logaddexp(0, raw_N)], axis=1)
@@ -87,7 +87,7 @@ def beta(found: Dealt) -> Map:
 
 
 def isotonic(found: Dealt) -> Map:
-    """Isotonic regression."""
+    """Fit an isotonic regression."""
     model = IsotonicRegression(y_min=ALMOST, y_max=1 - ALMOST, out_of_bounds="clip")
     model.fit(found.out_of_fold_M, found.labelled_M.astype(np.float64))
     return lambda raw_N: logit(model.predict(raw_N))
@@ -95,7 +95,7 @@ def isotonic(found: Dealt) -> Map:
 
 def average(found: Dealt) -> Map:
     """Return the product's, with bends however few the rows, and where it takes a free signal alone."""
-    return average_lines(found.out_of_fold_M, found.labelled_M) or Bent()
+    return average_lines(found.out_of_fold_M, found.labelled_M) or PiecewiseLinearCalibrator()
 
 
 WAYS: Mapping[str, Callable[[Dealt], Map]] = {
@@ -123,9 +123,9 @@ def stacked(given: LabelledRows, rest: LabelledRows, states: tuple[str, ...], se
 
 def straightened(trust: StackedTrust) -> Callable[[np.ndarray], Float64s]:
     """From a stack's logits back to those before its line, by interpolation between the bends."""
-    bent = trust.combination.bent
-    ends = np.array([-1e3, *sorted(bent.knees), 1e3])
-    return lambda logit_N: np.interp(logit_N.astype(np.float64), bent(ends), ends)
+    calibrator = trust.combination.calibrator
+    ends = np.array([-1e3, *sorted(calibrator.knees), 1e3])
+    return lambda logit_N: np.interp(logit_N.astype(np.float64), calibrator(ends), ends)
 
 
 def measured(name: str, deals: Sequence[Dealt]) -> list[str]:
@@ -147,7 +147,7 @@ def measured(name: str, deals: Sequence[Dealt]) -> list[str]:
 
 
 def main() -> None:
-    """Deal, fit, and print the tables."""
+    """Assign rows, fit, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("build/real"), help="where benchmarks.real kept its labels")
     parser.add_argument("--sets", default=",".join(TASKS), help="names, joined by commas")

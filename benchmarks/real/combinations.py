@@ -114,7 +114,7 @@ class Drawn(NamedTuple):
 
 
 def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], seed: int) -> Drawn:
-    """Members fitted on the labelled rows of ``source``, as a stack of these rows fits them."""
+    """Return members fitted on the labelled rows of ``source``, as a stack of these rows fits them."""
     stack = _Stack(source, TrustConfig(states=states), Recipe(), seed)
     stack.fit_probes()
     stack.fit_class_probe()
@@ -192,7 +192,7 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
         Folded(correct_M, found.fold_M)._compute_out_of_fold(columns_MK, fitted),
         _fill_missing(columns_MK),
     )
-    bent, model = fit_rising_line(raw_M, correct_M), fitted(np.ones(len(correct_M), dtype=np.bool_))
+    calibrator, model = fit_rising_line(raw_M, correct_M), fitted(np.ones(len(correct_M), dtype=np.bool_))
     rng, bags = np.random.default_rng(seed), []
     for _ in range(way.bags):
         taken_M = rng.integers(0, len(correct_M), len(correct_M))
@@ -204,7 +204,9 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
             bags.append(averaged(bag_MK, right_M, scale_K, of_bag, is_free_K, way))
     if bags:
         model = Logistic(np.mean([bag.weight_K for bag in bags], axis=0), float(np.mean([bag.bias for bag in bags])))
-    return Candidate(name, Combination(found.names[:width], filled_MK.mean(axis=0), model, bent), bent(raw_M))
+    return Candidate(
+        name, Combination(found.names[:width], filled_MK.mean(axis=0), model, calibrator), calibrator(raw_M)
+    )
 
 
 def averaged(
@@ -246,7 +248,7 @@ def averaged(
 
 
 def log_evidence(columns_MK: Float64s, correct_M: Bools, strength: float, scale_K: Float64s, mean_K: Float64s) -> float:
-    """The log marginal likelihood of a prior with a mean, up to one constant (``train.combining.log_evidences``)."""
+    """Return the log marginal likelihood of a prior with a mean, up to a constant (``train.combining``)."""
     share = correct_M.mean()
     variance = share * (1 - share)
     rest_M = correct_M - share - variance * (columns_MK @ mean_K)
@@ -259,7 +261,7 @@ def log_evidence(columns_MK: Float64s, correct_M: Bools, strength: float, scale_
 def regression(
     columns_MK: Float64s, correct_M: Bools, precision_K: Float64s, mean_K: Float64s, bounded_K: Bools
 ) -> tuple[Float64s, float]:
-    """A logistic regression under a normal prior, with weights of ``bounded_K`` not below 0; its weights and bias."""
+    """Fit a logistic regression under a normal prior, weights of ``bounded_K`` at least 0; return weights and bias."""
     deviation_K = precision_K**-0.5
     with_bias_MK = np.append(columns_MK * deviation_K, np.ones((len(columns_MK), 1)), axis=1)
     offset_M, precision = columns_MK @ mean_K, np.append(np.ones(len(mean_K)), 0.0)
@@ -290,7 +292,7 @@ def regression(
 
 
 def of_draw(found: Drawn, pool: LabelledRows, seed: int, ways: Sequence[str]) -> dict[str, Any]:
-    """What is measured of each way on a draw."""
+    """Return what is measured of each way on a draw."""
     constant, lines = float(found.correct_M.mean()), {}
     for name in ways:
         raw_N = combined(found, WAYS[name], seed)

@@ -27,7 +27,7 @@ class Sure(NamedTuple):
 
     @classmethod
     def of(cls, trust_N: Float64s, correct_N: Bools) -> "Sure":
-        """Those among rows that were not labelled."""
+        """Return those among rows that were not labelled."""
         sure_N = trust_N > SURE
         return cls(int(sure_N.sum()), float(trust_N[sure_N].sum()), int(correct_N[sure_N].sum()))
 
@@ -35,7 +35,7 @@ class Sure(NamedTuple):
 def dealt(
     source: LabelledRows, pool: LabelledRows, *, deals: int, labelled: int = LABELLED
 ) -> Iterator[tuple[int, LabelledRows, LabelledRows]]:
-    """All rows of a set, dealt again and again into ``labelled`` ones and others; number of the deal, and both."""
+    """Yield all rows of a set, assigned again and again to ``labelled`` ones and others; the deal's number first."""
     used = np.flatnonzero(source.part_N >= 0)
     hidden_ND = np.concatenate([source.hidden_ND[used], pool.hidden_ND])
     numbers_NK = np.concatenate([source.numbers_NK[used], pool.numbers_NK])
@@ -78,7 +78,7 @@ def promises(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], 
 
 
 def summed(deals: Sequence[Sure]) -> dict[str, float]:
-    """Sure rows a deal, and of their promise less the share right two estimates, each with its standard error.
+    """Return sure rows per deal, and two estimates, with standard errors, of their promise less the share right.
 
     ``mean``: of the deals that have such rows, each as much as another: what a run has to expect. ``of_rows``: of all
     such rows together (error by the jackknife over deals): a deal with two rows weighs less than one with a hundred.

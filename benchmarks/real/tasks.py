@@ -37,7 +37,7 @@ class Classes(Domain):
         return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:
-        """Every class."""
+        """Return every class."""
         return tuple(self._completions.values())
 
     def closed_labels(self) -> tuple[str, ...]:

@@ -224,9 +224,9 @@ def check_accelerators(asked: Sequence[Need]) -> None:
             plain = re.sub("[^a-z0-9]|nvidia|tesla", "", name.lower())
             near = difflib.get_close_matches(plain, by_letters, n=1)
             raise ConfigError(
-                f"{key}.accelerator_type: {name!r} is no name that Ray gives to accelerators"
-                f"{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
-                f"{', '.join(known)}; of other NVIDIA cards the model, such as H200)"
+                f"{key}.accelerator_type: {name!r} is not a name that Ray gives to "
+                f"accelerators{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
+                f"{', '.join(known)}; for another NVIDIA card, give its model, such as H200)"
             )
 
 
@@ -268,7 +268,7 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
         )
         for need in asked
     ]
-    if words := describe_lacking([need for need in here if any(need.resources.values())], [machine]):
+    if words := describe_lacking(here, [machine]):
         raise ClusterError(
             f"this machine is too small: {'; '.join(words)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
             "gpus_per_worker, num_workers), raise ray.num_cpus, or set ray.address to a cluster that has it"
@@ -286,7 +286,9 @@ def count_fitting_on_one(each: Mapping[str, float]) -> int:
 
 
 def _count_places(each: Mapping[str, float], node: Mapping[str, float]) -> int:
-    return min(math.floor(node.get(name, 0) / amount) for name, amount in each.items() if amount)
+    """Return how many workers that need ``each`` fit on an idle node: any number if they need nothing."""
+    fitting = (math.floor(node.get(name, 0) / amount) for name, amount in each.items() if amount)
+    return min(fitting, default=sys.maxsize)
 
 
 def get_total_resources() -> dict[str, float]:

@@ -11,12 +11,12 @@ from curation.tasks import find_root_error
 def get_advice(error: BaseException | None) -> str | None:
     """Return the advice for an error that a full object store caused; None for any other error.
 
-    The chain of causes (``raise ... from``) is searched, too.
+    The errors before it are searched, too: the causes that it names (``raise ... from``), and what it was raised upon.
     """
     while error is not None and not isinstance(
         find_root_error(error), ray.exceptions.ObjectStoreFullError | ray.exceptions.OutOfDiskError
     ):
-        error = error.__cause__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if error is None:
         return None
     folder = ray_private.find_spill_folder()

@@ -94,7 +94,7 @@ def _start_ray(settings: RayConfig) -> None:
                 ) from error
             say(
                 f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; the machine has "
-                f"{_describe_pressure()}; trying again, which is faster where other programs end"
+                f"{_describe_pressure()}; trying again; end other programs to make it faster"
             )
 
 

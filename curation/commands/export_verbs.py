@@ -19,9 +19,9 @@ def _format_command(verb: str, run_dir: str, named: Mapping[str, object], output
 @click.argument("run_dir")
 @click.option("--format", "form", type=click.Choice(["hf"]), default="hf", show_default=True, help="Hugging Face.")
 @click.option("--arm", metavar="ARM", help="The arm that selected the rows (default: trust, or the only one).")
-@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
-@click.option("--push", metavar="REPO", help="Upload it, too: a dataset repository of the hub, made private if new.")
+@click.option("--push", metavar="REPO", help="Also upload it to this dataset repository (made private if new).")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
 def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
     """Write the selected rows of the run in RUN_DIR as a data set: a folder that `datasets.load_dataset` reads.
@@ -39,8 +39,8 @@ def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
 @click.command("export-student")
 @click.argument("run_dir")
 @click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: trust, or the only one).")
-@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
-@click.option("--student", metavar="NAME", help="A further student of it (default: the one that teaches).")
+@click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
+@click.option("--student", metavar="NAME", help="Another student of that generation (default: the one that teaches).")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 @click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
@@ -57,11 +57,11 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
 @click.command("export-trust")
 @click.argument("run_dir")
 @click.option("--trust", "--arm", metavar="NAME", help="A trust function that the run fitted (default: trust).")
-@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 @click.option("--force", is_flag=True, help="Replace an earlier package in DIR.")
 def export_trust(run_dir: str, output: str, **asked: Any) -> None:
-    """Write a trust function of the run in RUN_DIR as a package that other rows can be filtered by.
+    """Write a trust function of the run in RUN_DIR as a package for `curate filter`.
 
     It holds weights, calibration rows, a sample of the teacher's states and what they belong to. The teacher's own
     weights are named, not copied.

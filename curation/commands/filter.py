@@ -41,9 +41,9 @@ def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options:
         given["keep"] = rule
     if len(inputs) == 2:
         if "output.path" not in given:
-            raise ConfigError("filter: where to write is missing; give -o OUT")
+            raise ConfigError("filter: no output is given; add -o OUT")
         if rule is None:
-            raise ConfigError("filter: which rows to keep is missing; give --keep, --threshold or --certified")
+            raise ConfigError("filter: no rule for the rows to keep is given; add --keep, --threshold or --certified")
     return load_filter(inputs[0] if len(inputs) == 1 else None, overrides, given)
 
 
@@ -112,11 +112,11 @@ def _describe_saved(cut: JsonView, short: int) -> Iterator[str]:
     """Yield lines on the first cut and the tokens that it saved."""
     yield str(cut["words"])
     if cut["unasked"]:
-        yield f"first cut: turned itself off where it dropped too few rows, for {cut['unasked']:,} rows"
+        yield f"first cut: turned itself off because it dropped too few rows, for {cut['unasked']:,} rows"
     if not cut["dropped"]:
         return
     if short:
-        yield f"first cut: {short:,} rows fewer than asked for are kept, since it left no more with a readable label"
+        yield f"first cut: {short:,} fewer rows than requested are kept, since it left no more with a readable label"
     tokens, shares = cut["tokens_saved"], cut["share_saved"]
     spread = (
         ""
@@ -137,7 +137,7 @@ def describe_shift(item: JsonView) -> str:
         share = passing["share"]
         words.append(
             f"of {share['n']:,} rows that pass the cut {100 * share['value']:.0f} % [{100 * share['low']:.0f}, "
-            f"{100 * share['high']:.0f}] are unlike labelled ones that pass it"
+            f"{100 * share['high']:.0f}] are unlike the labelled rows that pass it"
         )
     return "; ".join(words)
 

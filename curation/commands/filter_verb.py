@@ -14,24 +14,22 @@ from curation.escaping import echo
 
 _RULE_OPTIONS = (
     click.option("-o", "--output", metavar="OUT", help="Folder or URL to write."),
-    click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or so many rows."),
+    click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or this number of rows."),
     click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust."),
     click.option(
-        "--certified", type=float, metavar="ALPHA", help="Keep as many rows as certify at most ALPHA wrong ones."
+        "--certified", type=float, metavar="ALPHA", help="Keep the most rows, with at most ALPHA wrong (certified)."
     ),
-    click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="Of the data files."),
+    click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="File format."),
     click.option(
         "--on-shift",
         type=click.Choice(["warn", "fail", "ignore"]),
-        help="If the pool is not like the package's rows: write and exit with 3 (default), write nothing, or go on.",
+        help="If the pool differs from the package's rows: write and exit with 3 (default), write nothing, or go on.",
     ),
-    click.option(
-        "--cascade", is_flag=True, help="Drop rows after their prompt that would not be kept (the package's)."
-    ),
+    click.option("--cascade", is_flag=True, help="Drop rows that would hardly be kept once their prompt is read."),
     ALLOW_CODE,
     click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".'),
     click.option(
-        "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."
+        "--recut", is_flag=True, help="Choose the cut again from all labelled rows, and write all files again."
     ),
 )
 
@@ -64,7 +62,8 @@ def filter_pool(
 
     POOL is a file, folder or glob, or a URL; CONFIG is a YAML file that names package, pool and output. The same
     command resumes after a kill. Later it labels only files that are new in the pool, and passes them through the same
-    cut. OUT/filter.json names the files that were written. Exit code 3: the newest rows are not like the package's.
+    cut. OUT/filter.json names the files that were written. The exit code is 3 if the newest rows differ from the
+    package's.
 
     With --plan it labels only a sample; --probe, --no-probe, --save, --graph and --json are those of `curate plan`.
     """

@@ -118,14 +118,14 @@ class Plan:
             return []
         if unknown := self._num_unknown:
             return [
-                f"from start to end: not known, as {unknown} stages (without seconds) ask or train a model that was "
-                "never measured here; the probe measures the first teacher, a run the others"
+                f"from start to end: not known, because {unknown} stages (without seconds) ask or train a model that "
+                "was never measured here; the probe measures the first teacher, and a run measures the others"
             ]
         seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
         tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
         lines = [f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}"]
         if any(stage.basis in ("similar", "rough") for stage in self.stages):
-            lines.append("similar: by stages of the same kind on this machine; rough: by nothing measured here yet")
+            lines.append("similar: from stages of the same kind on this machine; rough: from no measurement here")
         return lines
 
     @property
@@ -160,7 +160,7 @@ def make_plan(
         ConfigError: a process of a run does not fit, the card is unknown, or ``gpu`` is given for a filter.
     """
     if gpu is not None and isinstance(config, FilterConfig):
-        raise ConfigError("--gpu: compares the processes of a run with a card, and those of a filter are not counted")
+        raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
     opened: Opened[Any]
     forecaster: Callable[..., Any]
     memory: Sequence[str] = ()

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from curation.config.filter import FilterConfig
 
 _PLAN_OPTIONS = (
-    click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Rows of the plan's probe."),
-    click.option("--no-probe", is_flag=True, help="Label nothing: no forecast."),
-    click.option("--save", is_flag=True, help="Keep the forecast beside the record, to be compared with what is used."),
+    click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe."),
+    click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast."),
+    click.option("--save", is_flag=True, help="Keep the forecast, so that the report compares it with what is used."),
     click.option("--graph", is_flag=True, help="Show which stages each stage waits for."),
     click.option("--gpu", metavar="CARD", help="Compare the memory of a run's processes with this card: L4, H100, ..."),
     click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),

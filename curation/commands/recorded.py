@@ -39,7 +39,7 @@ class RecordedRun:
         config, manifest = read_run(place)
         if "prepare" not in manifest.stages:
             raise TableError(
-                f"{place}: the run has no rows yet, its stage prepare is not done; `curate run {place}` goes on with it"
+                f"{place}: the run has no rows yet, its stage prepare is not done; `curate run {place}` continues it"
             )
         return cls(place=place, config=config, manifest=manifest)
 

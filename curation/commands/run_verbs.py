@@ -95,7 +95,7 @@ def is_grave(content: JsonView, least: str) -> bool:
 @ADDRESS
 @WAIT
 def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> None:
-    """Search for a better trust function, as the section tune of CONFIG says.
+    """Search for a better trust function, as the section tune of CONFIG describes.
 
     Stages that are missing before the search are run first. After a kill, the same command goes on: fits that have
     ended are not repeated. The result is best.yaml, a section `trust` for `curate run`.

@@ -207,7 +207,7 @@ def _describe_progress(event: Json, *, is_alive: bool) -> Iterator[str]:
     """Yield rows done, speed and time left of a running stage, and the state of its actors."""
     words = {key: event[key] for key in ("unit", "note") if key in event}
     standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
-    ended = "" if is_alive else ", as its driver ended; `curate run` goes on"
+    ended = "" if is_alive else "; its driver ended, and `curate run` continues"
     left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
     yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
     if "work" in event:

@@ -58,7 +58,7 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
         settings = load_kept_config(to_place(config), overrides)
     else:
         if (to_place(config) / WORK).is_dir():
-            raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
+            raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); run `curate filter`")
         config, overrides = find_run_config(config, overrides)
         settings = (load_filter if is_filter(config) else load_config)(config, overrides)
     if isinstance(settings, FilterConfig):
@@ -91,7 +91,7 @@ def _watch(look: "Callable[[], Shown]", directory: "Place", seconds: float) -> N
                 click.clear()
             lines[0] = f"{time.strftime('%H:%M:%S')} {lines[0]}"
             if waits:
-                lines.append(f"waiting up to {BEGIN_SECONDS:.0f} s for a driver; Ctrl-C ends")
+                lines.append(f"waiting up to {BEGIN_SECONDS:.0f} s for a driver; Ctrl-C stops")
             echo("\n".join(lines) + "\n")
             if not (runs or waits):
                 return

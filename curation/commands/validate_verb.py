@@ -14,7 +14,7 @@ from curation.redaction import redact_text
 @click.command()
 @CONFIG
 @SET
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; of a mistake too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, also for an error.")
 def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check the configuration, the input files and the models without running anything.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.redaction import iter_secrets
 from curation.registry import Registry
@@ -110,13 +111,14 @@ class Section(BaseModel):
 class Root(Section):
     """A whole configuration. It is written into a run directory and a report, so it may hold no credentials.
 
-    Only the address of an MLflow server may hold one, as that of a database must; it is redacted in all output.
+    Only the keys that a feature lists in ``Feature.credentials`` may hold one; it is redacted in all output.
     """
 
     @model_validator(mode="before")
     @classmethod
     def _no_credentials(cls, value: object) -> object:
-        found = [key for key in iter_secrets(value) if not key.endswith("tracking.mlflow.uri")]
+        allowed = tuple(f"{name}.{key}" for name, feature in features().items() for key in feature.credentials)
+        found = [key for key in iter_secrets(value) if not key.endswith(allowed)]
         if found:
             raise ValueError(
                 f"{found[0]}: holds a credential, and a configuration is written into the run directory; give it by "

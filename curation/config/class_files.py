@@ -37,17 +37,20 @@ def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
     for number, row in _iter_rows(path, where):
         columns |= dict.fromkeys(row)
         if any(isinstance(row.get(name), list | dict) for name in (column, WORDS, DESCRIPTION)):
-            raise ConfigError(f"{where}: line {number} has a list or an object for a text; write a line for each label")
+            raise ConfigError(
+                f"{where}: line {number} has a list or an object instead of a text; write a line for each label"
+            )
         label, words, description = (_to_text(row.get(name)) for name in (column, WORDS, DESCRIPTION))
         if not label and not words and not description:
             continue
         if not label:
-            raise ConfigError(f"{where}: line {number} has words or a description, and no label; give it one")
+            raise ConfigError(f"{where}: line {number} has words or a description, but no label; give it one")
         first = found.setdefault(label, (words, description))
         if first != (words, description):
             raise ConfigError(
-                f"{where}: line {number}: {label!r} has other words or another description than before; give each "
-                f"class one line, or leave the columns {WORDS} and {DESCRIPTION} out of a file of labelled rows"
+                f"{where}: line {number}: {label!r} has other words or another description than on an earlier line; "
+                f"give each class one line, or leave the columns {WORDS} and {DESCRIPTION} out of a file of labelled "
+                "rows"
             )
         if len(found) > MOST_CLASSES:
             raise ConfigError(
@@ -59,7 +62,7 @@ def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(columns) or 'no rows'}"
         raise ConfigError(f"{where}: has no column {column!r} (domain.label); {hint}")
     if len(found) < 2:
-        raise ConfigError(f"{where}: holds {len(found)} labels in column {column!r}; two classes are the least")
+        raise ConfigError(f"{where}: holds {len(found)} labels in column {column!r}; give at least two classes")
     described = {label: description for label, (_, description) in found.items() if description}
     worded = any(words for words, _ in found.values())
     classes = {label: words or label for label, (words, _) in found.items()} if worded else [*found]
@@ -89,7 +92,7 @@ def _iter_csv(text: str) -> Iterator[_Line]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     for row in reader:
         if any(row.pop(None, ())) or None in row.values():
-            raise ValueError(f"line {reader.line_num} has another number of fields than the header")
+            raise ValueError(f"line {reader.line_num} has more or fewer fields than the header")
         yield reader.line_num, row
 
 
@@ -98,7 +101,7 @@ def _iter_json_lines(text: str) -> Iterator[_Line]:
         if line.strip():
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no object")
+                raise ValueError(f"line {number} is not an object")
             yield number, row
 
 

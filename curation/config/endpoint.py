@@ -19,7 +19,7 @@ ENDPOINT = "endpoint"
 PAID = "paid"
 """The folder of a run directory that keeps paid answers of a server."""
 MILLION = 1_000_000
-NEEDED = "endpoint needs endpoint: the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
+NEEDED = "backend endpoint needs endpoint, the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
 LENGTHS = ("max_tokens", "max_completion_tokens")
@@ -50,7 +50,7 @@ class ServedConfig(Section):
     def _has_numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in COUNTED:
             if (number := value.get(name)) is not None and (type(number) is not int or number < 1):
-                raise ValueError(f"{name}: {number!r} is no whole number from 1 on; give one, or null to leave it out")
+                raise ValueError(f"{name}: {number!r} is not a whole number above 0; give one, or null to leave it out")
         return value
 
 
@@ -115,16 +115,19 @@ class EndpointConfig(ServedConfig):
             parts = urlsplit(value)
             _ = parts.port
         except ValueError as error:
-            raise ValueError(f"{value!r} is no address of a server ({error}); e.g. http://localhost:8000/v1") from None
+            raise ValueError(
+                f"{value!r} is not the address of a server ({error}); e.g. http://localhost:8000/v1"
+            ) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"{value!r} is no address of a server; write it with http:// or https://, e.g. http://localhost:8000/v1"
+                f"{value!r} is not the address of a server; write it with http:// or https://, e.g. "
+                "http://localhost:8000/v1"
             )
         if parts.query or parts.fragment:
             raise ValueError(f"{value!r} ends in a query or fragment; give the address of the API alone, e.g. .../v1")
         for path in ("/chat/completions", "/completions"):
             if parts.path.rstrip("/").endswith(path):
-                raise ValueError(f"{value!r} is the address of one question; leave {path} at its end out")
+                raise ValueError(f"{value!r} is the address of one API call; leave {path} at its end out")
         return value.rstrip("/")
 
     @field_validator("key_env")
@@ -132,8 +135,8 @@ class EndpointConfig(ServedConfig):
     def _is_name(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,63}", value):
             raise ValueError(
-                "holds no name of an environment variable (capitals, digits, underscores); write the key into a "
-                "variable, and the variable's name here, e.g. OPENAI_API_KEY"
+                "does not hold the name of an environment variable (capitals, digits, underscores); write the key into "
+                "a variable, and the variable's name here, e.g. OPENAI_API_KEY"
             )  # the value is not shown: it may be a key
         return value
 
@@ -145,8 +148,8 @@ class EndpointConfig(ServedConfig):
             )
         if self.limit is not None and "max_tokens" in self.body and not any(map(self.body.get, LENGTHS)):
             raise ValueError(
-                f"limit: {self.limit:g} cannot be kept where body leaves max_tokens out, so that answers have no end; "
-                "set body.max_completion_tokens, e.g. 64"
+                f"limit: {self.limit:g} cannot be kept if body leaves max_tokens out, since the length of answers is "
+                "then unlimited; set body.max_completion_tokens, e.g. 64"
             )
         return self
 
@@ -195,10 +198,10 @@ def find_endpoint_problem(teacher: Any) -> str | None:
             "store_states: backend endpoint has no states to store; leave it out, or name a model that reads the "
             "answers here by reader: {model}"
         )
-    return find_undrawable(endpoint, teacher.decoding, "decoding")
+    return find_unsupported(endpoint, teacher.decoding, "decoding")
 
 
-def find_undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
+def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
     """Return the first setting of a decoding that a kind of server does not take; ``None`` if it takes all."""
     if endpoint.kind == "openai":
         for name in ("top_k", "min_p"):
@@ -206,7 +209,7 @@ def find_undrawable(endpoint: ServedConfig, decoding: Any, key: str) -> str | No
                 return f"{key}.{name}: {value:g} is not known to a server of kind openai; set {name}: 0"
     if decoding.constrained == "scored" and endpoint.kind != "vllm":
         return (
-            f"{key}.constrained: scored wants the log-probability of every option, which a server of kind "
+            f"{key}.constrained: scored needs the log-probability of every option, which a server of kind "
             f"{endpoint.kind} does not give; take stepwise"
         )
     return None
@@ -217,11 +220,11 @@ def describe_endpoint(run: Any) -> str:
     endpoint: EndpointConfig = run.teacher.endpoint
     path = "chats" if run.teacher.chat_template else "completions"
     price = endpoint.price
-    cost = "no price is given" if price is None else f"{price.input:g} and {price.output:g} a million tokens"
+    cost = "no price is given" if price is None else f"{price.input:g} and {price.output:g} per million tokens"
     limit = "" if price is None else ", no limit" if endpoint.limit is None else f", at most {endpoint.limit:g}"
     return (
         f"teacher: {endpoint.model} of {endpoint.url} (kind {endpoint.kind}, {path}), {endpoint.concurrency} questions "
-        f"at once of an actor; {cost}{limit}"
+        f"at once per actor; {cost}{limit}"
     )
 
 
@@ -246,7 +249,7 @@ def iter_endpoint_warnings(endpoint: EndpointConfig | None) -> Iterator[str]:
     if endpoint.key_env is not None and endpoint.url.startswith("http://") and not is_loopback(endpoint.url):
         yield (
             f"teacher.endpoint.url: {endpoint.url} is not encrypted, so that the key of {endpoint.key_env} and all "
-            "questions go there as plain text; write https://, or leave key_env out where the server wants no key"
+            "questions go there as plain text; write https://, or leave key_env out if the server needs no key"
         )
     if endpoint.price is not None and endpoint.limit is None:
         yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"

@@ -234,8 +234,8 @@ class FilterConfig(Root):
     def _no_certified_cascade(self) -> Self:
         if self.cascade is not None and self.keep.certified is not None:
             raise ValueError(
-                "cascade: a cut is certified on calibration rows that no first cut has dropped from, so that it would "
-                "not hold here; keep by n, share or threshold, or leave cascade out"
+                "cascade: calibration rows have not passed the first cut, so a cut that they certify would not hold "
+                "here; keep by n, share or threshold, or leave cascade out"
             )
         return self
 
@@ -264,4 +264,4 @@ def keep_of(text: str) -> dict[str, Any]:
         return {"share": value}
     if value >= 1 and value.is_integer():
         return {"n": int(value)}
-    raise ValueError(f"{text!r} is neither a share between 0 and 1 nor a whole number of rows from 1 on")
+    raise ValueError(f"{text!r} is neither a share between 0 and 1 nor a whole number of rows above 0")

@@ -170,8 +170,8 @@ def find_given_problem(teacher: Any, *, states: Sequence[str], is_given: bool) -
     }
     if found := [key for key, used in unused.items() if used]:
         return (
-            f"{found[0]}: backend given asks no model, so that there is nothing to keep of one; leave it out, or set "
-            "reader: {model: ...}, which reads the labels"
+            f"{found[0]}: backend given asks no model, so there is nothing to store; leave it out, or set reader: "
+            "{model: ...}, which reads the labels"
         )
     if not teacher.confidence:
         return (

@@ -76,12 +76,12 @@ class GrpoConfig(LmStudentConfig):
         ranks = self.rollouts.tensor_parallel
         if ranks is not None and self.num_workers % ranks:
             raise ValueError(
-                f"rollouts.tensor_parallel: {ranks} does not divide num_workers: {self.num_workers}; each engine has "
-                "so many workers: change one of the two"
+                f"rollouts.tensor_parallel: {ranks} (workers of an engine) does not divide num_workers: "
+                f"{self.num_workers}; change one of the two"
             )
         if ranks not in (None, 1) and self.rollouts.backend == "transformers":
             raise ValueError(
-                f"rollouts.tensor_parallel: {ranks} is of vLLM's engines, and rollouts.backend is transformers; leave "
+                f"rollouts.tensor_parallel: {ranks} applies to vLLM only, and rollouts.backend is transformers; leave "
                 "one of them out"
             )
         return self

@@ -6,7 +6,7 @@ from typing import Any
 from curation import label_columns
 from curation.arms import ARMS, FREE, find_fitted, find_signals
 from curation.config.defaults import find_traits
-from curation.config.endpoint import find_undrawable
+from curation.config.endpoint import find_unsupported
 from curation.config.states import find_generated_problem, parse
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import refuse_pca
@@ -126,7 +126,7 @@ def _check_numbers(run: Run) -> Iterator[str]:
     for name in columns:
         if label_columns.is_given(name) and name not in known:
             there = "none" if given is None else ", ".join(known)
-            yield f"{name}: is the number of no column of teacher.confidence (there: {there}); add its column there"
+            yield f"{name}: comes from no column of teacher.confidence (there: {there}); add its column there"
 
 
 def _check_elsewhere_labels(run: Run) -> Iterator[str]:
@@ -176,14 +176,14 @@ def _check_elsewhere_labels(run: Run) -> Iterator[str]:
         yield "judge: judges labels beside gold ones, and teacher.grade has judged them; leave one of the two out"
     if endpoint is not None and run.splits.test is not None:
         for key, decoding in _find_tests(run).items():
-            if (problem := find_undrawable(endpoint, decoding, key)) is not None:
+            if (problem := find_unsupported(endpoint, decoding, key)) is not None:
                 yield problem
 
 
 def _check_scored_options(run: Run) -> Iterator[str]:
     domains = [run.domain_of(split) for split in run.splits.named()]
     decodings = {"teacher.decoding": run.teacher.decoding, **_find_tests(run)}
-    unknown = f"is known to the backends {', '.join(SCORING)}, and teacher.backend is {run.teacher.backend}"
+    unknown = f"works only with the backends {', '.join(SCORING)}, and teacher.backend is {run.teacher.backend}"
     if any(domain.has_label_sets for domain in domains):
         key = "domain.multi"
         if run.teacher.backend not in SCORING:
@@ -205,7 +205,8 @@ def _check_scored_options(run: Run) -> Iterator[str]:
                 yield f"{key}: takes an option's length out itself; set {where}.normalise_options: false"
             if decoding.constrained == "stepwise":
                 yield (
-                    f"{key}: is of options that are scored, and {where}.constrained is stepwise; leave one of them out"
+                    f"{key}: applies to options that are scored, and {where}.constrained is stepwise; leave one of "
+                    "them out"
                 )
 
 

@@ -72,7 +72,7 @@ def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> 
         return load_config(given if isinstance(given, str) else str(given))
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"config: a {type(given).__name__} is no configuration; give a mapping with the keys of a configuration "
+            f"config: a {type(given).__name__} is not a configuration; give a mapping with the keys of a configuration "
             "file, the path of such a file, or what curation.config.load.load_config returns"
         )
     config = make_config(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
@@ -177,7 +177,7 @@ def put_key(raw: Mapping[str, object], key: str, value: object, where: str, root
 
 def _parse_place(node: list[Any], part: str, where: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
+        raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} positions of the list, counted from 0")
     return int(part)
 
 

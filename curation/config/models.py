@@ -276,7 +276,7 @@ class GenerationConfig(Section):
                 raise ValueError(f"{name!r} is the name of {what}; give the student another name, e.g. {name}_student")
             if (same := lower.setdefault(name.lower(), name)) != name:
                 raise ValueError(
-                    f"{same!r} and {name!r} differ in capitals only, and some file systems take them for one name; "
+                    f"{same!r} and {name!r} differ only in upper and lower case, which some file systems ignore; "
                     "rename one"
                 )
         return named

@@ -101,8 +101,8 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
         return
     if config.splits.test is None:
         yield (
-            "splits.test: is missing, so that students are trained and not tested; a test split that is added to the "
-            "finished run is dealt and answered without doing anything else again"
+            "splits.test: is missing, so students are trained but not tested; if you add a test split to the finished "
+            "run, only its own stages run"
         )
         return
     inits = [base.init for base, _ in config.students.values()]
@@ -124,7 +124,7 @@ def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Ite
         )
     if decoding.max_tokens < SHORT and not brief:
         yield (
-            f"{key}.max_tokens: {decoding.max_tokens} ends answers of domain {domain} in the middle of their "
+            f"{key}.max_tokens: {decoding.max_tokens} cuts answers of domain {domain} off in the middle of their "
             "reasoning; leave it out for the domain's own"
         )
 

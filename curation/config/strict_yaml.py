@@ -41,7 +41,7 @@ def parse(text: str) -> Any:
     try:
         return _StrictLoader(text).get_single_data()
     except yaml.YAMLError as error:
-        raise ConfigError(f"is not YAML: {format_error(error)}") from error
+        raise ConfigError(f"is not YAML: {format_error(error)}; correct the text there") from error
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -106,15 +106,15 @@ class _StrictLoader(yaml.SafeLoader):
                 if key in seen:
                     first, second = _get_line(seen[key]), _get_line(key_node)
                     where = f"lines {first} and {second}" if first < second else f"line {first}"
-                    raise ConfigError(f"{where}: the key {quote_text(str(key))} stands twice; remove one")
+                    raise ConfigError(f"{where}: the key {quote_text(str(key))} occurs twice; remove one")
                 seen[key] = key_node
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         kind = node.tag.removeprefix(_TAG)
         if kind not in _KINDS:
-            what = f"{quote_text(str(node.value))} is" if isinstance(node, ScalarNode) else "here stands"
+            what = f"{quote_text(str(node.value))} is" if isinstance(node, ScalarNode) else "this is"
             raise ConfigError(
-                f"line {_get_line(node)}: {what} a {quote_text(kind)}, and no key takes one; write it as a text"
+                f"line {_get_line(node)}: {what} a {quote_text(kind)}, which no key takes; write it as a text"
             )
         try:
             value = super().construct_object(node, deep=deep)

@@ -22,7 +22,7 @@ def _trust_state(name: str) -> str:
 def _check_fitted(name: str) -> str:
     known = {kind for kind, trust in TRUST.items() if isinstance(trust, Fitted)}
     if name not in TRUST or not isinstance(TRUST[name], Fitted):
-        raise ValueError(f"{name!r} is no trust function that is fitted; known: {', '.join(sorted(known))}")
+        raise ValueError(f"{name!r} is not a trust function that is fitted; known: {', '.join(sorted(known))}")
     return name
 
 
@@ -70,7 +70,7 @@ class TrustConfig(TrainSection):
     """Number of principal components through which the states are read, fitted on the fit part; labels keep whole
     states. ``null``: the states themselves, but at most 64 components for ``boosted_trees``."""
     columns: tuple[AnyNumber, ...] = ()
-    """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales.
+    """Numbers of the labels table that trust reads beside the states; with ``standardise: false`` on their own scales.
     Some have a value for chosen options alone (``option_share``, ``option_lead``, ``num_options``), or for generated
     answers alone (least, first and last ``margin`` and ``negentropy``); a row without one of the numbers gets no score.
     ``token_logprobs`` are as many as ``teacher.token_logprobs`` says. ``given_<column>`` is a column of

@@ -80,7 +80,7 @@ def _check_teacher(run: RunConfig) -> Iterator[tuple[str, str]]:
         yield "teacher.vllm", f"not read by backend {teacher.backend}, but by vllm; leave it out"
     if "scripted" not in backends:
         yield "teacher.scripted", f"not read by backend {teacher.backend}, but by scripted; leave it out"
-    yield "teacher.options", f"not read by backend {teacher.backend}, but by backends of one's own; leave it out"
+    yield "teacher.options", f"not read by backend {teacher.backend}, but by backends of your own; leave it out"
 
 
 def _check_signals(run: RunConfig) -> Iterator[tuple[str, str]]:

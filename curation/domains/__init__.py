@@ -254,7 +254,7 @@ class Domain:
         label = self.parse(self.answer(gold, example), example)
         if label is not None and self.is_correct(label, gold):
             return ""
-        read = "cannot be read" if label is None else f"is read as {quote_text(label)}, which is wrong by it"
+        read = "cannot be read" if label is None else f"is read as {quote_text(label)}, which counts as wrong"
         return f"bad_gold: the gold label {quote_text(gold)}, given as an answer, {read}"
 
     def check(
@@ -313,7 +313,7 @@ def get_domain(config: DomainConfig) -> Domain:
         ) from error
     if not (isinstance(made, type) and issubclass(made, Domain)):  # before anything of it is called
         raise ConfigError(
-            f"domain: {name!r} is no domain: it does not derive from curation.domains.Domain (docs/extending.md)"
+            f"domain: {name!r} is not a domain: it does not derive from curation.domains.Domain (docs/extending.md)"
         )
     try:
         domain: Domain = made(**config.options)
@@ -382,7 +382,7 @@ def require_texts(**options: object) -> None:
     """
     for key, value in options.items():
         if value is not None and not isinstance(value, str):
-            raise ConfigError(f"domain.{key}: {value!r} is no text; put it in quotes")
+            raise ConfigError(f"domain.{key}: {value!r} is not a text; put it in quotes")
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, str]:

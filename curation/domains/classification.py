@@ -75,12 +75,12 @@ class Classification(Domain):
         require_texts(label=label, cue=cue, **{f"text[{place}]": name for place, name in enumerate(columns)})
         if classes is None:
             raise ConfigError(
-                "classes: are left out, which a run alone may do, as it has a labelled split; give a list of them"
+                "classes: are left out, which only a run may do, with a labelled split; give a list of them"
             )
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
         for name in (*listed, *listed.values()):
             if not isinstance(name, str | int) or isinstance(name, bool):
-                raise ConfigError(f"classes: {name!r} is no text; put the words of classes in quotes")
+                raise ConfigError(f"classes: {name!r} is not a text; put the words of classes in quotes")
         self._words = {to_one_line(name): to_one_line(words) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
         if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
@@ -93,8 +93,8 @@ class Classification(Domain):
                 one, other = map(to_one_line, pair)
                 apart = "case and white space" if one.lower() == other.lower() else describe_code_points(one, other)
                 raise ConfigError(
-                    f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for {apart}, so nobody can tell "
-                    "which is meant; give them one writing in the files, or change one"
+                    f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for {apart}; write them in one way "
+                    "in the files, or rename one"
                 )
         self._by_look = {look(name): name for name in self._words}
         self._words_by_look = {look(words): name for words, name in self._label_of.items()}
@@ -105,7 +105,7 @@ class Classification(Domain):
             )
         if not isinstance(guidelines, str):
             raise ConfigError(
-                f"guidelines: {guidelines!r} is no text; give the prompt's first paragraph, or leave it out"
+                f"guidelines: {guidelines!r} is not a text; give the prompt's first paragraph, or leave it out"
             )
         if calibrate not in CALIBRATIONS:
             raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")

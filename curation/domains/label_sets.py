@@ -39,9 +39,9 @@ def set_format(multi: object) -> SetFormat | None:
         raise ConfigError(f"domain.multi: {multi!r}: give true, false, or a mapping of {', '.join(SetFormat._fields)}")
     found = SetFormat(**multi)
     if not isinstance(found.separator, str) or not found.separator:
-        raise ConfigError(f"domain.multi.separator: {found.separator!r} is no sign between labels; give one, as ','")
+        raise ConfigError(f"domain.multi.separator: {found.separator!r} is not a separator; give one, such as ','")
     if not isinstance(found.empty, str) or not found.empty.strip() or found.separator in found.empty:
-        raise ConfigError(f"domain.multi.empty: {found.empty!r} is no word for a row without labels; give one, as none")
+        raise ConfigError(f"domain.multi.empty: {found.empty!r} is not a word for a row without labels; give e.g. none")
     return found._replace(empty=found.empty.strip())
 
 
@@ -104,7 +104,7 @@ class LabelSets:
             if form.separator in name:
                 raise ConfigError(
                     f"domain.classes: {name!r} holds {form.separator!r}, which separates the labels of a row; set "
-                    "domain.multi.separator to a sign that no class has"
+                    "domain.multi.separator to a character that no class has"
                 )
         if form.empty in words:
             raise ConfigError(f"domain.classes: {form.empty!r} means no label; set domain.multi.empty to another word")

@@ -74,14 +74,14 @@ class AnswerPair(Domain):
         named["preferred"] = preferred
         for key, column in named.items():
             if not isinstance(column, str) or not column.strip():
-                raise ConfigError(f"domain.{key}: {column!r} is no column; give its name")
+                raise ConfigError(f"domain.{key}: {column!r} is not a column; give a column's name")
         if by not in ("judge", "likelihood"):
             raise ConfigError(f"domain.by: {by!r} is neither judge nor likelihood; give one of them")
         if not isinstance(both_orders, bool):
             raise ConfigError(f"domain.both_orders: {both_orders!r} is neither true nor false; give one of them")
         for key, text in (("guidelines", guidelines), ("cue", cue)):
             if not isinstance(text, str):
-                raise ConfigError(f"domain.{key}: {text!r} is no text; give one, or leave it out")
+                raise ConfigError(f"domain.{key}: {text!r} is not a text; give one, or leave it out")
         self._template = Template(prompt, key="domain.prompt") if "{{" in prompt else None
         self._prompt, self._open, self._preferred = prompt, (first, second), preferred
         self._ordered: tuple[str, ...] = (chosen, rejected)
@@ -104,7 +104,7 @@ class AnswerPair(Domain):
         for key, name in answers.items():
             if name in texts:
                 what = "is the column of domain.prompt, too" if self._template is None else "is read by domain.prompt"
-                raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is no part of the prompt: name another")
+                raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is not part of a prompt: name another")
 
     def read(self, raw: Mapping[str, object]) -> Json:
         """Return the prompt and both answers, ordered by a hash for a row with ``chosen``, else by the columns.

@@ -44,7 +44,7 @@ class Template:
 
     def __init__(self, source: str, *, key: str) -> None:
         if not isinstance(source, str) or not source.strip():
-            raise ConfigError(f"{key}: {source!r} is no template; give a text with {{{{ column }}}} in it")
+            raise ConfigError(f"{key}: {source!r} is not a template; give a text with {{{{ column }}}} in it")
         if len(source) > MOST_SOURCE:
             raise ConfigError(f"{key}: has {len(source):,} characters, more than {MOST_SOURCE:,}; shorten it")
         environment = BoundedEnvironment()

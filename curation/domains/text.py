@@ -42,7 +42,7 @@ class Text(Domain):
 
     def __init__(self, *, prompt: str, reference: str, check: object = "equal") -> None:
         if not isinstance(reference, str) or not reference:
-            raise ConfigError(f"reference: {reference!r} is no column; name the one with the reference answer")
+            raise ConfigError(f"reference: {reference!r} is not a column; name the one with the reference answer")
         self._template, self._reference, self._check = Template(prompt, key="domain.prompt"), reference, check_of(check)
         if reference in self._template.columns:
             raise ConfigError(

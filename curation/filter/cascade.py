@@ -76,8 +76,8 @@ def settle(
     backend = config.teacher.asking(package.description.ask).backend
     if not can_gate(backend):
         raise ConfigError(
-            f"cascade: the backend {backend} knows no first cut (its label takes no gate); take another backend, or "
-            "leave cascade out"
+            f"cascade: the backend {backend} does not support a first cut (its label takes no gate); take another "
+            "backend, or leave cascade out"
         )
     goal = _choose_goal(config, asked, packaged, num_rows, before)
     if "trust" in goal:

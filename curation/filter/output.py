@@ -48,7 +48,7 @@ def check_home(home: Place) -> None:
     if foreign := [name for name in names if name != WORK]:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise RunDirError(
-            f"{home}: holds files that are no filter's ({', '.join(foreign[:3])}{more}); give an empty or new folder"
+            f"{home}: holds files that no filter wrote ({', '.join(foreign[:3])}{more}); give an empty or new folder"
         )
 
 

@@ -78,7 +78,7 @@ def compute_percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
 def compute_reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
     """Return the basic bootstrap interval: quantiles mirrored at the value, widened to contain it, in [``floor``, 1].
 
-    It suits statistics that resampling biases by as much again as sampling did.
+    It suits statistics that resampling biases by the same amount as sampling did.
     """
     quantiles = compute_percentiles(value, resampled_R, n)
     low, high = 2 * value - quantiles.high, 2 * value - quantiles.low

@@ -177,8 +177,8 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
-                f"model {ref.base!r}: its tokenizer has neither a padding nor an end token, and batches need one to be "
-                "filled up with; set pad_token or eos_token in its tokenizer_config.json"
+                f"model {ref.base!r}: its tokenizer has neither a padding nor an end token, and padding a batch needs "
+                "one; set pad_token or eos_token in its tokenizer_config.json"
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

@@ -356,5 +356,5 @@ def get_card_gib(name: str) -> int:
         ConfigError: the name is unknown.
     """
     if name not in GIB_OF:
-        raise ConfigError(f"--gpu: {name!r} is no card whose memory is known; give one of {', '.join(GIB_OF)}")
+        raise ConfigError(f"--gpu: {name!r} is not a card whose memory is known; give one of {', '.join(GIB_OF)}")
     return GIB_OF[name]

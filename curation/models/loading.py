@@ -137,7 +137,7 @@ def check_files(ref: ModelRef) -> None:
         if not (path / "config.json").is_file():
             raise ModelError(f"model {ref.base!r} has no config.json; give a directory that save_pretrained made")
         if read_object(path / "config.json") is None:
-            raise ModelError(f"{path / 'config.json'}: is no JSON object; copy the model again")
+            raise ModelError(f"{path / 'config.json'}: is not a JSON object; copy the model again")
         check_weights(path)
     else:
         check_names(ref.base, (read_model_file(ref, INDEX) or {}).get("weight_map"))
@@ -165,7 +165,7 @@ def check_adapter(adapter: str) -> None:
         raise ModelError(f"adapter {adapter!r} has no {ADAPTER_CONFIG}; give a directory that peft saved")
     settings = read_object(path / ADAPTER_CONFIG)
     if settings is None:
-        raise ModelError(f"{path / ADAPTER_CONFIG}: is no JSON object; copy the adapter again")
+        raise ModelError(f"{path / ADAPTER_CONFIG}: is not a JSON object; copy the adapter again")
     if (kind := str(settings.get("peft_type"))) in LEARNED_PROMPTS:
         raise ModelError(
             f"adapter {adapter!r}: is of the kind {kind}, which may load further models by itself; give one that "

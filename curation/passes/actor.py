@@ -307,7 +307,7 @@ class _Watch:
             time.sleep(min(5.0, self._seconds / 4) if self._num_busy else 0.5)
             if self._num_busy and time.monotonic() - self._last_sign > self._seconds:
                 faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
-                os.write(2, f"nothing came for longer than teacher.actors.hang_seconds: {self._seconds:g}\n".encode())
+                os.write(2, f"no progress for longer than teacher.actors.hang_seconds: {self._seconds:g}\n".encode())
                 os._exit(1)
 
 

@@ -64,16 +64,16 @@ class OpenRows:
 
     def __init__(self, examples: TableRef, takes: Callable[[Int64s], Bools], done: BitMap64) -> None:
         """Take the rows of ``examples`` that ``takes`` (a mask of ids) marks and that are not ``done``."""
-        self.wanted = 0
+        self.requested = 0
         """Number of rows of the pass, including those that are done."""
         self.left = 0
         """Number of rows that have not been taken yet."""
         self._stretches: list[Chunk] = []
         start = 0
         for ids_N in iter_ordered_ids(io.open_table(examples), SCAN_ROWS):
-            wanted_N = takes(ids_N)
-            open_N = wanted_N & find_missing_ids(ids_N, done)
-            self.wanted += int(wanted_N.sum())
+            requested_N = takes(ids_N)
+            open_N = requested_N & find_missing_ids(ids_N, done)
+            self.requested += int(requested_N.sum())
             if open_N.any():
                 self._stretches.append(Chunk.of(start + np.flatnonzero(open_N)))
                 self.left += int(open_N.sum())
@@ -128,9 +128,9 @@ class Cutter:
         floor = 0 if slots is None else math.ceil(min(FILL * slots / calls, left / actors))
         if self._pace is None or math.isinf(self._seconds):
             return max(self._first, min(floor, self._most))
-        wanted = min(self._seconds / self._pace, GROWTH * self._largest)
+        rows = min(self._seconds / self._pace, GROWTH * self._largest)
         short = max(left / (2 * actors * calls), LEAST_SECONDS / self._pace)
-        return max(1, min(self._most, max(floor, math.ceil(min(wanted, short)))))
+        return max(1, min(self._most, max(floor, math.ceil(min(rows, short)))))
 
     def learn(self, rows: int, seconds: float) -> None:
         """Record rows and seconds of a finished chunk."""

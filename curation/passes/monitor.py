@@ -123,7 +123,7 @@ class Tally:
                 if self._update is not None:
                     self._update(standing)
         except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk is said by what needs it
-            logger.warning("progress could not be told: %s", error)
+            logger.warning("progress could not be reported: %s", error)
 
     def _make_standing(self, look: Look) -> Standing:
         actors = replace(look.actors, deaths=look.actors.deaths - self._deaths_before)

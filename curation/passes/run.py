@@ -49,7 +49,7 @@ def run_pass(
     committer = commits.Committer(uri, guard, fragment_mb)
     num_done = len(committer.done)
     rows = OpenRows(job.examples, takes, committer.done)
-    total, num_left = rows.wanted, rows.left
+    total, num_left = rows.requested, rows.left
     suspects = PoisonSuspects(uri)
     begun = time.monotonic()
     tally = Tally(uri, done=num_done, total=total, telemetry=job.telemetry, update=how.get("progress"))

@@ -127,7 +127,7 @@ def describe_growth(config: RunConfig, deals: Deals, files: Files) -> str | None
     sizes = compute_split_sizes(deals.rows[-1], files, taken)
     new = ", ".join(f"{name} ({sizes[name]:,} rows of {config.splits.named()[name].source})" for name in deals.added)
     stay = ", ".join(f"{name} ({number:,})" for name, number in taken.items())
-    return f"added to the run: {new}; the rows of {stay} stay as they were dealt"
+    return f"added to the run: {new}; the rows of {stay} stay as they are"
 
 
 def _read_deals(manifest: Manifest) -> list[Deal]:
@@ -147,7 +147,7 @@ def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, o
     if before != after:
         changes = "; ".join(list_differences(before, after))
         raise RunDirError(
-            f"{manifest.directory}: belongs to another configuration ({changes}); what was dealt stays as it was, and "
+            f"{manifest.directory}: belongs to another configuration ({changes}); rows stay in their splits, and "
             "splits and sources can only be added; give this one another name or run_dir, or undo the change"
         )
 

@@ -76,7 +76,7 @@ def update_report(record: report.RunRecord, directory: Place) -> Json:
     except ValueError:
         known = None
     if isinstance(known, dict) and {**known, **dict.fromkeys(UNSHOWN)} == {**content, **dict.fromkeys(UNSHOWN)}:
-        say(f"report: {page}, as it was: nothing that it shows has changed (`curate report` writes it again)")
+        say(f"report: {page} is kept: nothing that it shows has changed (`curate report` writes it again)")
         return known
     with doing("writing the report"):
         page, _ = report.write(content, directory)

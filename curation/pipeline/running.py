@@ -188,9 +188,11 @@ def _find_stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
         near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         listed = ", ".join(stage.name for stage in stages)
-        raise ConfigError(f"{name}: no stage is called so; {hint}`curate plan` lists them: {listed}")
+        raise ConfigError(f"{name}: no stage has this name; {hint}`curate plan` lists them: {listed}")
     if len(found) > 1:
-        raise ConfigError(f"{name}: several stages end so; name one: {', '.join(stage.name for stage in found)}")
+        raise ConfigError(
+            f"{name}: several stages have names that end so; name one: {', '.join(stage.name for stage in found)}"
+        )
     (stage,) = found
     for status in opened.statuses if alone else ():
         if status.stage.name in list_awaited(stage) and not status.is_settled:

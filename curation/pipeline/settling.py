@@ -165,7 +165,7 @@ def _read_row_classes(config: RunConfig) -> Classes:
             )
     if len(found) < 2:
         raise ConfigError(
-            f"{where} {'one label alone, ' + quote_text(min(found)) if found else 'no label'}; two classes are the "
-            "least: give more labelled rows, or the classes as a list"
+            f"{where} {'one label alone, ' + quote_text(min(found)) if found else 'no label'}; at least two are "
+            "needed: give more labelled rows, or the classes as a list"
         )
     return with_words(sorted(found))

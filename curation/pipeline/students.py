@@ -47,13 +47,14 @@ def check_students(config: RunConfig) -> None:
             and get_preference_function(get_domain(domain := config.domain_of(split))) is None
         ):
             raise ConfigError(
-                f"student.method: {method} learns from pairs of answers, and rows of domain {domain.name} (splits."
-                f"{split}) are none; take the domain pair, or another method, e.g. sft"
+                f"student.method: {method} learns from pairs of answers, but rows of domain {domain.name} "
+                f"(splits.{split}) are not pairs; take the domain pair, or another method, e.g. sft"
             )
     if len(config.generations) > 1:
         raise ConfigError(
-            f"generations: {len(config.generations)} are a chain, and a student of method {method} prefers answers by "
-            "how likely it finds them, which a teacher of pairs is not asked; give one generation"
+            f"generations: {len(config.generations)} are a chain, but a student of method {method} cannot be the next "
+            "teacher: it compares answers by their likelihood, which no teacher of pairs is asked for; give one "
+            "generation"
         )
 
 

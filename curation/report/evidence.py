@@ -57,7 +57,7 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreseen:
+class PredictedPurity:
     """The purity of the pool's selected rows, predicted from validation rows of the same trust."""
 
     purity: Estimate
@@ -140,7 +140,7 @@ class Evidence:
     """Teacher's accuracy on all parsed rows of the source."""
     chance: float | None
     """Accuracy of a uniform guess among the options or legal answers of the source's rows; ``None`` if unknown."""
-    foreseen: Foreseen | None
+    foreseen: PredictedPurity | None
     checked: ReviewedPurity | None = None
     """People's verdicts on the selected rows, or ``None`` without a review by people."""
     shift: JsonView | None
@@ -300,7 +300,7 @@ def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> 
 
 def foresee_purity(
     validation: Judged, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
-) -> Foreseen | None:
+) -> PredictedPurity | None:
     """Return the purity of the selected rows as predicted from validation rows; ``None`` if either has no rows.
 
     The purity is the mean over ``NUM_BINS`` bins of trust of the validation rows' share right, each weighted by its
@@ -334,7 +334,7 @@ def foresee_purity(
     times = metrics.compute_inflation(between_N * residual_N, cluster_N, confidence=CONFIDENCE)
     spread = _QUANTILE * math.sqrt(times * float(between_N**2 @ variance_N) + of_rows)
     n = len(correct_N)
-    return Foreseen(
+    return PredictedPurity(
         purity=Estimate(value=value, low=max(0.0, value - margin), high=min(1.0, value + margin), n=n),
         drop=Estimate(value=top - value, low=top - value - spread, high=top - value + spread, n=n),
     )

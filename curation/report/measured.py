@@ -111,29 +111,29 @@ class InMemory:
 
     @property
     def share_right(self) -> Estimate:
-        """See :class:`GradedSet`."""
+        """The share of right labels; NaN for no rows."""
         return self.judged.share_right()
 
     @property
     def parsed(self) -> "InMemoryView":
-        """See :class:`GradedSet`."""
+        """The rows whose label could be read; only these can be selected by trust."""
         return InMemoryView(self.judged.readable, self.selected, self.seed)
 
     @property
     def all(self) -> "InMemoryView":
-        """See :class:`GradedSet`."""
+        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
         return InMemoryView(self.judged.unparsed_last, self.selected, self.seed)
 
     def ranked(self, arm: str) -> Cells:
-        """See :class:`GradedSet`."""
+        """Return all rows by an arm's preference, its selected rows first."""
         return InMemoryView(self.judged, self.selected, self.seed).ranked(arm)
 
     def among_selected(self, arm: str) -> Estimate:
-        """See :class:`GradedSet`."""
+        """Return the share of right labels of an arm's graded rows; NaN for none."""
         return self.judged.subset(np.isin(self.judged.row_ids_N, self.selected[arm])).share_right()
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """See :class:`GradedSet`."""
+        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G]."""
         rows = self.judged
         raw_N = rows.scores[function].raw_N
         may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
@@ -146,7 +146,7 @@ class InMemory:
         return self.judged
 
     def raw(self, function: str) -> Float64s:
-        """See :class:`GradedSet`."""
+        """Return the raw scores of the parsed rows of ``sample``, float64 [N]."""
         found: Float64s = self.judged.scores[function].raw_N[self.judged.parsed_N]
         return found
 
@@ -172,12 +172,12 @@ class InMemoryView:
         return self.judged
 
     def ranked(self, arm: str) -> Cells:
-        """See :class:`View`."""
+        """Return the rows by an arm's preference, its selected rows first, by rank."""
         order = rank_for_arm(self.judged, arm, self.selected.get(arm, np.zeros(0, dtype=np.int64)), self.seed)
         return self._make_cells(order)
 
     def by_score(self, function: str) -> Cells:
-        """See :class:`View`."""
+        """Return the rows by score, the highest first."""
         draw_N = hash_unit(self.judged.row_ids_N, self.seed)
         return self._make_cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
 

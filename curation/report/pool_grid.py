@@ -205,7 +205,7 @@ class OnGrid:
         return Cells(np.concatenate([first, *(rest if with_unparsed else rest[:1])], axis=1))
 
     def among_selected(self, arm: str) -> Estimate:
-        """See ``GradedSet``."""
+        """Return the share of right labels of an arm's graded rows; NaN for none."""
         return compute_share_right(self._flags[arm].correct_M)
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:

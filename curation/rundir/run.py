@@ -370,7 +370,9 @@ class Run:
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         resume = "run the same command to resume"
         if self._redo:  # a table may be damaged where no record tells
-            resume += f"; if it fails again, `{self._redo} {self._to_blame(name, error)}` does that stage anew"
+            resume += (
+                f"; if it fails again, `{self._redo} {self._find_damaged_stage(name, error)}` does that stage anew"
+            )
         if self._lease is not None and self._lease.loss is not None:
             resume = "the other driver goes on"
         elif (full := full_store.get_advice(error)) is not None:
@@ -387,7 +389,7 @@ class Run:
             self.manifest.guard()
             self.manifest.event(kind, **fields)
 
-    def _to_blame(self, name: str, error: BaseException) -> str:
+    def _find_damaged_stage(self, name: str, error: BaseException) -> str:
         """Return the stage whose folder an error names, or else the failed stage ``name``."""
         home = str(self.directory).lstrip("/")  # Lance leaves it out
         found = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]

@@ -51,12 +51,12 @@ class Sorted:
         self.num_scored = len(self._sorted_M)
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
-        """See ``Ordered``."""
+        """Return the scores at the given ranks [G]; the best row has rank 1, the last one ``num_scored``."""
         found: Floats = self._sorted_M[self.num_scored - rank_G]
         return found
 
     def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
-        """See ``Ordered``."""
+        """Return how many rows score above each given score, or at least as much if ``inclusive``, int64 [G]."""
         return self.num_scored - np.searchsorted(self._sorted_M, score_G, side="left" if inclusive else "right")
 
 
@@ -76,7 +76,7 @@ class Streamed:
         """Cumulative number of rows by cell, from the highest scores down."""
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
-        """See ``Ordered``."""
+        """Return the scores at the given ranks [G]; the best row has rank 1, the last one ``num_scored``."""
         place_G = np.searchsorted(self._reached_C, rank_G)
         found_G = np.empty(len(rank_G))
         places = np.unique(place_G)
@@ -92,7 +92,7 @@ class Streamed:
         return found_G
 
     def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
-        """See ``Ordered``."""
+        """Return how many rows score above each given score, or at least as much if ``inclusive``, int64 [G]."""
         wanted_G, place_G = np.unique(np.asarray(score_G, dtype=np.float64), return_inverse=True)
         above = partial(_count_above, wanted_G, "right" if inclusive else "left")
         found: Int64s = np.sum([*self._mapped(above)], axis=0)[place_G]

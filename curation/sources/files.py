@@ -191,7 +191,7 @@ def _with_its_time(old: SourceFile, new: SourceFile) -> str:
         return ""
     seconds, nanoseconds = divmod(int(old.modified), 10**9)
     command = f"touch -d @{seconds}.{nanoseconds:09} {shlex.quote(old.path)}"
-    return f": its bytes are those of then, so give it its time back ({command})"
+    return f": its bytes have not changed, so set its time back ({command})"
 
 
 def _is_same(old: SourceFile | None, file: FoundFile, form: str, dialect: Dialect) -> bool:

@@ -132,16 +132,16 @@ def _require_as_found(file: SourceFile) -> None:
     except Exception as error:
         if not is_of_store(error, file.path):
             raise
-        raise SourceError(f"{file.path}: was there, and cannot be looked at now: {_format_reason(error)}") from error
+        raise SourceError(f"{file.path}: existed before, and cannot be read now: {_format_reason(error)}") from error
     if content != file.content:
         raise SourceError(
-            f"{file.path}: was replaced after it was found: it has the size and the time of then, and other bytes; "
-            "nothing that was read of it is kept: restore it, or start another run"
+            f"{file.path}: was replaced after it was found: its size and time are the same, but its bytes differ; none "
+            "of its rows is kept: restore it, or start another run"
         )
     if not is_same:
         raise SourceError(
             f"{file.path}: was replaced after it was found: it had {file.size:,} bytes of {file.modified}, and has "
-            f"{size:,} of {modified}; nothing that was read of it is kept: restore it, or start another run"
+            f"{size:,} of {modified}; none of its rows is kept: restore it, or start another run"
         )
 
 

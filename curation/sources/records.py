@@ -132,7 +132,7 @@ def _iter_json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[t
         elif text[at] == "]":
             if (text[at + 1 :] + decoder.decode(file.read(BLOCK_BYTES))).strip():
                 raise SourceError(
-                    f"{path}: its array ends, and more follows; make one array of it, or one object a line"
+                    f"{path}: text follows the end of its array; write one array, or one object on each line"
                 )
             return
         else:
@@ -202,7 +202,7 @@ def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[s
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
     if hint := re.fullmatch(r'"?(?i:sep)=(.)"?', text.strip("\r\n")):
         raise SourceError(
-            f"{path}: {hint[0]!r} is Excel's hint and no header; delete line 1, and set delimiter: "
+            f"{path}: {hint[0]!r} is Excel's hint, not a header; delete line 1, and set delimiter: "
             f"{json.dumps(hint[1])} in its source"
         )
     names = parse_csv_fields(path, 0, record, dialect=dialect)

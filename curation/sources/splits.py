@@ -211,7 +211,7 @@ def assign(
         source = next(iter(splits.values())).source
         has = f"which has {total_rows}"
         if taken:
-            has += f", of which {left} are left ({_format_sizes(taken)} were dealt before, and stay)"
+            has += f", of which {left} are left ({_format_sizes(taken)} were assigned before, and stay)"
         fewer = "ask for fewer, or take the split from another source" if taken else "ask for fewer"
         raise SourceError(f"splits ask for {asked} rows of source {source!r} ({text}), {has}; {fewer}")
     counts |= dict.fromkeys(rest, left - asked)
@@ -229,7 +229,7 @@ def assign(
                 "split; ask for more rows, or take it from another source"
             )
         if not number:
-            before = f", {left} of which are left ({_format_sizes(taken)} were dealt before)" if taken else ""
+            before = f", {left} of which are left ({_format_sizes(taken)} were assigned before)" if taken else ""
             mend = "take it from another source" if taken else "ask for fewer elsewhere or give more rows"
             raise SourceError(
                 f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}{before}"

@@ -39,7 +39,7 @@ def check_by(by: str, domain: Domain) -> None:
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"{_KEY}: {by!r} cannot be imported ({error}); give module:function") from error
         if not callable(found):
-            raise ConfigError(f"{_KEY}: {by!r} is no function; give one of an example and its label")
+            raise ConfigError(f"{_KEY}: {by!r} is not a function; give a function of an example and its label")
     elif by != BY_LABEL and by not in domain.columns.names:
         known = ", ".join([BY_LABEL, *domain.columns.names])
         raise ConfigError(f"{_KEY}: the pool has no column {by!r}; give one of {known}, or module:function")
@@ -97,4 +97,6 @@ def _as_text(column: pa.Array, name: str) -> pa.Array:
     try:
         return pc.cast(column, pa.string())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{_KEY}: the column {name!r} is {column.type}, which is no text or number") from error
+        raise ConfigError(
+            f"{_KEY}: the column {name!r} is {column.type}, which is neither text nor a number"
+        ) from error

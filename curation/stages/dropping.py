@@ -35,7 +35,7 @@ MEND = (
     "(keeps and counts them)"
 )
 MEND_ADDED = (
-    "the rows of splits that were dealt before stay: take the new split from rows that stand nowhere else, or set "
+    "rows stay in the splits that they have: take the new split from rows that are in no other split, or set "
     "splits.overlap: drop (leaves such rows out of the new split) or splits.overlap: report (keeps and counts them)"
 )
 """Remedy that a message names if a split is added to a run."""
@@ -148,7 +148,7 @@ def settle(
             others = ", ".join(pair.kept for pair in dropped if pair.other == name)
             raise SourceError(
                 f"splits.{name}: splits.overlap: {mode} leaves none of its {healthy} usable rows, as each asks a "
-                f"question of {others}; take the split from rows that stand nowhere else"
+                f"question of {others}; take the split from rows that are in no other split"
             )
     pairs = [
         SplitOverlap(
@@ -223,7 +223,8 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> Ta
     num_gone = sum(rows for _, rows, _ in done)
     if after.count_rows() != dataset.count_rows() - num_gone:
         raise CommitError(
-            f"{ref.uri}: {dataset.count_rows()} rows less {num_gone} are {after.count_rows()}; another driver was here"
+            f"{ref.uri}: {dataset.count_rows()} rows less {num_gone} are {after.count_rows()}; another driver changed "
+            "the table"
         )
     return TableRef(uri=ref.uri, version=after.version)
 

@@ -127,8 +127,8 @@ class LabelWorker(ChunkWorker[Labelled]):
         self._gate = None if job.first_cut is None else PromptGate(job.first_cut, job.teacher.states)
         if self._gate is not None and not has_gate_argument(teacher.teacher):
             raise ConfigError(
-                f"teacher.backend: {job.teacher.backend} knows no first cut (its label takes no gate); take another "
-                "backend, or none"
+                f"teacher.backend: {job.teacher.backend} does not support a first cut (its label takes no gate); take "
+                "another backend, or none"
             )
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
 

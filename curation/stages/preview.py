@@ -222,7 +222,7 @@ def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> st
         return ""
     close = next((column for name in names if (column := find_nearest_column(name, raw)) is not None), None)
     hint = "; rename or add it" if close is None else f"; did you mean {quote_text(close)}? Rename it"
-    return f"; the label was looked for in {' or '.join(names)}, which the row has not{hint}"
+    return f"; the label was looked for in {' or '.join(names)}, which the row does not have{hint}"
 
 
 def _describe_row(row: SampledRow, path: str, problem: str, sought: str) -> str:

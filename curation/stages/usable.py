@@ -11,8 +11,8 @@ from curation.stopping import iter_checked
 from curation.tables import io
 
 NO_AUDIT = (
-    "keeps gold labels of the pool, and none of its {rows} rows has one; give rows that have, or set audit: false (and "
-    "drop what needs it: gold arms, oracle budgets)"
+    "keeps gold labels of the pool, but none of its {rows} rows has one; give rows with gold labels, or set audit: "
+    "false (and drop what needs it: gold arms, oracle budgets)"
 )
 
 

@@ -19,6 +19,7 @@ WEIGHTS, WORDS = (".safetensors", ".bin"), (".json", ".jinja", ".model", ".txt")
 NO_WEIGHTS = ("training.json",)
 
 QUICK, SHA256, TAG = "xxh3:", "sha256:", "tag:"
+MD5 = re.compile('tag:"?[0-9a-f]{32}"?')
 
 
 class Content(NamedTuple):
@@ -50,19 +51,16 @@ def take_content(path: Place, now: StoredObject) -> Content:
 def find_problem(path: Place, now: StoredObject | None, then: Content) -> str | None:
     """Return how a file differs from its earlier content, here or before it was copied; None if it does not differ.
 
-    ``now``: the file's entry from :func:`curation.storage.paths.find_files`. If ``then`` has a store's tag that is no
-    MD5 digest, a copy on a disk is compared by its size alone.
+    ``now``: the file's entry from ``paths.find_files``. Only sizes are compared if :func:`is_digest_lost`.
     """
     if now is None:
         return "is missing"
     if now.size != then.size:
         return f"has {now.size:,} bytes, and had {then.size:,} when it was written"
     kind, _, kept = then.digest.replace('"', "").partition(":")
-    if kind == "tag" and not re.fullmatch("[0-9a-f]{32}", kept):
-        return None if now.tag == "" or TAG + now.tag == then.digest else "its content changed"
-    digest = (
-        xxhash.xxh3_128() if kind == "xxh3" else hashlib.new("md5" if kind == "tag" else kind, usedforsecurity=False)
-    )
+    if kind == "tag" and not MD5.fullmatch(then.digest):
+        return None if is_digest_lost(now, then) or TAG + now.tag == then.digest else "its content changed"
+    digest = xxhash.xxh3_128() if kind == "xxh3" else hashlib.new({"tag": "md5"}.get(kind, kind), usedforsecurity=False)
     try:
         if isinstance(path, Remote):
             for start in range(0, then.size, PART_BYTES):
@@ -73,6 +71,11 @@ def find_problem(path: Place, now: StoredObject | None, then: Content) -> str | 
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return None if digest.hexdigest() == kept else "its content changed"
+
+
+def is_digest_lost(now: StoredObject | None, then: Content) -> bool:
+    """Return whether a file lies on a disk, and was written to a store whose tag for it is no MD5 digest."""
+    return now is not None and not now.tag and then.digest.startswith(TAG) and not MD5.fullmatch(then.digest)
 
 
 def compute_content(text: bytes) -> Content:

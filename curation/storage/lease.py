@@ -216,7 +216,7 @@ class Lease:
         if not is_read or "lease" not in listed:
             raise RunDirError(
                 f"{directory}: the store {'lists' if is_read else 'reads'} the run directory as it was before the "
-                "lease was written; take a store, or a setting of it, whose reads and listings show each write at once "
+                "lease was written; use a store, or a setting of it, whose reads and listings show each write at once "
                 "(docs/operations.md, object stores)"
             )
 

@@ -111,7 +111,7 @@ def _read_index(path: Place) -> dict[str, str]:
             return dict(names)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise ModelError(f"{path}: is no index of weights (a JSON object with a weight_map); copy the model again")
+    raise ModelError(f"{path}: is not an index of weights (a JSON object with a weight_map); copy the model again")
 
 
 def _read_tensor_names(path: Place, size: int) -> set[str]:
@@ -126,7 +126,7 @@ def _read_tensor_names(path: Place, size: int) -> set[str]:
             raise ValueError(f"it has {size:,} bytes, and a header of {length:,}")
         header = json.loads(_read_bytes(path, 8, 8 + length))
         if not isinstance(header, dict):
-            raise ValueError("its header is no JSON object")
+            raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
         end = 0
         for begin, stop in sorted(_parse_span(name, entry) for name, entry in header.items()):

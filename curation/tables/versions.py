@@ -116,7 +116,8 @@ def set_torn_aside(uri: str, after: int | None = None) -> None:
     if torn:
         sync_folder(table / VERSIONS)
         logger.warning(
-            "%s: its last %s was cut off or damaged; it goes on from the one before; what only that held is done again",
+            "%s: its last %s was cut off or damaged; it continues from the one before, and does again what only that "
+            "held",
             uri,
             "version" if len(torn) == 1 else f"{len(torn)} versions",
         )

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, find_undrawable
+from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, find_unsupported
 from curation.errors import ConfigError
 from curation.escaping import quote_text
 from curation.hashing import hash64
@@ -93,7 +93,7 @@ class EndpointTeacher(BaseTeacher):
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows as their answers arrive, up to 128 in a batch (see ``Teacher.label``)."""
         client = self.client
-        if (problem := find_undrawable(client.config, decoding, "decoding")) is not None:
+        if (problem := find_unsupported(client.config, decoding, "decoding")) is not None:
             raise ConfigError(problem)
         num_logprobs = self._config.token_logprobs if states else 0
         stream, arrived = iter(requests), queue.SimpleQueue[Future[ServedAnswer]]()

@@ -80,7 +80,7 @@ def read_json(content: bytes) -> JsonView:
     """Return the JSON object that a server answered with.
 
     Raises:
-        UnreadableError: the content is no JSON object.
+        UnreadableError: the content is not a JSON object.
     """
     try:
         found = json.loads(content)
@@ -183,7 +183,9 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
         text, own = _find_answer(content, tokens, reason, field)
         text.encode()
     except UnicodeEncodeError:
-        words = f"endpoint_answer: the text has half of a surrogate pair, which is no character: {quote_text(content)}"
+        words = (
+            f"endpoint_answer: the text has half of a surrogate pair, which is not a character: {quote_text(content)}"
+        )
         return ServedAnswer(num_prompt=used.prompt, error=words)
     if tokens is None:
         return ServedAnswer(text=text, num_prompt=used.prompt, num_output=used.output, truncated=is_cut)

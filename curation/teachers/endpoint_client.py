@@ -280,10 +280,10 @@ class Client:
                     break
                 if not self._under_way:
                     raise RunFailedError(
-                        f"teacher.endpoint.limit: {limit:g} would be passed: {spent:.6g} is spent, and the next answer "
-                        f"may cost {price.of(*most):.6g} ({most.prompt} and {most.output} tokens, at {price.input:g} "
-                        f"and {price.output:g} a {MILLION:,}); what came is kept; raise the limit, and run "
-                        "the same command"
+                        f"teacher.endpoint.limit: {limit:g} would be exceeded: {spent:.6g} is spent, and the next "
+                        f"answer may cost {price.of(*most):.6g} ({most.prompt} and {most.output} tokens, at "
+                        f"{price.input:g} and {price.output:g} a {MILLION:,}); answers that came are kept; raise the "
+                        "limit, and run the same command"
                     )
                 await self._settled.wait()
             self._under_way += 1
@@ -317,7 +317,7 @@ class Client:
             raise RefusedError(f"{error.kind}: {words}, {tries} times") from None
         raise RunFailedError(
             f"teacher.endpoint: {self.config.url} gave no answer to anything in {tries} tries, the last time: {words}; "
-            "what came is kept: run the same command when it answers again"
+            "answers that came are kept: run the same command when it answers again"
         ) from None
 
     async def _is_there(self) -> bool:
@@ -341,7 +341,7 @@ class Client:
             )
         if status in REDIRECTS:
             return "; questions and key go to no other address than teacher.endpoint.url: set that to where the API is"
-        return "; look at the account there"
+        return "; check the account there"
 
     def _describe_error(self, error: Exception) -> str:
         """Return the error's message in one line, with the API key masked."""

@@ -208,7 +208,7 @@ def _collect_nodes(model: Any, edges: Sequence[Float64s]) -> dict[str, Tensor]:
     roots_T = np.cumsum([0, *(len(nodes) for nodes in trees[:-1])])
     nodes = np.concatenate(trees)
     if nodes["is_categorical"].any():
-        raise ValueError("a split by categories, of numbers alone")
+        raise ValueError("a tree splits by categories, though all columns are numbers")
     start = np.repeat(roots_T, [len(tree) for tree in trees])
     inner = ~nodes["is_leaf"].astype(np.bool_)
     threshold = np.zeros(len(nodes))

@@ -55,9 +55,9 @@ def fit_calibration(raw_N: Scores, correct_N: Bools, method: Method = "platt") -
         return Calibration()
     if num_right in (0, num_rows):
         raise DegenerateSourceError(
-            f"trust: {num_right} of {num_rows} weak labels are right among the held-out source rows that "
-            "calibrate trust (trust.validation_fraction), both right and wrong ones are needed; give more source rows "
-            "or a larger share of them, or set trust.calibration: none"
+            f"trust: {num_right} of {num_rows} weak labels are right among the held-out source rows that calibrate "
+            "trust (trust.validation_fraction), but both right and wrong ones are needed; give more source rows or a "
+            "larger share of them, or set trust.calibration: none"
         )
     fit = _fit_isotonic if method == "isotonic" else _fit_platt
     return fit(raw_N.astype(np.float64), correct_N)

@@ -57,14 +57,18 @@ def read_description(ref: TrustRef | ProjectionRef) -> Json:
     """Return the saved description of the fitted function that ``ref`` names.
 
     Raises:
-        ModelError: the file is no JSON object.
+        ModelError: the file cannot be read, or is not a JSON object.
     """
     try:
         found = read_json(to_place(ref.uri) / DESCRIPTION)
+    except OSError as error:
+        raise ModelError(
+            f"{ref.uri}: {DESCRIPTION} cannot be read ({error.strerror or error}); restore it, or fit it again"
+        ) from error
     except ValueError as error:
         raise ModelError(f"{ref.uri}: was not saved by this version ({error})") from error
     if not isinstance(found, dict):
-        raise ModelError(f"{ref.uri}: was not saved by this version ({DESCRIPTION} is no JSON object)")
+        raise ModelError(f"{ref.uri}: was not saved by this version ({DESCRIPTION} is not a JSON object)")
     return found
 
 

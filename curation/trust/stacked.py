@@ -69,7 +69,7 @@ class Trees:
 
 
 @dataclass(frozen=True)
-class Bent:
+class PiecewiseLinearCalibrator:
     """An increasing piecewise linear function with B bends, from a model's logits to calibrated ones."""
 
     intercept: float = 0.0
@@ -105,11 +105,11 @@ class Combination:
     names: tuple[str, ...]
     mean_K: Float64s
     model: Logistic | Trees
-    bent: Bent = Bent()
+    calibrator: PiecewiseLinearCalibrator = PiecewiseLinearCalibrator()
 
     def logits(self, columns_NK: Float64s) -> Float64s:
         """Return the logit of each row, float64 [N]; NaN stands for a missing value."""
-        return self.bent(self.model.logits(self._fill_missing(columns_NK)))
+        return self.calibrator(self.model.logits(self._fill_missing(columns_NK)))
 
     def parts(self, columns_NK: Float64s) -> Float64s:
         """Return how far each column's value, compared with its mean, shifts each row's logit, float64 [N, K]."""
@@ -230,7 +230,7 @@ class StackedTrust(StateTrust):
         states = read_states(labels, names)
         if states.size != self._width:
             raise SourceError(
-                f"{', '.join(names)}: {states.size} numbers a row, the trust function was fitted on {self._width}; "
+                f"{', '.join(names)}: {states.size} numbers a row, but the trust function was fitted on {self._width}; "
                 "score the labels of the teacher that it was fitted for"
             )
         return missing_N | states.missing_N, states.columns, numbers_NK
@@ -268,7 +268,7 @@ class StackedTrust(StateTrust):
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """The weights of the combination, the probes, the networks and the class probe, by name."""
-        found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent": self.combination.bent.weights}
+        found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent": self.combination.calibrator.weights}
         found |= {f"combination.{name}": of for name, of in self.combination.model.weights.items()}
         if self.probes is not None:
             found |= {f"probes.{name}": of for name, of in self.probes.weights.items()}
@@ -301,7 +301,7 @@ class StackedTrust(StateTrust):
             model = Logistic(found["weight_K"].numpy(), float(found["bias"]))
         probes, networks, class_probe = description["probes"], description["networks"], description.get("class_probe")
         return cls(
-            Combination(columns, weights["mean_K"].numpy(), model, Bent.made(bent)),
+            Combination(columns, weights["mean_K"].numpy(), model, PiecewiseLinearCalibrator.made(bent)),
             description["fit"],
             states=description["read_by_members"],
             probes=None if probes is None else Probes(probes, **_select_under(weights, "probes.")),

@@ -109,8 +109,8 @@ class StateTrust(ABC):
         other.score_dtype, other._folded = dtype, None
         return other
 
-    def behind(self, pca: PrincipalComponents | None) -> Self:
-        """Attach the projection whose output this trust function was fitted on, if any, and return this function."""
+    def with_pca(self, pca: PrincipalComponents | None) -> Self:
+        """Return this trust function, with the projection attached on whose output it was fitted, if any."""
         if pca is None:
             return self
         self.pca = pca
@@ -126,7 +126,7 @@ class StateTrust(ABC):
         width, size = (0, 0) if self.pca is None else self.pca.shape
         if states.size != (expected := self.size - size + width):
             raise SourceError(
-                f"{', '.join(self.features)}: {states.size} numbers a row, the trust function was fitted on "
+                f"{', '.join(self.features)}: {states.size} numbers a row, but the trust function was fitted on "
                 f"{expected}; score the labels of the teacher that it was fitted for"
             )
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
@@ -207,7 +207,7 @@ def compute_class_weights(correct_N: Bools, strength: float, name: str) -> dict[
     counts_2 = np.bincount(correct_N, minlength=2)
     if not counts_2.all():
         raise DegenerateSourceError(
-            f"{name}: {counts_2[1]} of {len(correct_N)} weak labels are right, both right and wrong ones are "
+            f"{name}: {counts_2[1]} of {len(correct_N)} weak labels are right, but both right and wrong ones are "
             "needed; give more source rows or another teacher"
         )
     return dict(enumerate(((len(correct_N) / (2 * counts_2)) ** strength).tolist()))

@@ -386,7 +386,7 @@ def test_status_as_json(config: Path):
 def test_a_part_of_a_run_is_named_as_the_plan_names_it(config: Path):
     assert "--until and --only: give one of them" in mistake("run", config, "--until", "select", "--only", "select")
     line = mistake("run", config, "--until", "selekt")
-    assert "selekt: no stage is called so; did you mean" in line and "gen-0/select" in line
+    assert "selekt: no stage has this name; did you mean" in line and "gen-0/select" in line
     line = mistake("run", config, "--only", "select")
     assert "--only: gen-0/select needs prepare, which is not done (not done yet); use --until select" in line
     assert not (config.parent / "runs").exists()
@@ -443,7 +443,7 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
         file.write('{"time": 5021, "event": "prog')  # under way
     dead = curate("status", config).stdout.splitlines()
     assert " ".join(dead[1].split()) == (
-        "gen-0/label-pool 400 of 1,000 rows (40 %), as its driver ended; `curate run` goes on"
+        "gen-0/label-pool 400 of 1,000 rows (40 %); its driver ended, and `curate run` continues"
     )
     assert len(dead) == 3 and dead[2].endswith("s ago: progress")
     shown = json.loads(curate("status", config, "--json").stdout)["under_way"]
@@ -499,7 +499,7 @@ def test_watching_waits_for_a_driver_that_is_yet_to_begin(config: Path):
     watcher = watching(config, "0.1", stdout=subprocess.PIPE)
     assert watcher.stdout is not None
     assert "no run here yet" in watcher.stdout.readline()
-    assert watcher.stdout.readline() == "waiting up to 60 s for a driver; Ctrl-C ends\n"
+    assert watcher.stdout.readline() == "waiting up to 60 s for a driver; Ctrl-C stops\n"
     with lease.hold(manifest.directory):
         manifest.identify({"seed": 0}, {}, save=True)
         while "tiny: running" not in watcher.stdout.readline():

@@ -44,7 +44,7 @@ def test_a_run_takes_a_mapping_a_path_or_a_configuration(tmp_path: Path, monkeyp
 
 
 def test_what_is_no_configuration_is_refused_with_what_to_give() -> None:
-    with pytest.raises(ConfigError, match=r"a list is no configuration; give a mapping .* the path"):
+    with pytest.raises(ConfigError, match=r"a list is not a configuration; give a mapping .* the path"):
         as_config([])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"config: .*sources"):
         as_config({"name": "one"})

@@ -188,6 +188,12 @@ def test_a_small_source_gets_as_many_steps_as_a_large_one(num_rows: int) -> None
     assert fit_net(separable(num_rows), config, seed=0).record.num_steps == 120
 
 
+@pytest.mark.parametrize(("max_steps", "first"), [(400, 10), (60, 3)])
+def test_a_small_source_is_validated_every_ten_steps_or_twenty_times(max_steps: int, first: int) -> None:
+    config = with_(SMALL, max_steps=max_steps, patience=None, batch_size=256)
+    assert fit_net(separable(100), config, seed=0).record.steps[0] == first
+
+
 def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
     batches = _Batches(np.arange(10, 31), batch_size=8, seed=4)
     assert batches.an_epoch == 3
@@ -369,8 +375,8 @@ def test_a_source_that_teaches_nothing_is_refused(fit: Callable[..., TrustRef], 
     labels, grades = tables(tmp_path, rows._replace(correct_N=np.full(100, right)))
     with pytest.raises(
         DegenerateSourceError,
-        match=r"trust: (\d+) of \d+ parsed weak labels are right in the fit part of the source, both right and "
-        "wrong ones are needed",
+        match=r"trust: (\d+) of \d+ parsed weak labels are right in the fit part of the source, but both right and "
+        r"wrong ones are needed",
     ):
         fit(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
     only_fit = rows._replace(correct_N=np.where(hash_unit(np.arange(100), 0) < 0.2, False, rows.correct_N))

@@ -19,7 +19,7 @@ from curation.metrics import auc
 from curation.stages.fit import check_settings
 from curation.trust import load_fitted
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
-from curation.trust.stacked import NETWORKS, Bent, Combination, Logistic, StackedTrust, Trees
+from curation.trust.stacked import NETWORKS, Combination, Logistic, PiecewiseLinearCalibrator, StackedTrust, Trees
 from train import rounding
 from train.combining import Candidate, assign_folds, choose_candidate, fit_rising_line
 from train.stack import fit_stacked_on
@@ -313,7 +313,9 @@ def test_below_80_rows_no_probe_reads_the_states() -> None:
 @pytest.mark.parametrize("right", [True, False])
 def test_one_class_is_refused(right: bool) -> None:
     rows = drawn(300).rows
-    words = rf"trust: {300 if right else 0} of the 300 weak labels of the source that can be used are right, both right"
+    words = (
+        rf"trust: {300 if right else 0} of the 300 weak labels of the source that can be used are right, but both right"
+    )
     for kind in ("stacked", "fitted_confidence"):
         with pytest.raises(DegenerateSourceError, match=words):
             fit_rows(kind, rows._replace(correct_N=np.full(300, right)), CONFIG, seed=3, origin={})
@@ -423,7 +425,7 @@ def test_a_fit_with_one_bend_of_an_earlier_version_stays() -> None:
     weights = {name: of for name, of in trust.weights.items() if name != "bent"}
     weights["bent_4"] = torch.tensor([0.1, 1.2, 0.3, 0.4], dtype=torch.float64)  # intercept, slope, bend, knee
     again = StackedTrust.made(weights, trust.description())
-    assert again.combination.bent == Bent(0.1, 1.2, (0.3,), (0.4,))
+    assert again.combination.calibrator == PiecewiseLinearCalibrator(0.1, 1.2, (0.3,), (0.4,))
 
 
 def test_lines_with_other_knees_are_averaged_by_their_likelihood() -> None:
@@ -441,7 +443,7 @@ def test_lines_with_other_knees_are_averaged_by_their_likelihood() -> None:
     assert 0.01 < share < 0.99
     found = fit_rising_line(raw_N, correct_N)
     np.testing.assert_allclose(found(raw_N), (1 - share) * logits[0] + share * logits[1], rtol=1e-4, atol=1e-4)
-    assert Bent.made(found.weights) == found
+    assert PiecewiseLinearCalibrator.made(found.weights) == found
 
 
 # Of many rows.

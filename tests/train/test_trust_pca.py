@@ -136,7 +136,7 @@ def test_states_of_another_width_are_refused(rows: LabelledRows) -> None:
             "state_prompt_last", pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(NUM_ROWS * 3, np.float16)), 3)
         )
     )
-    with pytest.raises(SourceError, match="18 numbers a row, the trust function was fitted on 25"):
+    with pytest.raises(SourceError, match="18 numbers a row, but the trust function was fitted on 25"):
         trust.raw_score(batch)
 
 

@@ -124,7 +124,7 @@ def _check_shared_files(directory: Place) -> Finding:
         return fail(
             f"{directory}: {'; '.join(wrong)}", "set run_dir to a path that all nodes mount, or an object store"
         )
-    return ok(f"{directory}: {len(answers)} nodes read what this machine writes, and the other way round")
+    return ok(f"{directory}: {len(answers)} nodes read what this machine writes, and it reads what they write")
 
 
 def _make_exchange() -> Callable[[str], str]:
@@ -161,7 +161,7 @@ def _check_vllm(config: RunConfig | None, wanted: bool) -> Finding:
     )
     place = next(has, None)
     if place is None:
-        return warn("not checked: no node has now what a teacher actor takes", "run the check again when one is up")
+        return warn("not checked: no node has the resources of a teacher actor", "run the check again when one is up")
     asked = nodes.make_task(teacher.look, place["NodeID"], takes)
     answer = ray.get(asked.remote(teacher.make_vllm_question(config, wanted)), timeout=PROBE_SECONDS)
     verdict = teacher.judge_vllm(teacher.choose_vllm_backend(config, wanted), answer)

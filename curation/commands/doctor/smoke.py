@@ -25,7 +25,7 @@ SECONDS = 180
 """Time limit for all nodes, in seconds; each has to start a process that imports the engine."""
 NODE_FIX = "see the logs of this node (session_latest/logs in Ray's directory), or take it out of the cluster"
 STORE_FIX = "set run_dir to a path that all nodes mount, or to an object store whose credentials every node has"
-FOREIGN_FIX = "set run_dir to one path or store that all nodes share, not to a disk that each node has of its own"
+FOREIGN_FIX = "set run_dir to one path or store that all nodes share, not to each node's own disk"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +110,10 @@ def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], e
         return fail(f"what the nodes wrote cannot be read here ({type(error).__name__}: {error})", FOREIGN_FIX)
     ids = np.concatenate([np.frombuffer(answer.value.written["row_ids"][0].as_py(), np.int64) for answer in wrote])
     if not read.equals(expected.take(np.sort(ids)).cast(read.schema)):
-        return fail(f"{read.num_rows} rows are read back, other ones than the {len(ids)} that were written", STORE_FIX)
+        return fail(f"{read.num_rows} rows are read back, but not the {len(ids)} that were written", STORE_FIX)
     leases = sum(answer.value.has_lease for answer in wrote)
     if leases != 1:
-        return fail(f"{leases} of {len(wrote)} nodes got one lease at the same time, and 1 should", storage.LEASE_FIX)
+        return fail(f"{leases} of {len(wrote)} nodes got the same lease at once, and only 1 may", storage.LEASE_FIX)
     if len(ids) < expected.num_rows:
         lacking = expected.num_rows - len(ids)
         return fail(f"{lacking} of {expected.num_rows} rows are missing", "fix the nodes that fail above")

@@ -12,7 +12,7 @@ from curation.storage.paths import Place, Remote, remove, require_reachable, wri
 
 FIX = "put the run directory on a writable disk (run_dir)"
 LEASE_FIX = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
-NEWEST = "take a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
+NEWEST = "use a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
 
 
 def check_writing(directory: Place) -> Finding:

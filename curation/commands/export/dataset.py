@@ -106,7 +106,7 @@ def _require_repository(name: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ExportError(f"--push {name}: is no name of a repository, as USER/NAME is ({error})") from error
+        raise ExportError(f"--push {name}: is not the name of a repository, such as USER/NAME ({error})") from error
 
 
 def _push(folder: Path, name: str, output: Place) -> str:
@@ -119,8 +119,7 @@ def _push(folder: Path, name: str, output: Place) -> str:
         )
     except Exception as error:  # the hub's client raises httpx's exceptions, OSError and classes of its own
         raise ExportError(
-            f"--push {name}: {output} is written, and {hub.endpoint} did not take it "
-            f"({' '.join(str(error).split())}); `hf auth login` with a token that may write, then "
-            f"`hf upload {name} {output} --repo-type dataset`"
+            f"--push {name}: {output} is written, and {hub.endpoint} did not take it ({' '.join(str(error).split())}); "
+            f"run `hf auth login` with a token that may write, then `hf upload {name} {output} --repo-type dataset`"
         ) from error
     return f"{address}: has it too, in a repository that is private where it is new"

@@ -97,7 +97,7 @@ def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
     if not target.is_dir() or not any(target.iterdir()):
         return False
     if not (target / marker).is_file():
-        raise ExportError(f"--output: {target} is not empty and is no earlier export; name another folder")
+        raise ExportError(f"--output: {target} is not empty and not an earlier export; name another folder")
     if not force:
         raise ExportError(f"--output: {target} has an earlier export; name another folder, or replace it with --force")
     return True

@@ -153,7 +153,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name or "")
     if name is not None and name not in (further := config.generations[generation].students):
         raise ExportError(
-            f"--student {name}: the students of generation {generation} beside the one that teaches are "
+            f"--student {name}: the students of generation {generation} that do not teach are "
             f"{', '.join(further) or 'none'}; leave it out for that one; {trained}"
         )
     if student.name and student.branch:

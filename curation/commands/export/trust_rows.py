@@ -97,11 +97,13 @@ def sample_reference(fit: Fit, function: "StateTrust", further: Sequence[str] = 
     if not most:
         return kept
     (batch,) = rows.take(taken).combine_chunks().to_batches()
-    raw_N, trust_N = _compute_honest_scores(batch, function, stored if scored else None)
+    raw_N, trust_N = _compute_held_out_scores(batch, function, stored if scored else None)
     return {**kept, **dict(zip(SCORES, (raw_N, trust_N), strict=True))}
 
 
-def _compute_honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None) -> list[Scores]:
+def _compute_held_out_scores(
+    batch: pa.RecordBatch, function: "StateTrust", stored: Sequence[str] | None
+) -> list[Scores]:
     """Return raw scores and trust of source rows, float32 [N] each; NaN without a label or a held-out score."""
     if stored is not None:
         raw_N, trust_N = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
@@ -113,7 +115,7 @@ def _compute_honest_scores(batch: pa.RecordBatch, function: "StateTrust", stored
 
 
 def read_calibration_rows(fit: Fit, function: "StateTrust") -> tuple[GradedScores | None, CalibrationRows | None]:
-    """Return graded rows with honest scores, of the calibration split or else held out from the source, or ``None``."""
+    """Return graded rows with held-out scores, of the calibration split or else of the source, or ``None``."""
     labelled = grades = None
     if fit.config.splits.calibration is not None:
         labelled = fit.labels("calibration")
@@ -173,7 +175,9 @@ def _read_graded(
         kept_B = np.isin(row_ids_B, graded.row_ids_N)
         kept_B &= True if keep is None else keep(row_ids_B)
         batch = batch.filter(pa.array(kept_B))
-        scores = _compute_honest_scores(batch, function, stored if scored else None)  # of another split the plain ones
+        scores = _compute_held_out_scores(
+            batch, function, stored if scored else None
+        )  # of another split the plain ones
         parts.append((row_ids_B[kept_B], batch.column("label").to_numpy(zero_copy_only=False), *scores))
     if not parts:
         none = np.zeros(0, dtype=np.float32)

@@ -14,7 +14,7 @@ from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load as load_seal
-from curation.storage.digest import SHA256, Content, find_problem
+from curation.storage.digest import SHA256, Content, find_problem, is_digest_lost
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, find_files, require_reachable, to_place
 from curation.tables import io
@@ -47,6 +47,8 @@ class Verified:
     bytes: int = 0
     rows: int = 0
     seconds: float = 0.0
+    only_sizes: int = 0
+    """Number of files of which only the size could be compared: copies of objects that were uploaded in parts."""
     unsealed: list[str] = field(default_factory=list)
     """Stages that were recorded without a list of their files."""
     damage: list[Damage] = field(default_factory=list)
@@ -81,6 +83,7 @@ class Checker:
         """Read the files, and record those that are not as they were written."""
         found, there = self.found, find_files(self.home, self.files)
         total = sum(content.size for _, content in self.files.values())
+        found.only_sizes += sum(is_digest_lost(there.get(path), content) for path, (_, content) in self.files.items())
         largest_first = sorted(self.files.items(), key=lambda item: -item[1][1].size)
         with ThreadPoolExecutor(READ_AT_ONCE if isinstance(self.home, Remote) else os.cpu_count() or 1) as pool:
             waiting = {
@@ -108,7 +111,7 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
     require_reachable(home)
     found = Verified(target=str(home))
     if (home / MANIFEST).is_file():
-        again = "give `curate filter` another output, which labels again, or restore the file"
+        again = "restore the file, or give `curate filter` another output, for which it labels again"
         checker = Checker(home=home, found=found, redo=lambda _: again)
         _list_filter(checker)
         _list_run(checker, f"{WORK}/")

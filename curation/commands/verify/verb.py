@@ -46,8 +46,14 @@ def _format_page(found: "Verified") -> str:
         lines.append(f"{stage}: restore its files, or make it again: {redo}" if stage else f"to mend it: {redo}")
     if found.unsealed:
         lines.append(f"without digests, not verified: {', '.join(found.unsealed)}")
+    if found.only_sizes:
+        lines.append(
+            f"compared by size alone, not verified: {found.only_sizes:,} files that were uploaded to an object store "
+            "in parts, whose tags are no digests; verify the original there"
+        )
     rate = f", {format_speed(found.rows / found.seconds)} rows/s" if found.seconds and found.rows else ""
     read = f"{found.files:,} files, {format_size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s{rate}"
-    outcome = f"{len(found.damage):,} damaged" if found.damage else "all as they were written"
+    intact = "all else as it was written" if found.only_sizes or found.unsealed else "all as they were written"
+    outcome = f"{len(found.damage):,} damaged" if found.damage else intact
     lines.append(f"{found.target}: {read}: {outcome}")
     return "\n".join(lines)

@@ -57,7 +57,7 @@ def check_of(value: object) -> Check:
         )
     options = value[name]
     if not isinstance(options, Mapping):
-        raise ConfigError(f"check.{name}: {options!r} is no mapping of options; docs/data-forms.md lists them")
+        raise ConfigError(f"check.{name}: {options!r} is not a mapping of options; docs/data-forms.md lists them")
     return _make_check(_RULES[name], name, options)
 
 

@@ -82,9 +82,9 @@ class CommandCheck:
     ) -> None:
         words = () if isinstance(command, str) else tuple(command)
         if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
-            raise ConfigError(f"check.command: {command!r} is no list of words; give e.g. [python, check.py]")
+            raise ConfigError(f"check.command: {command!r} is not a list of words; give e.g. [python, check.py]")
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigError(f"check.seconds: {seconds!r} is no time for a batch; give a positive number")
+            raise ConfigError(f"check.seconds: {seconds!r} is not a time limit for a batch; give a positive number")
         for name, value, least in (
             ("batch_rows", batch_rows, 1),
             ("memory_mb", memory_mb, 16),
@@ -114,7 +114,7 @@ class CommandCheck:
             is_file = path.is_absolute() and path.is_file()
             if place == 0 and not is_file and shutil.which(word, path=_get_search_path()) is None:
                 raise ConfigError(
-                    f"check.command: {word!r} is no program that is found here; correct it, or install it"
+                    f"check.command: {word!r} is not a program on this machine; correct its name, or install it"
                 )
             if place and not is_file and (path.is_absolute() or path.suffix in SCRIPTS):
                 raise ConfigError(f"check.command: the file {word!r} is not there; correct the path")
@@ -212,7 +212,7 @@ class CommandCheck:
                 raise _Failed(f"it ended with {_describe_exit(code)}{_read_last_line(folder / 'err')}")
             verdicts = (folder / "out").read_bytes().decode(errors="replace").splitlines()
             if len(verdicts) != len(items):
-                raise _Failed(f"it printed {len(verdicts):,} lines for {len(items):,} rows; a verdict a line is wanted")
+                raise _Failed(f"it printed {len(verdicts):,} lines for {len(items):,} rows; print one verdict a line")
             return [_parse_verdict(line, place) for place, line in enumerate(verdicts)]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -328,7 +328,7 @@ def _parse_verdict(line: str, place: int) -> bool:
         value = value.get("right") if value.get("id", place) == place else None
     if not isinstance(value, bool):
         raise _Failed(
-            f"it printed {quote_text(line)} in line {place + 1}, which is no verdict: true, false, or "
+            f"it printed {quote_text(line)} in line {place + 1}, which is not a verdict: true, false, or "
             '{"right": true}, with the row\'s own id if there is one'
         )
     return value

@@ -54,11 +54,11 @@ class JudgeCheck(Normalised):
         for name, word in (("right", right), ("wrong", wrong)):
             if not isinstance(word, str) or not word or word != word.strip():
                 raise ConfigError(
-                    f"{KEY}.{name}: {word!r} is no word; give a text without white space around it, in quotation "
+                    f"{KEY}.{name}: {word!r} is not a word; give a text without white space around it, in quotation "
                     'marks, e.g. "yes"'
                 )
         if right.lower() == wrong.lower():
-            raise ConfigError(f"{KEY}.wrong: {wrong!r} is the word for right, too; give another one")
+            raise ConfigError(f"{KEY}.wrong: {wrong!r} is also the word for right; give another one")
         self._words = right, wrong
 
     def question(self, prompt: str, reference: str | None, answer: str) -> str:

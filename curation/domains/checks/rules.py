@@ -85,7 +85,7 @@ class Number(_Rule):
     def __init__(self, *, absolute: float = 0, relative: float = 0) -> None:
         for name, value in (("absolute", absolute), ("relative", relative)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise ConfigError(f"check.number.{name}: {value!r} is no tolerance; give a number, 0 or larger")
+                raise ConfigError(f"check.number.{name}: {value!r} is not a tolerance; give a number, 0 or larger")
         self._absolute, self._relative = Decimal(str(absolute)), Decimal(str(relative))
 
     def right(self, completion: str, reference: str) -> bool:
@@ -109,7 +109,7 @@ class Pattern(_Rule):
         pattern: the expression; without one, each row's reference is.
 
     Raises:
-        ConfigError: it is no regular expression.
+        ConfigError: it is not a regular expression.
     """
 
     def __init__(self, *, pattern: str | None = None) -> None:
@@ -144,7 +144,7 @@ def _compile(pattern: object) -> Any:
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise RowError(f"bad_reference: {quote_text(pattern)} is no regular expression ({error})") from None
+        raise RowError(f"bad_reference: {quote_text(pattern)} is not a regular expression ({error})") from None
 
 
 class Json(_Rule):
@@ -159,7 +159,7 @@ class Json(_Rule):
 
     def __init__(self, *, fields: Sequence[str] = ()) -> None:
         if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
-            raise ConfigError(f"check.json.fields: {fields!r} is no list of keys; give e.g. [name, price]")
+            raise ConfigError(f"check.json.fields: {fields!r} is not a list of keys; give e.g. [name, price]")
         self._fields = tuple(fields)
 
     def right(self, completion: str, reference: str) -> bool:

@@ -55,7 +55,7 @@ class AblationConfig(Root):
     @model_validator(mode="after")
     def _names(self) -> Self:
         if self.reference is not None and self.reference not in self.variants:
-            raise ValueError(f"reference: {self.reference!r} is none of the variants {', '.join(self.variants)}")
+            raise ValueError(f"reference: {self.reference!r} is not one of the variants {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds) or len(set(self.sets)) < len(self.sets):
             raise ValueError("seeds and sets: name each once")
         known = {*self.variants, *self.sets}

@@ -57,7 +57,7 @@ def _check(ablation: Ablation, variant: Variant) -> None:
             raise ConfigError(f"{where}: sets: {name!r} is none of {known}; add it to splits.probes")
     budget = config.selection.budget
     if ablation.config.share is None and budget.n is None and budget.share is None:
-        raise ConfigError(f"{where}: purity needs a number of rows: give share, as selection.budget says none")
+        raise ConfigError(f"{where}: purity needs a number of rows: set share, since selection.budget names none")
     if ablation.config.students and not config.generations:
         raise ConfigError(f"{where}: students: the run has no generations, so that nothing is trained")
     if ablation.config.students and config.splits.test is None:

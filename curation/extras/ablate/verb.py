@@ -18,7 +18,7 @@ else:
 @click.command()
 @click.argument("ablation", type=click.Path(dir_okay=False), callback=with_own_modules)
 @SET
-@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Where it is kept.")
+@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Output folder.")
 @WAIT
 def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None:
     """Run the variants of a run that the file ABLATION names, and compare them in a table.

@@ -47,12 +47,12 @@ def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
     has_moves = get_position_function(get_domain(config.domain_of("pool"))) is not None
     left_out = []
     if engine is not None and not has_moves:
-        left_out.append(f"no engine is asked: labels of the domain {config.domain.name} are no chess moves")
+        left_out.append(f"no engine is asked: labels of the domain {config.domain.name} are not chess moves")
         engine = None
     if engine is not None and not config.splits.audit:
         raise ConfigError(
             "analyze.engine: compares weak labels of the pool with gold ones, and the run has none (splits.audit is "
-            "false); leave it out by analyze.engine: null, or run with splits.audit: true"
+            "false); turn it off by analyze.engine: null, or run with splits.audit: true"
         )
     if gradients is not None and not config.generations:
         left_out.append("no gradients are taken: the run trains no student (generations is empty)")

@@ -142,7 +142,7 @@ def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progre
         most = max(map(len, healthy.values()), default=0)
         raise ConfigError(
             f"analyze.gradients: of no arm {FEWEST} rows have a gradient (the most are {most}); raise "
-            "analyze.gradients.rows or the budget, or leave it out by analyze.gradients: null"
+            "analyze.gradients.rows or the budget, or turn them off by analyze.gradients: null"
         )
     num = min(map(len, enough.values()))
     chosen = {arm: np.sort(draw_by_hash(ids_N, num, seed)) for arm, ids_N in enough.items()}

@@ -45,9 +45,9 @@ def find_engine(path: str) -> str:
     found = shutil.which(path) or (shutil.which(path, path=GAMES) if "/" not in path else None)
     if found is None:
         raise ConfigError(
-            f"analyze.engine.path: no program {path!r} that can be run is on this machine, neither in PATH nor in "
-            f"{GAMES}; install one on every node (Debian: apt-get install stockfish), name its path, or leave the "
-            "comparison out by analyze.engine: null"
+            f"analyze.engine.path: no program {path!r} is executable on this machine, neither in PATH nor in {GAMES}; "
+            "install one on every node (Debian: apt-get install stockfish), name its path, or turn the comparison off "
+            "by analyze.engine: null"
         )
     return str(Path(found).absolute())
 
@@ -93,7 +93,7 @@ class UciEngine:
 
     def _search(self, board: "chess.Board") -> "engine.PovScore":
         if self._failures >= MOST_FAILURES:
-            raise RowError(f"engine_given_up: it failed at the {MOST_FAILURES} rows before")
+            raise RowError(f"engine_given_up: the engine failed on each of the last {MOST_FAILURES} rows before")
         try:
             process = self._process = self._process or self._start()
             searched = process.protocol.analyse(board, engine.Limit(nodes=self._config.nodes), game=object())

@@ -24,12 +24,12 @@ else:
 @SET
 @ADDRESS
 @WAIT
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON, a generation an item.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, one item per generation.")
 def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, as_json: bool) -> None:
     """Measure why the rows of a finished run teach, and write its report again. CONFIG may also be the run directory.
 
     A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
-    arm's rows are. The section analyze of CONFIG sets both. After a kill, the same command resumes.
+    arm's rows are. The section analyze of CONFIG configures both. After a kill, the same command resumes.
     """
     config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)

@@ -74,7 +74,7 @@ def require_alike(one: Member, other: Member) -> None:
         raise CombineError(f"{where}: their domains are {domains[0]} and {domains[1]}; combine runs of one domain")
     numbers = len(one.run.generations), len(other.run.generations)
     if numbers[0] != numbers[1]:
-        raise CombineError(f"{where}: they have {numbers[0]} and {numbers[1]} generations; combine runs of as many")
+        raise CombineError(f"{where}: they have {numbers[0]} and {numbers[1]} generations; combine runs with as many")
     for section, done in (("teacher", "labels"), ("evaluation", "tests")):
         asked = [describe_asking(member.run.config, section) for member in (one, other)]
         if asked[0] != asked[1]:

@@ -14,7 +14,12 @@ from curation.storage.paths import to_place
 @click.argument("row_id", required=False)
 @click.option("--split", metavar="NAME", help="The split of the row, if rows of several sources have its id.")
 @click.option("--student", metavar="ARM | STAGE", help="Show which rows taught a student, instead of one row.")
-@click.option("--generation", type=click.IntRange(min=0), metavar="NUMBER", help="Of the student; default: the last.")
+@click.option(
+    "--generation",
+    type=click.IntRange(min=0),
+    metavar="NUMBER",
+    help="The generation of the student (default: the last).",
+)
 @click.option("--rows", type=click.IntRange(min=0), help="Rows of the student to show (default: 5).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
@@ -26,7 +31,7 @@ def explain(
     rows: int | None,
     as_json: bool,
 ) -> None:
-    """Show everything that the run in RUN_DIR knows of the row ROW_ID, or which rows taught a student.
+    """Show everything that the run in RUN_DIR knows about the row ROW_ID, or which rows taught a student.
 
     For a row, it shows the source file, the prompt, each teacher's answer, trust and rank, and what every arm did with
     the row. Row ids are in every table and export of a run.
@@ -38,15 +43,15 @@ def explain(
         raise ConfigError("explain: give a ROW_ID, or --student with an arm or a stage; not both")
     if student is not None:
         if split is not None:
-            raise ConfigError("--split: is of a row; leave it out with --student")
+            raise ConfigError("--split: applies to a row; leave it out with --student")
         content = explain_student(to_place(run_dir), student, generation, 5 if rows is None else rows)
         lines = describe_student(content)
     else:
         if generation is not None or rows is not None:
-            raise ConfigError("--generation, --rows: are of --student; a row is shown with all its generations")
+            raise ConfigError("--generation, --rows: apply to --student only; a row is shown with all its generations")
         text = str(row_id)
         if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
-            raise ConfigError(f"ROW_ID: {quote_text(text)} is no row id, a whole number from 0 to 2^63 - 1")
+            raise ConfigError(f"ROW_ID: {quote_text(text)} is not a row id, a whole number from 0 to 2^63 - 1")
         content = explain_row(to_place(run_dir), int(text), split)
         lines = describe_row(content)
     if as_json:

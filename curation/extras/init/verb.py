@@ -16,7 +16,7 @@ MODEL = "Qwen/Qwen3-0.6B"
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[CONFIG] | --data LABELLED [UNLABELLED]")
-@click.option("--data", is_flag=True, help="Look at these files, and write a configuration for them.")
+@click.option("--data", is_flag=True, help="Write a configuration for these files.")
 @click.option("-o", "--output", metavar="CONFIG", help="With --data: the file to write (default: curation.yaml).")
 @click.option(
     "--domain", metavar="NAME", help="The task: classification, mcqa, math, text, pair or chess (default: guessed)."
@@ -44,10 +44,10 @@ def init(
     given = {"--output": output, "--domain": domain, "--answer": answer, "--text": text, "--choices": choices}
     if not data:
         if options := [option for option, value in {**given, "--model": model}.items() if value is not None]:
-            raise ConfigError(f"{', '.join(options)}: says something of files; give them by --data")
+            raise ConfigError(f"{', '.join(options)}: describes your files; name them by --data")
         if len(paths) > 1:
             raise ConfigError(
-                f"{' '.join(paths)}: one CONFIG is written; for a configuration of your files give --data"
+                f"{' '.join(paths)}: give one CONFIG to write, or --data for a configuration for your files"
             )
         path = Path(paths[0] if paths else "curation.yaml")
         _write(path, (files("curation") / "template.yaml").read_text())

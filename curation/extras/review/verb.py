@@ -20,11 +20,11 @@ else:
 F = Callable[..., Any]
 
 RUN_DIR = click.argument("run_dir")
-NAME = click.option("--name", metavar="NAME", help="The review (default: the only one, or for a new one its arm).")
-FOLDER = click.option("--folder", metavar="DIR", help="Where the reviews are kept (default: RUN_DIR/review).")
-PERSON = click.option(
-    "--person", metavar="NAME", help="Who judges, where a file or a page does not say (default: the user)."
+NAME = click.option(
+    "--name", metavar="NAME", help="Name of the review (default: the only one; for a new one, its arm)."
 )
+FOLDER = click.option("--folder", metavar="DIR", help="Folder of the reviews (default: RUN_DIR/review).")
+PERSON = click.option("--person", metavar="NAME", help="The judge, if a file or page names none (default: the user).")
 FILE = click.argument("path", metavar="FILE")
 
 
@@ -61,8 +61,8 @@ def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
 @review.command()
 @_add_review_options
 @click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
-@click.option("--num", type=int, metavar="ROWS", help="How many rows to draw (default: 200).")
-@click.option("--seed", type=int, metavar="NUMBER", help="Of the draw (default: 0).")
+@click.option("--num", type=int, metavar="ROWS", help="Number of rows to draw (default: 200).")
+@click.option("--seed", type=int, metavar="NUMBER", help="Seed of the draw (default: 0).")
 def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
     """Draw the rows to judge. If they are drawn already, print the progress of the review."""
     home = actions.find_review_home(to_place(run_dir), folder)
@@ -118,7 +118,7 @@ def import_verdicts(
 @review.command()
 @_add_review_options
 @click.option("--alpha", type=float, help="The highest share of wrong labels (default: the run's, 0.1).")
-@click.option("--delta", type=float, help="The highest probability of failure (default: as --alpha).")
+@click.option("--delta", type=float, help="The highest probability of failure (default: that of --alpha).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def result(
     run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool

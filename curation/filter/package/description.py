@@ -190,9 +190,11 @@ class Description(Section):
         if (bought := self.bought) is None:
             return self
         if bought.backend != ENDPOINT or bought.endpoint is None or bought.states:
-            raise ValueError("bought: is how a server is asked, and names another backend, no model, or hidden states")
+            raise ValueError(
+                "bought: describes how a server is asked, but names another backend, no model, or hidden states"
+            )
         if self.teacher is None or not self.ask.reads_given or self.ask.endpoint is not None:
-            raise ValueError("ask: is how a model reads a server's answers (bought), and it does not read, or is none")
+            raise ValueError("ask: has to describe a model that reads the server's answers (bought), and does not")
         return self
 
     @property

@@ -287,8 +287,8 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
         folder = to_place(uri)
         if not (folder / PACKAGE).is_file():
             raise PackageError(
-                f"{uri}: is no trust package (there is no {PACKAGE}); give a folder or URL that `curate "
-                "export-trust` wrote"
+                f"{uri}: is not a trust package (it has no {PACKAGE}); give a folder or URL that `curate export-trust` "
+                "wrote"
             )
         _refuse_others(folder)
         local = fetch_folder(str(folder))

@@ -218,6 +218,7 @@ LARGE = {"CPU": 1.0, "memory": 12e9}
         (Need(key="a", count=2, resources=LARGE), [{"CPU": 8.0, "memory": 25e9}], True),
         (Need(key="a", count=3, resources=LARGE), [{"CPU": 8.0, "memory": 25e9}], False),
         (Need(key="a", count=1, resources=LARGE), [{"CPU": 8.0}], False),
+        (Need(key="a", count=9, resources={"CPU": 0.0, "GPU": 0.0}), [{"CPU": 1.0}], True),
     ],
 )
 def test_room_is_counted_node_by_node(need: Need, nodes: list[dict[str, float]], fits: bool):
@@ -261,7 +262,7 @@ def test_names_of_accelerators_are_rays(name: str, near: str | None):
     need = Need(key="student", count=1, resources=make_ray_resources(1, 1, 0, name))
     with pytest.raises(ConfigError) as error:
         capacity.check_machine(RayConfig(), [need])
-    assert f"student.accelerator_type: {name!r} is no name" in str(error.value)
+    assert f"student.accelerator_type: {name!r} is not a name" in str(error.value)
     assert near is None or f"did you mean {near!r}?" in str(error.value)
 
 

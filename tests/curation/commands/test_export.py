@@ -283,7 +283,7 @@ def test_a_folder_that_is_taken_is_kept_and_a_full_disk_leaves_nothing(finished,
     out.mkdir()
     (out / "mine").write_text("precious")
     for options in ([], ["--force"]):
-        assert "is not empty and is no earlier export" in refused(directory, "-o", out, *options)
+        assert "is not empty and not an earlier export" in refused(directory, "-o", out, *options)
     assert (out / "mine").read_text() == "precious"
     (out / "mine").unlink()
     export(directory, "-o", out)
@@ -502,7 +502,7 @@ def test_a_moved_run_without_numbers_gives_a_package_without_numbers(finished, t
     assert "replace it with --force" in refused(copy, "-o", tmp_path / "trust", verb="export-trust")
     export_trust(finished[0], "-o", tmp_path / "trust", "--force")
     assert package_of(tmp_path / "trust").description.evaluation != ()
-    assert "is no earlier export" in refused(finished[0], "-o", tmp_path / "trust", "--force")  # of a student
+    assert "not an earlier export" in refused(finished[0], "-o", tmp_path / "trust", "--force")  # of a student
 
 
 def test_a_package_in_an_object_store_is_the_same_package(finished, store, tmp_path: Path, monkeypatch):

@@ -372,7 +372,7 @@ def test_the_folder_is_pushed_as_it_is(run: Path, tmp_path: Path, hub: type[Hub]
 def test_a_push_that_cannot_be_leaves_the_folder_and_says_what_to_do(run: Path, tmp_path: Path, monkeypatch) -> None:
     from huggingface_hub import constants
 
-    assert "is no name of a repository" in curate(run, "-o", tmp_path / "none", "--push", "a/b/c", code=2)
+    assert "is not the name of a repository" in curate(run, "-o", tmp_path / "none", "--push", "a/b/c", code=2)
     assert not (tmp_path / "none").exists()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     told = curate(run, "-o", tmp_path / "out", "--push", "me/rows", code=2)

@@ -13,10 +13,11 @@ from click.testing import CliRunner
 
 from benchmarks.fuzz.sealed_run import NUM_LEFT, rows, run
 from curation.cli import main
-from curation.commands.verify.check import verify
+from curation.commands.verify.check import Checker, Verified, verify
 from curation.refs import iter_table_refs
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load
+from curation.storage.digest import Content
 from curation.tables import io
 from curation.tables.files import write_file
 from curation.tables.versions import list_version_files
@@ -115,6 +116,25 @@ def test_a_version_that_a_power_cut_tore_is_told_of_a_table_that_is_being_filled
     assert not checked(directory).damage
 
 
+def test_files_whose_content_cannot_be_compared_are_not_said_to_be_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A copy on a disk of an object that was uploaded in parts: the store's tag is no digest of its content."""
+    (tmp_path / "parts").write_bytes(b"abc")
+    (tmp_path / "whole").write_bytes(b"abc")
+    found = Verified(target=str(tmp_path))
+    checker = Checker(home=tmp_path, found=found, redo=str)
+    md5 = "900150983cd24fb0d6963f7d28e17f72"
+    checker.name({"parts": Content(3, f'tag:"{md5}-2"'), "whole": Content(3, f'tag:"{md5}"')}, 2)
+    checker.read(lambda _: None)
+    assert not found.damage and found.only_sizes == 1
+    monkeypatch.setattr("curation.commands.verify.check.verify", lambda *_: found)
+    page = CliRunner().invoke(main, ["verify", str(tmp_path)]).output
+    assert "compared by size alone, not verified: 1 file" in page and page.strip().endswith(
+        "all else as it was written"
+    )
+
+
 def test_what_is_not_of_ours_is_refused_in_a_line(tmp_path: Path):
     result = CliRunner().invoke(main, ["verify", str(tmp_path)])
     assert result.exit_code == 2 and "is not a run directory (no manifest.json)" in result.output
@@ -156,7 +176,9 @@ def test_the_output_of_a_filter_is_read_with_its_own_run(tmp_path: Path):
     export = next((home / "_curation").glob("gen-0/select-*/trust.jsonl"))
     export.unlink()
     (damage,) = (item for item in checked(home).damage if item.problem == "is missing")
-    assert damage.path == str(export.relative_to(home)) and damage.redo.startswith("give `curate filter` another")
+    assert damage.path == str(export.relative_to(home)) and damage.redo.startswith(
+        "restore the file, or give `curate filter` another"
+    )
 
 
 def test_a_trust_package_is_read(tmp_path: Path):

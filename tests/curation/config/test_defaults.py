@@ -204,7 +204,7 @@ def test_a_line_end_that_stops_reasoning_is_warned_of(domain: Any) -> None:
 def test_few_tokens_for_reasoning_are_warned_of_but_not_where_a_model_is_taught_to_be_brief() -> None:
     few = {"decoding": {"max_tokens": 8}}
     (line,) = iter_warnings(parsed("math", teacher={**LLM["teacher"], **few}))
-    assert line.startswith("teacher.decoding.max_tokens: 8 ends answers of domain math in the middle")
+    assert line.startswith("teacher.decoding.max_tokens: 8 cuts answers of domain math off in the middle")
     splits = {name: {"from": "rows", "rows": 5} for name in ("adapt", "source", "test", "pool")}
     assert not list(iter_warnings(parsed("math", splits=splits, teacher={**LLM["teacher"], **few, "adapt": {}})))
     init = {"model": {"init": {"hidden_size": 16, "num_layers": 1}}, "decoding": {"max_tokens": 40, "stop": ["\n"]}}

@@ -75,10 +75,10 @@ def test_prices_of_tokens_are_among_the_prices() -> None:
 @pytest.mark.parametrize(
     ("server", "changes", "words"),
     [
-        ({"url": "localhost:8000"}, {}, "url: 'localhost:8000' is no address of a server; write it with http"),
-        ({"url": "http://x/v1/chat/completions"}, {}, "is the address of one question; leave /chat/completions"),
+        ({"url": "localhost:8000"}, {}, "url: 'localhost:8000' is not the address of a server; write it with http"),
+        ({"url": "http://x/v1/chat/completions"}, {}, "is the address of one API call; leave /chat/completions"),
         ({"url": "http://x/v1?a=b"}, {}, "ends in a query"),
-        ({"url": "http://x:99999/v1"}, {}, "is no address of a server (Port out of range"),
+        ({"url": "http://x:99999/v1"}, {}, "is not the address of a server (Port out of range"),
         ({"url": "http://user:word@x/v1"}, {}, "holds a credential"),
         ({"kind": "tgi"}, {}, "'openai', 'vllm' or 'sglang'"),
         ({"model": ""}, {}, "endpoint.model"),
@@ -86,9 +86,9 @@ def test_prices_of_tokens_are_among_the_prices() -> None:
         (
             {"limit": 3, "price": {"input": 1, "output": 1}, "body": {"max_tokens": None}},
             {},
-            "limit: 3 cannot be kept where body leaves max_tokens out",
+            "limit: 3 cannot be kept if body leaves max_tokens out",
         ),
-        ({"body": {"n": "two"}}, {}, "n: 'two' is no whole number from 1 on"),
+        ({"body": {"n": "two"}}, {}, "n: 'two' is not a whole number above 0"),
         ({"price": {"input": -1, "output": 0}}, {}, "price.input"),
         ({"concurrency": 0}, {}, "concurrency"),
         ({}, {"teacher": {"states": ["output_last"]}}, "'output_last' is a hidden state, and none is read"),
@@ -100,7 +100,7 @@ def test_prices_of_tokens_are_among_the_prices() -> None:
         (
             {"kind": "sglang"},
             {"teacher": {"decoding": {"constrained": "scored"}}},
-            "wants the log-probability of every",
+            "needs the log-probability of every",
         ),
         ({}, {"trust": {"kind": "neural"}}, "trust: neural reads states, and backend endpoint has none"),
         ({}, {"trust": {"pca": 4}}, "trust.pca"),

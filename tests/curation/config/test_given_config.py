@@ -79,8 +79,8 @@ def test_grades_bring_no_gold_arms() -> None:
         ),
         ({"trust__search": True}, "search reads states, and backend given has none"),
         ({"trust__pca": 3}, "trust.pca: joins states, and backend given has none"),
-        ({"trust__columns": ["given_scor"]}, r"given_scor: is the number of no column of teacher.confidence"),
-        ({"selection__arms": ["trust", "given_x"]}, r"given_x: is the number of no column .*\(there: given_score\)"),
+        ({"trust__columns": ["given_scor"]}, r"given_scor: comes from no column of teacher.confidence"),
+        ({"selection__arms": ["trust", "given_x"]}, r"given_x: comes from no column .*\(there: given_score\)"),
         ({"selection__arms": ["margin"]}, "the margin arm ranks by log-probabilities, and backend given has none"),
         ({"selection__arms": ["self_consistency"]}, "the self_consistency arm asks the teacher further questions"),
         (

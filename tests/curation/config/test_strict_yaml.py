@@ -16,22 +16,22 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}']
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("seed: 1\nname: x\nseed: 2", "lines 1 and 3: the key 'seed' stands twice"),
-        ("a:\n  - {c: 1,\n     'c': 2}", "lines 2 and 3: the key 'c' stands twice"),
-        ("{n: 1, n: 1}", "line 1: the key 'n' stands twice"),
+        ("seed: 1\nname: x\nseed: 2", "lines 1 and 3: the key 'seed' occurs twice"),
+        ("a:\n  - {c: 1,\n     'c': 2}", "lines 2 and 3: the key 'c' occurs twice"),
+        ("{n: 1, n: 1}", "line 1: the key 'n' occurs twice"),
         ("a: 1\n1: b", "line 2: the key '1' is not a text"),
         ("no: b", "line 1: the key 'False' is not a text"),
         ("a: [.inf]", "line 1: '.inf' is not a finite number"),
         ("a: -1.0e+999", "line 1: '-1.0e.999' is not a finite number"),
-        ("a: 2020-01-01", "line 1: '2020-01-01' is a 'timestamp', and no key takes one"),
+        ("a: 2020-01-01", "line 1: '2020-01-01' is a 'timestamp', which no key takes"),
         ("a: No", "line 1: 'No' is false to YAML; put it in quotes, or write false"),
         ("a: 1\nb: [x, on]", "line 2: 'on' is true to YAML; put it in quotes, or write true"),
         ("a: 010", "line 1: '010' is 8 to YAML; put it in quotes, or write 8"),
         ("a: 12:30", "line 1: '12:30' is 750 to YAML; put it in quotes, or write 750"),
         ("a: 1:30.5", "line 1: '1:30.5' is 90.5 to YAML; put it in quotes, or write 90.5"),
         ("a: 0x1f", "line 1: '0x1f' is 31 to YAML; put it in quotes, or write 31"),
-        ("a: !!set {b}", "line 1: here stands a 'set'"),
-        ("<<: {a: 1}\n<<: {a: 2}", "lines 1 and 2: the key '<<' stands twice"),
+        ("a: !!set {b}", "line 1: this is a 'set'"),
+        ("<<: {a: 1}\n<<: {a: 2}", "lines 1 and 2: the key '<<' occurs twice"),
         ("a: &x\n  b: [1, *x]", r"line 2: \*x stands within &x itself"),
         ("a: &x\n  ? *x\n  : 1", r"line 2: \*x stands within &x itself"),
         ("[" * 100_000, f"line 1: nests deeper than {MAX_DEPTH} levels"),
@@ -44,10 +44,10 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}']
         ("a: !!int x", "line 1: 'x' is not a int"),
         ("a: !!bool x", "line 1: 'x' is not a bool"),
         ('a: "\\ud83d"', r"line 1: '\\ud83d' has half of a surrogate pair"),
-        ("a: !!python/object/apply:os.system [x]", "line 1: here stands a 'python/object"),
+        ("a: !!python/object/apply:os.system [x]", "line 1: this is a 'python/object"),
         ("? [a]\n: 1", "is not YAML: .*unhashable key"),
         ("a: \x1b[2J", "is not YAML: unacceptable character #x001b"),
-        ("---\na: 1\n---\nb: 1", "is not YAML: .*another document"),
+        ("---\na: 1\n---\nb: 1", "is not YAML: .*another document.*; correct the text there"),
         ("#" * (MAX_CHARACTERS + 1), "has 1,048,577 characters"),
     ],
 )
@@ -79,10 +79,10 @@ def test_the_rest_is_as_pyyaml_reads_it(text: str) -> None:
 def test_overrides_and_bases_are_read_by_the_same_rules(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("seed: 1\nseed: 2\n")
     (tmp_path / "x.yaml").write_text("base: base.yaml\n")
-    with pytest.raises(ConfigError, match=r"base\.yaml: lines 1 and 2: the key 'seed' stands twice"):
+    with pytest.raises(ConfigError, match=r"base\.yaml: lines 1 and 2: the key 'seed' occurs twice"):
         read(tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_text("name: x\n")
-    with pytest.raises(ConfigError, match=r"^--set 'selection=\{n: 1, n: 2\}': line 1: the key 'n' stands twice"):
+    with pytest.raises(ConfigError, match=r"^--set 'selection=\{n: 1, n: 2\}': line 1: the key 'n' occurs twice"):
         load_config(tmp_path / "x.yaml", ["selection={n: 1, n: 2}"])
     with pytest.raises(ConfigError, match=r"^--set .*: line 1: nests deeper"):
         load_config(tmp_path / "x.yaml", ["selection=" + "[" * 10_000])

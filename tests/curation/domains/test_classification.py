@@ -81,7 +81,7 @@ def test_a_template_makes_the_text_and_guidelines_come_first():
         domain.read({"title": None, "body": "now"})
     with pytest.raises(ConfigError, match="reads 'y', the column with the label"):
         made(classes=["spam", "ham"], text="{{ title }} {{ y }}", label="y")
-    with pytest.raises(ConfigError, match="guidelines: None is no text"):
+    with pytest.raises(ConfigError, match="guidelines: None is not a text"):
         made(classes=["spam", "ham"], guidelines=None)
     with pytest.raises(ConfigError, match=r"domain\.text: line 1"):
         made(classes=["spam", "ham"], text="{{ title")
@@ -164,8 +164,8 @@ def test_classes_that_look_alike_are_refused_and_a_label_is_read_in_either_writi
 @pytest.mark.parametrize("word", [True, None, 0.5])
 def test_what_yaml_makes_of_a_word_is_no_class(word):
     for classes in ([word, "x"], {"x": word, "y": "z"}):
-        with pytest.raises(ConfigError, match=f"classes: {word} is no text; put the words of classes in quotes"):
+        with pytest.raises(ConfigError, match=f"classes: {word} is not a text; put the words of classes in quotes"):
             made(classes=classes)
     for options in ({"label": word or 1}, {"text": ["t", 1]}, {"cue": 5}):
-        with pytest.raises(ConfigError, match=r"domain\.\S+: .* is no text; put it in quotes"):
+        with pytest.raises(ConfigError, match=r"domain\.\S+: .* is not a text; put it in quotes"):
             made(classes=["x", "y"], **options)

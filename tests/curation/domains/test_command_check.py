@@ -224,7 +224,7 @@ def test_the_digest_follows_the_files_content(checker: Checker, tmp_path: Path) 
     (tmp_path / "check.py").unlink()
     with pytest.raises(ConfigError, match="is not there"):
         CommandCheck(command=["python", str(tmp_path / "check.py")]).digest  # noqa: B018
-    with pytest.raises(ConfigError, match="'no-such-program' is no program"):
+    with pytest.raises(ConfigError, match="'no-such-program' is not a program"):
         CommandCheck(command=["no-such-program"]).digest  # noqa: B018
 
 

@@ -29,12 +29,12 @@ ASK = "{{ prompt }} | {{ reference }} | {{ answer }}"
         ({"prompt": "{{ anser }}"}, "reads 'anser', and it has prompt, reference, answer alone; did you mean 'answer'"),
         ({"prompt": "{{ prompt }}"}, "does not read the answer"),
         ({"prompt": "{{ answer"}, "check.judge.prompt: line 1"),
-        ({"prompt": ""}, "check.judge.prompt: '' is no template"),
-        ({"right": True}, "check.judge.right: True is no word"),
-        ({"wrong": " no"}, "check.judge.wrong: ' no' is no word"),
-        ({"wrong": "Yes"}, "check.judge.wrong: 'Yes' is the word for right, too"),
+        ({"prompt": ""}, "check.judge.prompt: '' is not a template"),
+        ({"right": True}, "check.judge.right: True is not a word"),
+        ({"wrong": " no"}, "check.judge.wrong: ' no' is not a word"),
+        ({"wrong": "Yes"}, "check.judge.wrong: 'Yes' is also the word for right"),
         ({"choices": ["A"]}, "check.judge: does not take"),
-        (None, "check.judge: None is no mapping of options"),
+        (None, "check.judge: None is not a mapping of options"),
     ],
 )
 def test_a_wrong_option_is_named(options: Any, words: str) -> None:

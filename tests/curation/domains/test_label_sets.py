@@ -84,9 +84,9 @@ def test_a_list_in_a_list_and_an_object_are_no_labels(cell):
         ({"classes": ["none", "c"]}, "'none' means no label; set domain.multi.empty to another word"),
         ({"multi": "yes"}, "domain.multi: 'yes': give true, false, or a mapping of separator, empty"),
         ({"multi": {"sign": ";"}}, "domain.multi: .*mapping of separator, empty"),
-        ({"multi": {"separator": ""}}, "domain.multi.separator: '' is no sign"),
-        ({"multi": {"empty": " "}}, "domain.multi.empty: ' ' is no word"),
-        ({"multi": {"empty": None}}, "domain.multi.empty: None is no word"),
+        ({"multi": {"separator": ""}}, "domain.multi.separator: '' is not a separator"),
+        ({"multi": {"empty": " "}}, "domain.multi.empty: ' ' is not a word"),
+        ({"multi": {"empty": None}}, "domain.multi.empty: None is not a word"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, problem):
@@ -117,7 +117,7 @@ def test_settings_that_do_not_go_with_several_labels_are_refused():
     states = {"backend": "scripted", "states": ["output_last", "option2_output_last"]}
     assert "leave 'option2_output_last' out of teacher.states" in told(teacher=states)
     given = {"backend": "given", "completion": "answer", "confidence": ["sure"]}
-    assert "domain.multi: is known to the backends auto, transformers, vllm, scripted" in told(teacher=given)
+    assert "domain.multi: works only with the backends auto, transformers, vllm, scripted" in told(teacher=given)
 
 
 def test_the_classes_of_a_column_of_sets():

@@ -125,7 +125,11 @@ def test_a_domain_has_the_columns_that_it_names(tmp_path: Path, monkeypatch: pyt
     assert domain.identity(example) == plain_identity("x 0:")
     assert domain.options(example) is domain.candidates(example) is domain.num_answers(example) is None
     assert domain.parse(domain.answer("7", example), example) == "7" and domain.parse(" \n", example) is None
-    with pytest.raises(ConfigError, match=r"'own_least:Asks' is no domain: it does not derive from curation.domains.D"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'own_least:Asks' is not a domain: it does not derive from "
+        r"curation.domains.D",
+    ):
         get_domain(DomainConfig(name="own_least:Asks"))
 
 

@@ -43,7 +43,7 @@ def test_the_language(source: str, row: dict[str, object], text: str) -> None:
     [
         ("{{ a", "line 1"),
         ("no column", "reads no column"),
-        ("", "no template"),
+        ("", "not a template"),
         ("{{ a }}{% macro m() %}{% endmacro %}", "Macro cannot be used"),
         ("{{ a }}{% include 'x' %}", "Include cannot be used"),
         ("{{ 2 ** a }}", r"\*\* cannot be used"),

@@ -54,10 +54,10 @@ def test_what_the_run_lacks_is_refused_or_left_out(config: Path) -> None:
     (line,) = check_analysis(load(config, "generations=[]"))
     assert "no gradients are taken: the run trains no student" in line
     (line,) = check_analysis(load(config, "domain=mcqa"))
-    assert "labels of the domain mcqa are no chess moves" in line
+    assert "labels of the domain mcqa are not chess moves" in line
     with pytest.raises(ConfigError, match=r"nothing to measure in this run \(analyze\.engine and analyze\.gradients"):
         list(check_analysis(load(config, "analyze={engine: null, gradients: null}")))
-    with pytest.raises(ConfigError, match=r"nothing to measure in this run .*no chess moves; no gradients"):
+    with pytest.raises(ConfigError, match=r"nothing to measure in this run .*not chess moves; no gradients"):
         list(check_analysis(load(config, "domain=mcqa", "generations=[]")))
 
 

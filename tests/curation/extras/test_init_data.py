@@ -315,7 +315,7 @@ def test_what_no_domain_can_grade_is_refused_with_the_option() -> None:
     assert "chess reads fen and moves" in refused(write("c.csv", SUMS), "--domain", "chess")
     assert "name them by --choices" in refused("c.csv", "--domain", "mcqa")
     done = CliRunner().invoke(main, ["init", "--answer", "x"])
-    assert done.exit_code == 2 and "--answer: says something of files; give them by --data" in done.stderr
+    assert done.exit_code == 2 and "--answer: describes your files; name them by --data" in done.stderr
 
 
 @pytest.mark.long

@@ -179,7 +179,7 @@ def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: ReviewedRun):
     share = compute_finite_share(num_right, len(ids), len(selected(run, "naive")))
     assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
-    assert "the rows of naive are no top by score" in curate(run, "result")
+    assert "the rows of naive are not the best by score" in curate(run, "result")
     table = pq.read_table("reviews/naive/rows.parquet")
     assert table["trust"].null_count == table.num_rows
 
@@ -192,7 +192,7 @@ def test_a_selection_under_a_cap_is_reviewed_as_it_is(tmp_path: Path, monkeypatc
     curate(capped, "import", "csv", capped.csv(Path("v.csv"), drawn()))
     result = json.loads(curate(capped, "result", "--json"))
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
-    assert "the rows of trust are no top by score" in curate(capped, "result")
+    assert "the rows of trust are not the best by score" in curate(capped, "result")
 
 
 def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: ReviewedRun):

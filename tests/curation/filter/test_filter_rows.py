@@ -188,7 +188,7 @@ def test_a_replica_answers_requests_and_emits_the_watch_s_result(
         (b'{"problem": %s}' % (b"[" * 32 + b"]" * 32), "nested more than 32 deep"),
         (b'{"problem": %s}' % (b'{"a":' * 900 + b"1" + b"}" * 900), "nested more than 32 deep"),
         (b"[" * 2_000_000, "nested more than 32 deep|not JSON"),
-        (b'{"problem": NaN}', "NaN is no number of JSON"),
+        (b'{"problem": NaN}', "NaN is not a number in JSON"),
     ):
         with pytest.raises(SourceError, match=why):
             replica.rows_of(body)

@@ -68,7 +68,7 @@ def test_what_is_named_is_taken() -> None:
     [
         ({"num_workers": 4, "rollouts": {"tensor_parallel": 3}}, "3 does not divide num_workers: 4"),
         ({"rollouts": {"tensor_parallel": 2}}, "2 does not divide num_workers: 1"),
-        ({"num_workers": 2, "rollouts": {"tensor_parallel": 2, "backend": "transformers"}}, "is of vLLM's engines"),
+        ({"num_workers": 2, "rollouts": {"tensor_parallel": 2, "backend": "transformers"}}, "applies to vLLM only"),
     ],
 )
 def test_engines_divide_the_workers(changed: dict[str, Any], words: str) -> None:

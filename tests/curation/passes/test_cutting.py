@@ -33,7 +33,7 @@ def test_chunks_cover_what_is_left_once(examples, monkeypatch, chunk_rows, scan_
     rows = OpenRows(examples, lambda ids_N: ids_N % 3 != 0, make_bitmap(np.array(sorted(done), dtype=np.int64)))
     taken = [row_id for row_id in IDS_N.tolist() if row_id % 3]
     left = [row_id for row_id in taken if row_id not in done]
-    assert (rows.wanted, rows.left) == (len(taken), len(left))
+    assert (rows.requested, rows.left) == (len(taken), len(left))
     chunks = list(rows.chunks(chunk_rows))
     assert all(0 < len(chunk.offsets) <= chunk_rows for chunk in chunks) and rows.left == 0
     offsets = np.concatenate([np.empty(0, dtype=np.int64), *(chunk.offsets for chunk in chunks)])

@@ -55,7 +55,7 @@ def test_the_engine_of_rollouts_has_its_own_share() -> None:
 
 
 def test_an_unknown_card_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--gpu: 'A1' is no card whose memory is known; give one of T4, A10G, L4"):
+    with pytest.raises(ConfigError, match=r"--gpu: 'A1' is not a card whose memory is known; give one of T4, A10G, L4"):
         lines_of("chess-qwen3-8b", "A1")
 
 

@@ -215,7 +215,7 @@ def test_a_split_that_asks_for_more_than_is_left_is_told_how_much_is_left(home: 
             open_run(config, save=True)
         told = str(caught.value)
         assert f"splits ask for {rows} rows of source 'puzzles' (test {rows})" in told
-        assert f"has {rows}, of which {rows - 70} are left (source 30, pool 40 were dealt before, and stay)" in told
+        assert f"has {rows}, of which {rows - 70} are left (source 30, pool 40 were assigned before, and stay)" in told
         assert "another source" in told
     assert run(load(home, {"splits.test": {"from": "puzzles"}})) == {"prepare-1"}
     assert len(places(load(home, {"splits.test": {"from": "puzzles"}}))["test"]) == rows - 70
@@ -237,7 +237,7 @@ def test_growth_that_was_not_dealt_yet_can_be_changed_or_taken_back(home: Path):
 def test_validate_says_what_is_added_and_what_stays(home: Path):
     lines = [line.text for line in check(load(home, PROBE))]
     assert (
-        "added to the run: probe-near (25 rows of puzzles); the rows of source (30), pool (40) stay as they were dealt"
+        "added to the run: probe-near (25 rows of puzzles); the rows of source (30), pool (40) stay as they are"
         in lines
     )
     assert not any("added" in line.text for line in check(load(home)))

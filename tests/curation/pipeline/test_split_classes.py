@@ -103,15 +103,15 @@ def test_what_holds_no_classes_is_refused(tmp_path: Path):
             list(check(configured(tmp_path, labels, **domain)))
         return str(caught.value)
 
-    assert "splits.source has one label alone, 'a'; two classes are the least" in refused(["a", "a"])
-    assert "splits.source has no label; two classes are the least" in refused(["", ""])
+    assert "splits.source has one label alone, 'a'; at least two are needed" in refused(["a", "a"])
+    assert "splits.source has no label; at least two are needed" in refused(["", ""])
     many = [f"text {row}" for row in range(MOST_CLASSES + 1)]
     assert "splits.source has more than 1,000 different labels ('text 0', 'text 1'" in refused(many)
     assert "'Ham' and 'ham' are the same but for case" in refused(["ham", "Ham"])
     assert "has no column 'lable', whose labels would be the classes; did you mean 'label'?" in refused(
         ["a", "b"], label="lable"
     )
-    with pytest.raises(ConfigError, match="classes: are left out, which a run alone may do"):
+    with pytest.raises(ConfigError, match="classes: are left out, which only a run may do"):
         Classification()
     list(check(configured(tmp_path, many[:-1], name="most")))
 

@@ -153,7 +153,7 @@ def test_models_and_needs_of_further_students_are_checked_with_the_others() -> N
         ({"base": {"model": TINY}}, "'base' is the name of a model or a line that every run may have"),
         ({"my/one": {"model": TINY}}, "'my/one' cannot be part of a stage's name; take up to 40 letters, digits"),
         ({"_one": {"model": TINY}}, "'_one' cannot be part of a stage's name"),
-        ({"One": {"model": TINY}, "one": {"model": TINY}}, "'One' and 'one' differ in capitals only"),
+        ({"One": {"model": TINY}, "one": {"model": TINY}}, "'One' and 'one' differ only in upper and lower case"),
         ({"one": {}}, "generations.0.students.one: has no model (found: nothing); name its base, e.g. {model: {path"),
         ({"one": STUDENT}, "has no model (found: path); name its base"),
         ({"one": {"model": TINY, "recipe": {"method": "grpo"}}}, "recipe.method: 'grpo' learns from other selections"),
@@ -170,5 +170,5 @@ def test_a_student_that_cannot_be_is_refused_with_rule_value_and_mend(students: 
 def test_a_name_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("generations:\n- students:\n    one: {model: {path: a}}\n    one: {model: {path: b}}\n")
-    with pytest.raises(ConfigError, match="lines 3 and 4: the key 'one' stands twice; remove one"):
+    with pytest.raises(ConfigError, match="lines 3 and 4: the key 'one' occurs twice; remove one"):
         load_config(path)

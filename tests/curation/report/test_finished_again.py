@@ -44,7 +44,7 @@ def drawn_quickly() -> Iterator[None]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with its report."""
     directory = finished_run(tmp_path_factory.mktemp("again"), "again", 1)
-    assert f"report: {directory / 'report.html'}, as it was" in curate(directory)
+    assert f"report: {directory / 'report.html'} is kept" in curate(directory)
     return directory
 
 

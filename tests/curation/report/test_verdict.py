@@ -23,8 +23,8 @@ from curation.report import RunRecord
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
-    Foreseen,
     GoldStudent,
+    PredictedPurity,
     Quality,
     Repeats,
     compute_brier_excess,
@@ -78,7 +78,7 @@ HEALTHY = Evidence(
     pool=None,
     teacher=about(0.6, 0.56, 0.64),
     chance=0.25,
-    foreseen=Foreseen(purity=about(0.84, 0.8, 0.88), drop=about(0.01, -0.01, 0.03)),
+    foreseen=PredictedPurity(purity=about(0.84, 0.8, 0.88), drop=about(0.01, -0.01, 0.03)),
     shift={"differs": False, "strength": "none shown"},
 )
 POOL = replace(GOOD, rows=4000, rarer=1600, top=about(0.84, 0.82, 0.86))
@@ -244,7 +244,7 @@ BEATEN = (
             "entropy alone ranks the labels better",
         ),
         (
-            replace(HEALTHY, foreseen=Foreseen(purity=about(0.4, 0.35, 0.45), drop=about(0.0, -0.1, 0.1))),
+            replace(HEALTHY, foreseen=PredictedPurity(purity=about(0.4, 0.35, 0.45), drop=about(0.0, -0.1, 0.1))),
             "useful",
             CARE,
             "fewer than half of the selected labels are foreseen to be right (40.0",
@@ -345,7 +345,9 @@ def test_what_does_no_harm_is_no_finding() -> None:
 def test_a_signal_that_is_not_shown_to_be_better_and_a_few_copies_are_no_finding() -> None:
     assert reach_verdict(replace(HEALTHY, rivals=NONE_BETTER), "d").level == USE
     assert reach_verdict(replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=800)), "d").level == USE
-    wide = Foreseen(purity=about(0.45, 0.4, 0.49), drop=about(0.0, -0.1, 0.1))  # the interval that decides has 99 %
+    wide = PredictedPurity(
+        purity=about(0.45, 0.4, 0.49), drop=about(0.0, -0.1, 0.1)
+    )  # the interval that decides has 99 %
     assert reach_verdict(replace(HEALTHY, foreseen=wide), "d").level == USE
     everything = replace(POOL, share_right=about(0.84, 0.8, 0.88), top=about(0.84, 0.8, 0.88, 4000))
     (finding,) = reach_verdict(replace(HEALTHY, pool=everything), "d").findings
@@ -361,7 +363,7 @@ def test_a_beaten_trust_is_told_which_line_to_write() -> None:
 
 def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -> None:
     pool = replace(POOL, top=about(0.7, 0.68, 0.72))  # far below validation's top
-    low = Foreseen(purity=about(0.71, 0.66, 0.76), drop=about(0.14, 0.1, 0.18))
+    low = PredictedPurity(purity=about(0.71, 0.66, 0.76), drop=about(0.14, 0.1, 0.18))
     free = replace(HEALTHY, pool=replace(pool, top_trust=0.7), foreseen=low)
     assert reach_verdict(free, "d").level == CARE
     assert reach_verdict(replace(free, capped=True), "d").level == USE

@@ -121,7 +121,7 @@ def test_label_studio_min_and_csv_where_several_choices_come_late(tmp_path: Path
     "content, message",
     [
         ('[{"a": 1}, {"a": 2}', "its array has no end"),
-        ('[{"a": 1}] {"a": 2}', "its array ends, and more follows"),
+        ('[{"a": 1}] {"a": 2}', "text follows the end of its array"),
         ('[{"a": 1}, [2]]', r"record 2 is not a JSON object but list"),
         ('[{"a": 1}, {"a" 2}]', r"record 2 is not JSON .*near"),
         ('[{"a": 1}, {"a": 2, "a": 3}]', "record 2 has the key 'a' twice"),

@@ -184,7 +184,7 @@ def test_a_file_that_was_copied_anew_is_told_how_to_get_its_time_back(tmp_path: 
     write(path, ROWS[:5])
     before = found(path)
     os.utime(path, ns=(1, 1))
-    with pytest.raises(SourceError, match=r"its bytes are those of then.* \((touch .*)\), or start") as refused:
+    with pytest.raises(SourceError, match=r"its bytes have not changed.* \((touch .*)\), or start") as refused:
         check_unchanged(before, found(path))
     command = re.search(r"\((touch [^)]*)\)", str(refused.value))
     assert command is not None
@@ -553,7 +553,7 @@ def test_a_file_that_was_replaced_after_it_was_found_is_refused(tmp_path: Path, 
     (file,) = found(path)
     write(path, [{**row, "note": f"N{place}"} for place, row in enumerate(ROWS)])  # as many rows and bytes
     os.utime(path, ns=(0, int(file.modified) + 1))
-    with pytest.raises(SourceError, match=r"was replaced after it was found: it had .* nothing that was read of it is"):
+    with pytest.raises(SourceError, match=r"was replaced after it was found: it had .* none of its rows is"):
         list(read_rows(file, 0, 10))
 
 
@@ -568,7 +568,7 @@ def test_a_file_of_the_same_size_and_time_with_other_bytes_is_refused(tmp_path: 
     write(path, [{**row, "note": row["note"].upper()} for row in ROWS * repeats])
     assert path.stat().st_size == file.size
     os.utime(path, ns=(0, int(file.modified)))
-    with pytest.raises(SourceError, match="it has the size and the time of then, and other bytes"):
+    with pytest.raises(SourceError, match="its size and time are the same, but its bytes differ"):
         list(read_rows(file, 0, 10))
 
 

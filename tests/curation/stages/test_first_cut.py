@@ -253,7 +253,7 @@ def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, row
         def label(self, requests, decoding, *, seed, states=True):
             return iter(())
 
-    with pytest.raises(ConfigError, match="knows no first cut"):
+    with pytest.raises(ConfigError, match="does not support a first cut"):
         LabelWorker(job, Metered(Old()))
     mcqa = get_domain(DomainConfig(name="mcqa"))
     question = {"row_id": 1, "error": None, "question": "Which?", "choices": ["one", "two"]}

@@ -221,7 +221,7 @@ def test_too_many_bad_rows_are_refused_and_a_higher_limit_goes_on(tmp_path: Path
     assert refs.counts["pool"].errors == {"duplicate_options": 10}  # the pool needs no gold label
     audited = settings.model_copy(update={"splits": settings.splits.model_copy(update={"audit": True})})
     with pytest.raises(
-        SourceError, match=r"splits\.audit: keeps gold labels of the pool, and none of its 100 rows has one"
+        SourceError, match=r"splits\.audit: keeps gold labels of the pool, but none of its 100 rows has one"
     ):
         run(audited, tmp_path / "audited")
     wrong = [{**row, "answer": "Z"} for row in rows[100:]]

@@ -66,7 +66,7 @@ def test_a_share_above_the_limit_is_refused_and_one_below_is_told(tmp_path: Path
 
 def test_an_audit_of_a_pool_without_labels_is_refused(tmp_path: Path) -> None:
     settings = config(tmp_path, 300, gold=False, audit=True, max_error_rate=1.0)
-    with pytest.raises(SourceError, match=r"splits.audit: keeps gold labels of the pool, and none of its 225 \(of 225"):
+    with pytest.raises(SourceError, match=r"splits.audit: keeps gold labels of the pool, but none of its 225 \(of 225"):
         list(check(settings))
     assert looked(config(tmp_path, 300, audit=True)) == []
 
@@ -97,17 +97,17 @@ def test_the_first_row_of_each_kind_is_shown_with_its_values_and_the_domains_own
     with pytest.raises(SourceError) as refused:
         looked(settings)
     told = str(refused.value)
-    assert "no_gold" in told and "looked for in" in told and "answer, which the row has not" in told, told
+    assert "no_gold" in told and "looked for in" in told and "answer, which the row does not have" in told, told
 
 
 def test_the_nearest_column_to_that_of_a_missing_label_is_named(tmp_path: Path) -> None:
     settings = config(tmp_path, 8)
     path = tmp_path / "questions.jsonl"
     path.write_text(path.read_text().replace('"answer"', '"Answers"'))
-    with pytest.raises(SourceError, match=r"answer, which the row has not; did you mean 'Answers'\? Rename it"):
+    with pytest.raises(SourceError, match=r"answer, which the row does not have; did you mean 'Answers'\? Rename it"):
         looked(settings)
     path.write_text(path.read_text().replace('"Answers"', '"truth"'))
-    with pytest.raises(SourceError, match="answer, which the row has not; rename or add it"):
+    with pytest.raises(SourceError, match="answer, which the row does not have; rename or add it"):
         looked(settings)
 
 

@@ -133,7 +133,7 @@ def stored(answer: ServedAnswer) -> dict[str, Any]:
         (completion("a", ["a"], token_logprobs=[2.0]), "'2.0' is no log-probability"),
         (completion("a", ["a", "b"], token_logprobs=[-1.0]), "log-probabilities cannot be read"),
         (completion("a", ["a"], top_logprobs=[7]), "log-probabilities cannot be read"),
-        (completion("a\ud800", ["a"]), "half of a surrogate pair, which is no character: 'a\\ud800'"),
+        (completion("a\ud800", ["a"]), "half of a surrogate pair, which is not a character: 'a\\ud800'"),
         ({"choices": [{"message": {"content": "a"}, "logprobs": {"content": [{"bytes": 10**10, "logprob": -1}]}}]},
          "log-probabilities cannot be read"),
         ({"choices": [{"message": {"content": None}, "finish_reason": "\ud800"}]}, "refused: the server gave no text"),

@@ -143,7 +143,7 @@ def test_scoring_reads_the_inputs_by_name_and_leaves_out_rows_without_one(hidden
     holes = pa.array([None if i % 4 == 0 else row for i, row in enumerate(labels["state_prompt_last"].to_pylist())])
     with_holes = labels.set_column(0, "state_prompt_last", holes.cast(labels.schema.field(0).type))
     np.testing.assert_array_equal(np.isnan(trust.raw_score(with_holes)), np.arange(40) % 4 == 0)
-    with pytest.raises(SourceError, match="12 numbers a row, the trust function was fitted on 14"):
+    with pytest.raises(SourceError, match="12 numbers a row, but the trust function was fitted on 14"):
         AttentionTrust(net_of(), INPUTS[:2], {}).raw_score(labels)
 
 

@@ -83,7 +83,7 @@ def test_projection_and_standardisation_are_folded_for_all_members(members):
     pca = compute_principal_components([torch.from_numpy(hidden_ND[:, :196])], size=92, key="pca")
     nets = [net_of(WIDE, seed, mean=seed) for seed in range(members)]
     trust = DeepEnsemble(nets, ["output_last"], {}) if members > 1 else NeuralTrust(nets[0], ["output_last"], {})
-    raw_N = trust.behind(pca).raw_score(labels_of(output_last=hidden_ND))
+    raw_N = trust.with_pca(pca).raw_score(labels_of(output_last=hidden_ND))
     projected = np.concatenate(
         [(hidden_ND[:, :196].astype(np.float64) - pca.mean_D.numpy()) @ pca.components_DK.numpy(), hidden_ND[:, 196:]],
         axis=1,
@@ -112,7 +112,7 @@ def test_bfloat16_keeps_the_order_up_to_rounding_even_where_a_dimension_is_far_f
 def test_a_linear_probe_behind_components_is_one_product():
     rng, hidden_ND = np.random.default_rng(0), states_of(900, 120, mean=20.0)
     pca = compute_principal_components([torch.from_numpy(hidden_ND)], size=30, key="pca")
-    probe = LinearProbe(torch.from_numpy(rng.normal(size=30)), torch.tensor(0.3), ["output_last"], {}).behind(pca)
+    probe = LinearProbe(torch.from_numpy(rng.normal(size=30)), torch.tensor(0.3), ["output_last"], {}).with_pca(pca)
     raw_N = probe.raw_score(labels_of(output_last=hidden_ND))
     projected_NK = (hidden_ND.astype(np.float64) - pca.mean_D.numpy()) @ pca.components_DK.numpy()
     np.testing.assert_allclose(raw_N, projected_NK @ probe.weight_D.numpy() + 0.3, rtol=1e-5, atol=1e-5)

@@ -18,6 +18,7 @@ from curation.errors import DegenerateSourceError, ModelError, SourceError
 from curation.refs import TrustRef
 from curation.trust import load_fitted
 from curation.trust.linear_probe import LinearProbe
+from curation.trust.saved import pin, read_description
 
 NUM_ROWS, SIZE = 600, 24
 
@@ -133,19 +134,17 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
         load_fitted(_of_another_kind(fit(rows).save(tmp_path / "third"), tmp_path / "third"))
     with pytest.raises(ModelError, match=r"has no weights\.safetensors"):
         load_fitted(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))
+    with pytest.raises(ModelError, match=r"description\.json cannot be read \(No such file.*; restore it"):
+        read_description(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))
 
 
 def _of_another_kind(ref: TrustRef, directory: Path) -> TrustRef:
-    from curation.trust.saved import pin, read_description
-
     other = {"made_by": "curation.trust.neural:NeuralTrust"}
     (directory / "description.json").write_text(json.dumps(read_description(ref) | other))
     return pin(directory, TrustRef)
 
 
 def _without_states(directory: Path) -> TrustRef:
-    from curation.trust.saved import pin
-
     (directory / "description.json").write_text(json.dumps({"fit": {}}))
     return pin(directory, TrustRef)
 
@@ -155,5 +154,5 @@ def test_what_cannot_be_fitted_or_scored_is_refused(rows: tuple[np.ndarray, np.n
     for constant_N in (np.zeros_like(correct_N), np.ones_like(correct_N)):
         with pytest.raises(DegenerateSourceError, match="both right and wrong ones are needed"):
             fit((hidden_ND, constant_N))
-    with pytest.raises(SourceError, match="20 numbers a row, the trust function was fitted on 24"):
+    with pytest.raises(SourceError, match="20 numbers a row, but the trust function was fitted on 24"):
         fit(rows).raw_score(labels_of(hidden_ND[:, :20]))

@@ -126,7 +126,7 @@ def test_wrong_columns_are_refused(hidden_ND: np.ndarray) -> None:
     trust = NeuralTrust(net_of(), ["output_last"], {})
     with pytest.raises(SourceError, match="column state_output_last is missing"):
         trust.raw_score(labels_of(prompt_last=hidden_ND))
-    with pytest.raises(SourceError, match="8 numbers a row, the trust function was fitted on 12"):
+    with pytest.raises(SourceError, match="8 numbers a row, but the trust function was fitted on 12"):
         trust.raw_score(labels_of(output_last=hidden_ND[:, :8]))
     with pytest.raises(SourceError, match="state_output_last is double, not a fixed-size list"):
         trust.raw_score(pa.record_batch({"state_output_last": pa.array([1.0])}))

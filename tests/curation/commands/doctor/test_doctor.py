@@ -132,7 +132,7 @@ def test_the_nodes_of_a_cluster_are_looked_at_one_by_one(config: Path):
     assert found["shared files"][0] == "ok" and "2 nodes read" in found["shared files"][1]
     assert found["room"][0] == "fail" and "1 GPU" in found["room"][1]
     assert found["gpu"][0] != "fail"  # those of this machine are not what a cluster's run takes
-    assert found["vllm"][0] == "warn" and "no node has now what a teacher actor takes" in found["vllm"][1]
+    assert found["vllm"][0] == "warn" and "no node has the resources of a teacher actor" in found["vllm"][1]
     labelled = [found[check] for check in found if check.startswith("node ")]
     assert [state for state, _ in labelled] == ["ok", "ok"] and all("wrote 50 rows" in text for _, text in labelled)
     assert found["store"][0] == "ok" and "100 rows from 2 nodes, one of which got the lease" in found["store"][1]

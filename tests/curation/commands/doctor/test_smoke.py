@@ -30,7 +30,7 @@ def test_rows_of_every_node_are_read_back_once(tmp_path: Path, uri: str):
 def test_a_lease_that_no_node_or_two_nodes_get_fails(tmp_path: Path, uri: str, leases: int):
     nodes = [answered(tmp_path, first, first + 3, has_lease=first < 3 * leases) for first in (0, 3)]
     verdict = smoke.store_verdict(tmp_path, uri, nodes, smoke.label(0, 6))
-    assert verdict.state == "fail" and f"{leases} of 2 nodes got one lease" in verdict.finding
+    assert verdict.state == "fail" and f"{leases} of 2 nodes got the same lease" in verdict.finding
     assert "If-Match" in verdict.fix
 
 
@@ -47,7 +47,7 @@ def test_other_values_than_those_that_were_labelled_fail(tmp_path: Path, uri: st
     expected = smoke.label(0, 6)
     place = expected.schema.get_field_index("completion")
     other = expected.set_column(place, expected.schema.field(place), [["other"] * 6])
-    assert "other ones than the 6" in smoke.store_verdict(tmp_path, uri, nodes, other).finding
+    assert "but not the 6" in smoke.store_verdict(tmp_path, uri, nodes, other).finding
 
 
 def test_a_node_that_does_not_answer_fails_and_its_rows_are_missing(tmp_path: Path, uri: str):

@@ -29,7 +29,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> TrustPackage:
 
 def test_a_domain_that_is_none_is_not_made(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    with pytest.raises(ConfigError, match="'os:system' is no domain"):
+    with pytest.raises(ConfigError, match="'os:system' is not a domain"):
         get_domain(DomainConfig.model_validate({"name": "os:system", "command": f"touch {ran}"}))
     assert not ran.exists()
 

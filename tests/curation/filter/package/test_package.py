@@ -142,7 +142,7 @@ def test_a_truncated_a_changed_and_a_missing_file_are_refused(copy: Path, name: 
     assert "truncated" in refused(copy)
     (copy / name).unlink()
     line = refused(copy)
-    assert "is no trust package (there is no package.json)" in line if name == "package.json" else "is missing" in line
+    assert "is not a trust package (it has no package.json)" in line if name == "package.json" else "is missing" in line
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "trust/weights.pt", "pytorch_model.bin", "hook.py", "deep/er/x.json"])
@@ -219,8 +219,8 @@ def test_the_page_for_people_may_change(copy: Path, package: TrustPackage):
 
 
 def test_other_formats_and_descriptions_are_refused(copy: Path, tmp_path: Path):
-    assert "is no trust package" in refused(tmp_path / "nowhere")
-    assert "is no trust package" in refused("s" * 10)
+    assert "is not a trust package" in refused(tmp_path / "nowhere")
+    assert "is not a trust package" in refused("s" * 10)
     assert "ftp" in refused("ftp://host/package")
     edited(copy, lambda content: content["description"].update(seed=4))
     assert "its description was changed after the export" in refused(copy)

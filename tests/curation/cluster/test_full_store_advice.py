@@ -1,0 +1,20 @@
+"""The advice for a full object store, by the error and by those before it."""
+
+import pytest
+from ray.exceptions import ObjectStoreFullError
+
+from curation.cluster import full_store
+
+
+@pytest.mark.parametrize(
+    ("is_named", "is_hidden", "is_found"), [(True, True, True), (False, False, True), (False, True, False)]
+)
+def test_the_errors_before_an_error_are_searched(
+    is_named: bool, is_hidden: bool, is_found: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("curation.cluster.ray_private.find_spill_folder", lambda: "/spilled")
+    cause, error = ObjectStoreFullError("full"), ValueError("while it was handled")
+    error.__context__, error.__cause__ = cause, cause if is_named else None
+    error.__suppress_context__ = is_hidden
+    advice = full_store.get_advice(error)
+    assert (advice is not None and "/spilled" in advice) if is_found else advice is None
