@@ -23,13 +23,20 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 @contextmanager
 def head() -> Iterator[str]:
-    """A head with a dashboard in a process group of its own; the dashboard's address."""
+    """A head with a dashboard in a process group of its own; the dashboard's address.
+
+    Within it ``RAY_TMPDIR`` is the head's, where ``--address auto`` looks first; else it takes any Ray of the machine.
+    """
     sockets = [socket.create_server(("", 0)) for _ in range(4)]
     port, dashboard, agent, client = (taken.getsockname()[1] for taken in sockets)
     for taken in sockets:
         taken.close()
-    with tempfile.TemporaryDirectory(prefix="head-", ignore_cleanup_errors=True) as directory:
-        command = ["start", "--head", "--block", "--num-cpus=3", f"--port={port}", f"--temp-dir={directory}"]
+    with (
+        tempfile.TemporaryDirectory(prefix="head-", ignore_cleanup_errors=True) as directory,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setenv("RAY_TMPDIR", directory)
+        command = ["start", "--head", "--block", "--num-cpus=3", f"--port={port}"]
         command += ["--include-dashboard=true", f"--dashboard-port={dashboard}", "--disable-usage-stats"]
         command += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"]
         process = subprocess.Popen([RAY, *command], start_new_session=True, stdout=subprocess.DEVNULL)
