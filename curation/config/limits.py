@@ -11,7 +11,6 @@ from curation.config.states import find_generated_problem, parse
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import refuse_pca
 from curation.features import active, iter_found
-from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import METHODS
 
 Run = Any
@@ -116,11 +115,9 @@ def _check_states(run: Run) -> Iterator[str]:
 
 def _check_numbers(run: Run) -> Iterator[str]:
     columns = (*run.trust.columns, *(ARMS[arm].trust for arm in run.selection.used))
-    if ORDER_AGREEMENT in columns and not run.domain_of("source").may_ask_both_orders:
-        yield (
-            f"{ORDER_AGREEMENT}: is a number of the domain pair, where a teacher is asked about both orders of two "
-            "answers; leave it out"
-        )
+    for name, words in label_columns.DOMAIN_NUMBERS.items():
+        if name in columns and name not in run.domain_of("source").numbers:
+            yield f"{name}: {words}; leave it out"
     given = run.teacher.given
     known = [] if given is None else list(given.numbers.values())
     for name in columns:

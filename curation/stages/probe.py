@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.hashing import draw_by_hash
-from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
+from curation.label_columns import TOKEN_COLUMNS
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.totals import compute_population_mean, compute_ratio
 from curation.passes.dataset import ModelDataset
@@ -135,10 +135,6 @@ def probe(
     )
 
 
-KINDS = ("prompt", "output")
-ORDER_TOKENS = {"prompt": ORDER_PROMPT_TOKENS, "output": ORDER_OUTPUT_TOKENS}
-
-
 def _label_sample(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
     """Run a pass of a few rows, if time is limited, then larger passes until they suffice or the time is spent.
 
@@ -203,7 +199,7 @@ def _estimate_costs(
     later = [chunk for found in full for chunk in found.of_chunks]
     steady = select_steady_chunks(later or chunks, calls)
     pace = compute_ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
-    prompt, output = (_estimate_tokens(kind, labels, chunks, population, asks=asks) for kind in KINDS)
+    prompt, output = (_estimate_tokens(kind, labels, chunks, population, asks=asks) for kind in TOKEN_COLUMNS)
     return pace, prompt, output
 
 
@@ -252,8 +248,8 @@ def _estimate_tokens(
     """Return tokens per row; tokens of signals are counted by chunk."""
     if asks:
         return compute_ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
-    columns = [f"num_{kind}_tokens", ORDER_TOKENS[kind]]  # of pairs of answers the second order's, too
-    tokens_N = sum(labels[name].fill_null(0).to_numpy() for name in columns if name in labels.column_names)
+    names = [name for name in TOKEN_COLUMNS[kind] if name in labels.column_names]
+    tokens_N = sum(labels[name].fill_null(0).to_numpy() for name in names)
     return compute_population_mean(tokens_N, population.rows, is_part=population.is_sampled)
 
 
