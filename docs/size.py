@@ -19,7 +19,7 @@ BUDGETS: dict[str, int] = {
     "curation": 2_330,
     "curation/cluster": 970,
     "curation/commands": 5_460,
-    "curation/config": 4_835,
+    "curation/config": 4_830,
     "curation/domains": 5_270,
     "curation/extras": 5_190,
     "curation/filter": 4_425,

@@ -41,6 +41,8 @@ class DomainTraits(NamedTuple):
     """Numbers that labels have beside those of all domains (``curation.label_columns.DOMAIN_NUMBERS``)."""
     once: JsonView = MappingProxyType({})
     """Options with which each row is asked once, as in tests."""
+    needs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Capabilities that a run must have (``curation.config.limits.CAPABILITIES``), by the option that needs them."""
 
     @property
     def reasons(self) -> bool:

@@ -49,11 +49,6 @@ class DomainConfig(Section):
         return self.name == "classification" and self.options.get("classes") is None
 
     @property
-    def has_label_sets(self) -> bool:
-        """Whether rows of ``classification`` may have several classes."""
-        return self.name == "classification" and self.options.get("multi", False) is not False
-
-    @property
     def command(self) -> list[str] | None:
         """The words of the command that grades for the domain ``text``; ``None`` without one."""
         check = self.options.get("check") if self.name == "text" else None
@@ -66,11 +61,6 @@ class DomainConfig(Section):
         if check == "judge":
             return {}
         return check["judge"] if isinstance(check, Mapping) and isinstance(check.get("judge"), Mapping) else None
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether the choice among options is calibrated by texts without content."""
-        return self.options.get("calibrate") == "content_free"
 
     @property
     def ungraded(self) -> Self:

@@ -32,7 +32,7 @@ from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
 from curation.teachers import Teacher, has_gate_argument
 from curation.teachers.completions import count_clipped, error_batch
-from curation.teachers.wrapped import ContentFree, Metered
+from curation.teachers.wrapped import WrappedTeacher
 from curation.telemetry import metrics
 
 _LABEL = pa.schema([pa.field("label", pa.string())])
@@ -118,10 +118,10 @@ class Labelled(NamedTuple):
 class LabelWorker(ChunkWorker[Labelled]):
     """A worker that labels rows by one teacher."""
 
-    def __init__(self, job: LabelJob, teacher: Metered) -> None:
+    def __init__(self, job: LabelJob, teacher: WrappedTeacher) -> None:
         self._job = job
         self._domain = get_domain(job.domain)
-        self.meter, self._teacher = teacher, ContentFree(teacher)
+        self.meter = self._teacher = teacher
         self._schema = job.schema(self._teacher.state_size)
         self._gate = None if job.first_cut is None else PromptGate(job.first_cut, job.teacher.states)
         if self._gate is not None and not has_gate_argument(teacher.teacher):

@@ -106,7 +106,7 @@ def make_completions_schema(
     ``margin`` and ``negentropy`` how sure the teacher is, in nats, larger is surer. Of options: the score of the
     likeliest less that of the next one (null if there is one option), and minus the entropy of the softmax over all
     scores, by the scores that chose: ``option_logprobs``, or their means by token (``decoding.normalise_options``), or
-    these less the options' scores on content-free prompts (``domain.calibrate``; never of ``option_logprobs``). An
+    these less the options' baselines (``Request.baselines``; never of ``option_logprobs``). An
     option that came with its row (``teacher.reader``) takes the place of the likeliest in all of these. Of a generated
     answer: the gap between the two largest log-probabilities of the whole vocabulary, and minus its
     entropy, as means over the tokens of ``mean_logprob``, by the same distribution as that: the model's own, before
@@ -158,8 +158,7 @@ def make_labels_schema(
 ) -> pa.Schema:
     """Return the schema of labels: :func:`make_completions_schema` and ``label`` (null: unparsed).
 
-    ``added`` columns that follow from the domain: numbers that came with labels made elsewhere, null where the source
-    has none, and those of :mod:`curation.stages.both_orders`.
+    ``added`` columns that only some domains have (``curation.label_columns``), null where a row has no such number.
     """
     *fields, error = make_completions_schema(states, state_dtype, state_size, num_token_logprobs)
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *added, error])
