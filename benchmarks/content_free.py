@@ -26,7 +26,7 @@ from curation.metrics.estimates import compute_proportion
 from curation.refs import ModelRef
 from curation.signals import label_request
 from curation.teachers import Teacher, load_teacher
-from curation.teachers.wrapped import ContentFree
+from curation.teachers.wrapped import WrappedTeacher
 
 SETS = ("banking77", "irony")
 
@@ -63,7 +63,7 @@ def chosen(teacher: Teacher, domain: Domain, rows: Sequence[Mapping[str, Any]]) 
     requests = [label_request(domain, row_id, example) for row_id, example in enumerate(examples)]
     calibrated: dict[int, str | None] = {}
     plain: dict[int, str | None] = {}
-    for batch in ContentFree(teacher).label(requests, DecodingConfig(), seed=0, states=False):
+    for batch in WrappedTeacher(teacher).label(requests, DecodingConfig(), seed=0, states=False):
         for row in batch.to_pylist():
             if row["error"] is not None:
                 raise ValueError(f"row {row['row_id']} cannot be asked: {row['error']}; give other rows")

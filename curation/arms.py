@@ -189,7 +189,7 @@ elsewhere (``curation.label_columns``)."""
 
 
 def is_free(name: str) -> bool:
-    """Return whether a trust function is a free signal: one of ``FREE``, ``ORDER_AGREEMENT``, or a given number."""
+    """Return whether a trust function is a free signal: one of ``FREE``, or a number that only some domains have."""
     return name in FREE or label_columns.is_from_domain(name)
 
 

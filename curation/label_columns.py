@@ -4,6 +4,7 @@ The latter are numbers that came with labels made elsewhere, and those of pairs 
 """
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 LabelNumber = Literal[
@@ -34,11 +35,18 @@ WEAK_COMPLETION = "weak_completion"
 """The column of an examples table with the completion that came with each row."""
 
 
-ORDER_AGREEMENT = "order_agreement"
-"""The column with the agreement of a pair's answers in both orders (``curation.tables.schemas.make_labels_schema``)."""
-ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS = "order_prompt_tokens", "order_output_tokens"
-"""Columns with the tokens that the question in the second order took; no trust function reads them."""
-ORDER_COLUMNS = (ORDER_AGREEMENT, ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS)
+DomainNumber = Literal["order_agreement"]
+"""The name of a number that only labels of some domains have (``curation.config.defaults.DomainTraits``)."""
+ORDER_AGREEMENT: DomainNumber = "order_agreement"
+"""The probability that the teacher gives to the same one of two answers where these stand in the other order: below a
+half its preference follows the order. Null where the second question has no answer."""
+DOMAIN_NUMBERS: Mapping[str, str] = {
+    ORDER_AGREEMENT: "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
+}
+"""The numbers of :data:`DomainNumber`, and in words which domain has them."""
+TOKEN_COLUMNS = {kind: (f"num_{kind}_tokens", f"order_{kind}_tokens") for kind in ("prompt", "output")}
+"""Columns with the tokens of each kind: those of a row's question, and those of its question in the second order, which
+are null where it was not asked, and which no trust function reads."""
 
 
 def make_given_column(name: str) -> str:
@@ -55,8 +63,8 @@ def is_given(column: str) -> bool:
 
 
 def is_from_domain(column: str) -> bool:
-    """Return whether only some domains have a column: that of a given number, or the agreement of both orders."""
-    return column == ORDER_AGREEMENT or is_given(column)
+    """Return whether a column is a number that only some domains have: of ``DOMAIN_NUMBERS``, or a given one."""
+    return column in DOMAIN_NUMBERS or is_given(column)
 
 
 def describe_column(column: str) -> str:

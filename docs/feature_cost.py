@@ -34,9 +34,14 @@ FEATURES = {
     "risk": Pattern(r"budget\.risk|RiskConfig|selection\.risk", "curation/selection/risk"),
     "chain": Pattern(r"ChainConfig|config\.chain\b|ChainRecord|pipeline\.chain"),
     "rollouts": Pattern(r"(?i)rollout"),
-    "label sets": Pattern(r"(?i)label_?sets?\b"),
-    "both orders": Pattern(r"both_orders|BothOrders|ORDER_AGREEMENT|order_agreement"),
-    "content-free calibration": Pattern(r"(?i)content_?free"),
+    "label sets": Pattern(r"(?i)label_?sets?\b", "curation/domains/label_sets"),
+    "both orders": Pattern(
+        r"both_orders|BothOrders|\bORDER_[A-Z]|order_agreement|other_order", "curation/stages/both_orders"
+    ),
+    "content-free calibration": Pattern(
+        r"(?i)content.?free|\bblanks\b|FIRST_BLANK|is_calibrated|domain\.calibrate\b|calibration_look",
+        "curation/stages/calibration_look",
+    ),
     "analysis": Pattern(r"AnalyzeConfig|extras\.analyze|\banalyze\.", "curation/extras/analyze"),
 }
 """What a run can do without."""

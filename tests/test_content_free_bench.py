@@ -15,7 +15,7 @@ from curation.models import create
 from curation.refs import ModelRef
 from curation.signals import label_request
 from curation.teachers import load_teacher
-from curation.teachers.wrapped import ContentFree
+from curation.teachers.wrapped import WrappedTeacher
 
 SHAPE = LONG | {"initializer_range": 0.3}
 
@@ -39,7 +39,7 @@ def test_each_choice_is_that_of_a_teacher_which_is_asked_so(tmp_path: Path) -> N
         options = {"classes": words, "cue": "The customer asks about:", "calibrate": calibrate}
         domain = get_domain(DomainConfig.model_validate({"name": "classification", **options}))
         requests = [label_request(domain, place, {"text": row["text"]}) for place, row in enumerate(rows)]
-        batches = ContentFree(teacher).label(requests, DecodingConfig(), seed=0)
+        batches = WrappedTeacher(teacher).label(requests, DecodingConfig(), seed=0)
         answers = {row["row_id"]: row["completion"] for batch in batches for row in batch.to_pylist()}
         return [domain.parse(answers[place], {"text": row["text"]}) for place, row in enumerate(rows)]
 

@@ -223,7 +223,7 @@ def test_both_orders_are_asked_and_their_agreement_is_a_number(finished: Path) -
 def test_a_number_of_both_orders_is_refused_where_one_is_asked(folder: Path, tmp_path: Path) -> None:
     selection = {"arms": ["order_agreement"], "budget": {"n": N}}
     path = config(folder, domain={"name": "pair", "by": "likelihood"}, selection=selection, run_dir=str(tmp_path))
-    message = "order_agreement: is a number of the domain pair, where a teacher is asked about both orders"
+    message = "order_agreement: it is of the domain pair, which asks both orders of two answers unless"
     assert message in " ".join(curate("validate", path, code=2).split())
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from curation.config.files import merge_mappings
 from curation.json_types import Json, JsonView
+from curation.label_columns import DOMAIN_NUMBERS
 from curation.registry import DOMAINS, load_code
 
 ENTRY_POINTS = "curation.domains"
@@ -36,6 +37,12 @@ class DomainTraits(NamedTuple):
 
     defaults: Defaults = GENERIC
     answering: Answering = "by_row"
+    numbers: tuple[str, ...] = ()
+    """Numbers that labels have beside those of all domains (``curation.label_columns.DOMAIN_NUMBERS``)."""
+    once: JsonView = MappingProxyType({})
+    """Options with which each row is asked once, as in tests."""
+    needs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Capabilities that a run must have (``curation.config.limits.CAPABILITIES``), by the option that needs them."""
 
     @property
     def reasons(self) -> bool:
@@ -74,7 +81,7 @@ def find_traits(name: str, options: Mapping[str, object]) -> DomainTraits:
     try:
         made = find_domain_class(name)
     except (ImportError, AttributeError, ValueError):
-        return DomainTraits()  # constructing the domain reports the error
+        return DomainTraits(numbers=tuple(DOMAIN_NUMBERS))  # constructing the domain reports the error
     if not hasattr(made, "traits"):
         return DomainTraits()  # no domain, as constructing it reports
     traits: DomainTraits = made.traits(options)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from curation.config.base import BESIDE, Location, PositiveInt, Root, Section, Seed, Share, make_name_check
+from curation.config.defaults import find_traits
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
-from curation.registry import DOMAINS, FORMS, READERS
+from curation.registry import FORMS, READERS
 
 COMMA = ","
 """The default delimiter of CSV files, which as a default is in no cache key."""
@@ -48,11 +49,6 @@ class DomainConfig(Section):
         return self.name == "classification" and self.options.get("classes") is None
 
     @property
-    def has_label_sets(self) -> bool:
-        """Whether rows of ``classification`` may have several classes."""
-        return self.name == "classification" and self.options.get("multi", False) is not False
-
-    @property
     def command(self) -> list[str] | None:
         """The words of the command that grades for the domain ``text``; ``None`` without one."""
         check = self.options.get("check") if self.name == "text" else None
@@ -67,37 +63,29 @@ class DomainConfig(Section):
         return check["judge"] if isinstance(check, Mapping) and isinstance(check.get("judge"), Mapping) else None
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether the choice among options is calibrated by texts without content."""
-        return self.options.get("calibrate") == "content_free"
-
-    @property
     def ungraded(self) -> Self:
         """This domain without the check of ``text``, so that rows and labels do not depend on the check."""
         return self._with_check(None) if self.name == "text" and "check" in self.options else self
 
     @property
     def tested(self) -> Self:
-        """The domain used in tests: :attr:`ungraded`, and for ``pair`` without the second order."""
-        if self.name != "pair" or self.given_labels is not None:
-            return self.ungraded
-        return type(self).model_validate({"name": self.name, **self.options, "both_orders": False})
+        """The domain used in tests: :attr:`ungraded`, and each row is asked once."""
+        once = {} if self.given_labels is not None else find_traits(self.name, self.options).once
+        return self.ungraded.with_options(**once) if once else self.ungraded
 
     @property
     def by_likelihood(self) -> Self:
         """The domain ``pair`` with answers compared by a model's likelihood of each, for students that learn pairs."""
-        options = {name: value for name, value in self.options.items() if name != "both_orders"}
+        once = find_traits(self.name, self.options).once
+        options = {name: value for name, value in self.options.items() if name not in once}
         return type(self).model_validate(
             {"name": self.name, "given_labels": self.given_labels, **options, "by": "likelihood"}
         )
 
     @property
-    def may_ask_both_orders(self) -> bool:
-        """Whether a teacher may be asked about both orders of two answers; any domain of your own may do so."""
-        if self.name != "pair":
-            return self.name not in DOMAINS
-        one_order = self.options.get("both_orders") is False or self.options.get("by") == "likelihood"
-        return not one_order and self.given_labels is None
+    def numbers(self) -> tuple[str, ...]:
+        """The numbers that labels of this domain have beside those of all; none if the labels were made elsewhere."""
+        return () if self.given_labels is not None else find_traits(self.name, self.options).numbers
 
     @property
     def agreeing(self) -> Self:

@@ -11,11 +11,12 @@ from curation.config.states import find_generated_problem, parse
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import refuse_pca
 from curation.features import active, iter_found
-from curation.label_columns import ORDER_AGREEMENT
 from curation.registry import METHODS
 
 Run = Any
 """A ``RunConfig``, not typed as such because ``curation.config.run`` imports this module."""
+SCORING = ("auto", "transformers", "vllm", "scripted")
+"""Backends that score options in pairs, and can subtract baselines from scores."""
 CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
     "states": (lambda run: run.has_states, "hidden states: let a model of this run label, or read labels"),
     "gold": (lambda run: run.splits.audit, "the pool's gold labels: set splits.audit: true"),
@@ -27,13 +28,31 @@ CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
         lambda run: run.splits.calibration is not None,
         "labelled rows of the pool's own distribution: add splits.calibration",
     ),
+    "option_scores": (
+        lambda run: run.teacher.backend in SCORING,
+        f"scores of options, which the backends {', '.join(SCORING)} give: set teacher.backend to one of these",
+    ),
+    "option_sums": (
+        lambda run: not any(decoding.normalise_options for decoding in _list_decodings(run)),
+        "sums of options' log-probabilities: set normalise_options: false in teacher.decoding and under evaluation",
+    ),
+    "no_steps": (
+        lambda run: all(decoding.constrained != "stepwise" for decoding in _list_decodings(run)),
+        "options that are scored: leave constrained: stepwise out of teacher.decoding and evaluation",
+    ),
+    "own_options": (
+        lambda run: not any(decoding.constrained for decoding in _list_decodings(run)),
+        "the domain's own options: leave constrained out of teacher.decoding and evaluation",
+    ),
+    "one_option": (
+        lambda run: all(parse(state).rank <= 1 for state in run.teacher.states),
+        "states of one answer: leave those of further options out of teacher.states and trust.states",
+    ),
 }
 """Capabilities that parts of a run may need, by name: a test of the run, and words on what to have and how to get it.
 """
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that can read numbers of the labels table alone, without hidden states."""
-SCORING = ("auto", "transformers", "vllm", "scripted")
-"""Backends that can subtract baselines from the scores of options, and score options in pairs."""
 
 
 def iter_problems(run: Run) -> Iterator[str]:
@@ -54,7 +73,6 @@ def iter_problems(run: Run) -> Iterator[str]:
         )
     yield from _check_numbers(run)
     yield from _check_elsewhere_labels(run)
-    yield from _check_scored_options(run)
     yield from _check_listed_answers(run)
     yield from _check_splits(run)
     for who, need in _iter_needs(run):
@@ -86,6 +104,9 @@ def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
         yield "a chain of generations", "test"
     for name, feature, _ in active(run):
         yield from ((name, need) for need in feature.needs)
+    domains = map(run.domain_of, run.splits.named())
+    needs = [find_traits(domain.name, domain.options).needs for domain in domains]
+    yield from dict.fromkeys((option, need) for of in needs for option, names in of.items() for need in names)
 
 
 def _check_states(run: Run) -> Iterator[str]:
@@ -116,11 +137,9 @@ def _check_states(run: Run) -> Iterator[str]:
 
 def _check_numbers(run: Run) -> Iterator[str]:
     columns = (*run.trust.columns, *(ARMS[arm].trust for arm in run.selection.used))
-    if ORDER_AGREEMENT in columns and not run.domain_of("source").may_ask_both_orders:
-        yield (
-            f"{ORDER_AGREEMENT}: is a number of the domain pair, where a teacher is asked about both orders of two "
-            "answers; leave it out"
-        )
+    for name, words in label_columns.DOMAIN_NUMBERS.items():
+        if name in columns and name not in run.domain_of("source").numbers:
+            yield f"{name}: {words}; leave it out"
     given = run.teacher.given
     known = [] if given is None else list(given.numbers.values())
     for name in columns:
@@ -180,40 +199,15 @@ def _check_elsewhere_labels(run: Run) -> Iterator[str]:
                 yield problem
 
 
-def _check_scored_options(run: Run) -> Iterator[str]:
-    domains = [run.domain_of(split) for split in run.splits.named()]
-    decodings = {"teacher.decoding": run.teacher.decoding, **_find_tests(run)}
-    unknown = f"works only with the backends {', '.join(SCORING)}, and teacher.backend is {run.teacher.backend}"
-    if any(domain.has_label_sets for domain in domains):
-        key = "domain.multi"
-        if run.teacher.backend not in SCORING:
-            yield f"{key}: {unknown}; take one of these"
-        for where, decoding in decodings.items():
-            if decoding.normalise_options:
-                yield f"{key}: compares yes with no, which are of one length; set {where}.normalise_options: false"
-            if decoding.constrained:
-                yield f"{key}: asks for each label by itself; leave {where}.constrained out"
-        for state in run.teacher.states:
-            if parse(state).rank > 1:
-                yield f"{key}: has no next option; leave {state!r} out of teacher.states and trust.states"
-    if any(domain.is_calibrated for domain in domains):
-        key = "domain.calibrate: content_free"
-        if run.teacher.backend not in SCORING:
-            yield f"{key}: {unknown}; leave it out"
-        for where, decoding in decodings.items():
-            if decoding.normalise_options:
-                yield f"{key}: takes an option's length out itself; set {where}.normalise_options: false"
-            if decoding.constrained == "stepwise":
-                yield (
-                    f"{key}: applies to options that are scored, and {where}.constrained is stepwise; leave one of "
-                    "them out"
-                )
-
-
 def _find_tests(run: Run) -> dict[str, DecodingConfig]:
     """Return the decodings of tests by their configuration keys."""
     also = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
     return {"evaluation.decoding": run.evaluation.decoding, **also}
+
+
+def _list_decodings(run: Run) -> list[DecodingConfig]:
+    """Return the decodings of labels and of tests."""
+    return [run.teacher.decoding, *_find_tests(run).values()]
 
 
 def _check_listed_answers(run: Run) -> Iterator[str]:

@@ -10,7 +10,7 @@ from curation.arms import PAPER_TRUST, TRUST, Fitted, find_fitted
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
 from curation.json_types import Json, JsonView
-from curation.label_columns import LabelNumber, is_given
+from curation.label_columns import DomainNumber, LabelNumber, is_given
 
 
 def _trust_state(name: str) -> str:
@@ -26,8 +26,8 @@ def _check_fitted(name: str) -> str:
     return name
 
 
-Number = Literal[LabelNumber, "token_logprobs", "order_agreement"]
-"""Numbers of a label (``schemas.make_completions_schema``); ``order_agreement`` is of the domain ``pair`` alone."""
+Number = Literal[LabelNumber, "token_logprobs", DomainNumber]
+"""Numbers of a label (``schemas.make_completions_schema``), the last of some domains alone."""
 
 
 AnyNumber = Annotated[

@@ -121,8 +121,14 @@ class Classification(Domain):
     @classmethod
     def traits(cls, options: Mapping[str, Any]) -> DomainTraits:
         """Return the traits of the domain; with ``multi`` a written answer has a line for each class."""
-        lines = make_greedy_defaults(512, "world_knowledge", stop=("\n\n",))
-        return DomainTraits(lines if options.get("multi", False) is not False else cls.defaults, cls.answering)
+        needs: dict[str, tuple[str, ...]] = {}
+        found = super().traits(options)
+        if options.get("calibrate") == "content_free":
+            needs["domain.calibrate: content_free"] = ("option_scores", "option_sums", "no_steps")
+        if options.get("multi", False) is not False:
+            needs["domain.multi"] = ("option_scores", "option_sums", "own_options", "one_option")
+            found = found._replace(defaults=make_greedy_defaults(512, "world_knowledge", stop=("\n\n",)))
+        return found._replace(needs=needs)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
         """Return the text; several columns give one line each, without empty ones.

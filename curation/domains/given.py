@@ -67,9 +67,6 @@ class GivenLabels(_Around):
     their columns; ``restated`` turns a text that it cannot parse into a completion with the same answer, or None.
     """
 
-    both_orders = False
-    """Whether both orders are asked; never, since no model is asked."""
-
     def __init__(self, domain: Domain, given: GivenConfig) -> None:
         unordered = getattr(domain, "unordered", None)
         self._domain = domain if unordered is None else unordered()

@@ -4,14 +4,13 @@ Each class is a yes/no question about the row. A row's label is the set of class
 names in the order of the classes.
 """
 
-import ast
 import difflib
-import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from curation.domains import format_cell, to_one_line
 from curation.domains.identity import look
+from curation.domains.turns import parse_list
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 
@@ -64,20 +63,6 @@ def split_names(value: Any, form: SetFormat) -> list[str]:
             f"bad_label: {quote_text(str(value))} has an empty label; take it out, or write {form.empty} for no label"
         )
     return names
-
-
-def parse_list(text: str) -> list[Any] | None:
-    """Return the items of a text that is a list in JSON or Python's writing, as ``['a', 'b']``; else ``None``."""
-    text = text.strip()
-    if not (text.startswith("[") and text.endswith("]")):
-        return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        return found if isinstance(found, list) else None
-    return None
 
 
 def suggest_class(name: str, classes: Iterable[str]) -> str:

@@ -14,12 +14,13 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from curation.config.defaults import make_greedy_defaults
+from curation.config.defaults import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, Identity, Preference, format_cell, plain_identity
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 from curation.json_types import Json
+from curation.label_columns import ORDER_AGREEMENT
 
 FIRST, SECOND = "first", "second"
 """The labels, which are columns of the example."""
@@ -43,7 +44,7 @@ class AnswerPair(Domain):
             one that is likelier after the prompt, by the sum of its tokens' log-probabilities
             (``decoding.normalise_options: false``) or their mean.
         both_orders: ask a judge about both orders of the answers, which takes twice the time; the second answer is the
-            number ``order_agreement`` (``curation.tables.schemas.make_labels_schema``), and the first one the label.
+            number ``order_agreement`` (:mod:`curation.stages.both_orders`), and the first one the label.
         guidelines: the first paragraph of the question: what makes an answer better.
         cue: the last line of the question, which "A" or "B" completes.
 
@@ -55,6 +56,14 @@ class AnswerPair(Domain):
     columns = pa.schema([("question", pa.string()), (FIRST, pa.string()), (SECOND, pa.string())])
     defaults = make_greedy_defaults(8, "world_knowledge", stop=("\n",))
     answering = "scored"
+
+    @classmethod
+    def traits(cls, options: Mapping[str, object]) -> DomainTraits:
+        """Return the traits of the domain, whose labels have no ``order_agreement`` if one order is asked."""
+        is_once = options.get("both_orders") is False or options.get("by") == "likelihood"
+        numbers = () if is_once else (ORDER_AGREEMENT,)
+        once = {"both_orders": False} if cls is AnswerPair else {}  # a class of your own need not take the option
+        return super().traits(options)._replace(numbers=numbers, once=once)
 
     def __init__(
         self,

@@ -1,10 +1,11 @@
-"""Chat messages in a cell: turns of role and content, as in chat data sets and TRL's ``messages``."""
+"""Lists in a cell, and chat messages: turns of role and content, as in chat data sets and TRL's ``messages``."""
 
+import ast
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from curation.domains import format_cell
-from curation.domains.label_sets import parse_list
 
 _FORMS = (("role", "content"), ("from", "value"))
 """Keys of a turn's speaker and content (second pair: ShareGPT)."""
@@ -16,12 +17,25 @@ def read_cell_text(value: Any, name: str = "a value") -> str:
     Raises:
         RowError: ``not_a_text``: it is another list, an object, or bytes that are not UTF-8.
     """
-    is_text = isinstance(value, str) and value.lstrip().startswith(
-        "[{"
-    )  # CSV has them in JSON, or as Python writes them
+    # CSV has them in JSON, or as Python writes them.
+    is_text = isinstance(value, str) and value.lstrip().startswith("[{")
     turns = (parse_list(value) or []) if is_text else value if isinstance(value, list | tuple) else []
     lines = [line for line in map(_format_turn, turns) if line is not None]
     return "\n".join(lines) if lines and len(lines) == len(turns) else format_cell(value, name)
+
+
+def parse_list(text: str) -> list[Any] | None:
+    """Return the items of a text that is a list in JSON or Python's writing, as ``['a', 'b']``; else ``None``."""
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return found if isinstance(found, list) else None
+    return None
 
 
 def _format_turn(turn: object) -> str | None:

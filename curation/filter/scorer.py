@@ -26,7 +26,7 @@ from curation.sources.missing import replace_missing
 from curation.stages.deal import find_schema_problem
 from curation.stages.label_chunks import label_rows
 from curation.teachers import load_teacher
-from curation.teachers.wrapped import ContentFree
+from curation.teachers.wrapped import WrappedTeacher
 from curation.trust import load_fitted
 
 Row = JsonView
@@ -86,7 +86,7 @@ class Scorer:
         ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
         self._asked = _Asked(teacher=ask, decoding=description.decoding, seed=description.seed)
         self._domain = get_domain(description.domain)
-        self._teacher = ContentFree(load_teacher(ask, model))
+        self._teacher = WrappedTeacher(load_teacher(ask, model))
         self._trust = load_fitted(package.trust)
         self._id_column = id_column
 

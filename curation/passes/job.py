@@ -18,7 +18,7 @@ from curation.passes.models import Models
 from curation.passes.monitor import ChunkSpent
 from curation.refs import ModelRef, TableRef
 from curation.storage.lease import Guard
-from curation.teachers.wrapped import Metered
+from curation.teachers.wrapped import WrappedTeacher
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Spent, Update
@@ -62,9 +62,9 @@ class TeacherJob:
     telemetry: Telemetry = field(default_factory=Telemetry)
     """Emitter of the pass's metrics."""
 
-    def load(self, models: Models) -> Metered:
+    def load(self, models: Models) -> WrappedTeacher:
         """Return the teacher, started if necessary, with a counter of this pass's tokens."""
-        return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
+        return WrappedTeacher(models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
 
 class TeacherFields(TypedDict):
@@ -83,7 +83,7 @@ class ChunkWorker(ABC, Generic[Part]):
     """Callback for a sign of life, which a worker calls whenever the model has answered something."""
     answered = staticmethod(lambda rows: None)
     """Callback for progress and a sign of life, which a worker calls with the number of rows just done."""
-    meter: Metered | None = None
+    meter: WrappedTeacher | None = None
     """Teacher that the worker asks, or ``None`` if the model is no teacher."""
 
     @abstractmethod

@@ -108,5 +108,5 @@ def label_request(domain: Domain, row_id: int, example: Example) -> Request:
         stepwise=stepwise,
         in_pairs=domain.in_pairs,
         given=given,
-        content_free=tuple(domain.prompt(other) for other in blank),
+        baseline_prompts=tuple(domain.prompt(other) for other in blank),
     )

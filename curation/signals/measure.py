@@ -10,7 +10,7 @@ from curation.hashing import derive
 from curation.signals import READS_UNPARSED, Answer, SignalMethod, Weak
 from curation.teachers import Teacher
 from curation.teachers.reward import RewardModel
-from curation.teachers.wrapped import ContentFree
+from curation.teachers.wrapped import WrappedTeacher
 
 Row = tuple[int, Example, Weak]
 """Row id, example and weak label of a healthy row."""
@@ -50,7 +50,7 @@ def measure(
             for row in batch.select(_READ).to_pylist():
                 if row.pop("error") is None:
                     options, row_id = row.pop("option_logprobs"), row.pop("row_id")
-                    less = teacher.baselines_of(asking[row_id]) if isinstance(teacher, ContentFree) else None
+                    less = teacher.baselines_of(asking[row_id]) if isinstance(teacher, WrappedTeacher) else None
                     scores = None if options is None else tuple(options)
                     answers[row_id].append(Answer(**row, option_logprobs=scores, baselines=less))
     values: dict[int, float | None] = dict.fromkeys(by_id)

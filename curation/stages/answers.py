@@ -162,8 +162,7 @@ def _digest_questions(batch: pa.RecordBatch, domain: DomainConfig, decoding: Dec
         if row["error"] is None:
             request, _ = attempt(label_request, made, row["row_id"], row)
             if request is not None:
-                calibrated = [list(request.content_free)] if request.content_free else []
-                found[request.row_id] = _digest([request.row_id, request.prompt, request.options, *calibrated])
+                found[request.row_id] = _digest(request.question)
     return found
 
 

@@ -1,56 +1,77 @@
 """Pairs of answers shown in both orders, to measure how far a teacher's preference survives the other order.
 
-The second question is asked in the labelling pass, for rows whose first answer states a label. Its outcome is a
-further column of the labels table (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It is 1 or 0 if the
-teacher scores no options but draws an answer, as a server of kind openai or sglang does. Further columns count the
-tokens of the second question.
+The second question is asked in the labelling pass, for rows whose first answer states a label, if the domain has
+``both_orders`` and a method ``other_order``. Its outcome is a further column of the labels table (``ORDER_AGREEMENT``),
+which trust reads and an arm ranks by. It is 1 or 0 if the teacher scores no options but draws an answer, as a server of
+kind openai or sglang does. Further columns count the tokens of the second question.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
 from curation.domains.given import get_given_numbers
 from curation.hashing import derive
-from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
+from curation.label_columns import ORDER_AGREEMENT, TOKEN_COLUMNS
 from curation.signals import label_request
+from curation.tables.schemas import GIVEN_TYPE
 from curation.teachers import Teacher
 
 OtherOrder = Callable[[str, Example], tuple[str, Example]]
 SecondAnswers = Mapping[str, Mapping[int, float | None]]
-"""Values by row id for each of ``ORDER_COLUMNS``."""
+"""Values by row id for each column of the second order."""
 _READ = ("row_id", "completion", "option_share", "error")
-_TOKENS = {ORDER_PROMPT_TOKENS: "num_prompt_tokens", ORDER_OUTPUT_TOKENS: "num_output_tokens"}
+_TOKENS = {second: first for first, second in TOKEN_COLUMNS.values()}
+_COLUMNS = (pa.field(ORDER_AGREEMENT, pa.float32()), *(pa.field(name, pa.int32()) for name in _TOKENS))
 
 
 def get_other_order(domain: Domain) -> OtherOrder | None:
-    """Return the function that puts a label and its example into the other order, or None if one order is asked."""
+    """Return the function that puts a label and its example into the other order, or None if one order is asked.
+
+    Of labels made elsewhere no order is asked.
+    """
     found: OtherOrder | None = getattr(domain, "other_order", None)
-    return found if getattr(domain, "both_orders", False) else None
+    is_both = getattr(domain, "both_orders", False) and not hasattr(domain, "given_numbers")
+    return found if is_both else None
 
 
-def list_added_numbers(domain: Domain) -> tuple[str, ...]:
-    """Return the names of the columns that a domain adds to labels: given numbers, and those of the second order."""
-    return (*get_given_numbers(domain), *(() if get_other_order(domain) is None else ORDER_COLUMNS))
+def list_added_columns(domain: Domain) -> tuple[pa.Field, ...]:
+    """Return the columns that a domain adds to labels: given numbers, and those of the second order."""
+    given = (pa.field(name, GIVEN_TYPE) for name in get_given_numbers(domain))
+    return (*given, *(() if get_other_order(domain) is None else _COLUMNS))
+
+
+def count_orders(batch: pa.RecordBatch) -> Mapping[str, int]:
+    """Return counts of ``curation.stages.label.LabelCounts`` of labels in both orders; none of labels in one order."""
+    if ORDER_AGREEMENT not in batch.schema.names:
+        return {}
+    agreement = batch.column(ORDER_AGREEMENT)
+    return {
+        "both_orders": len(agreement) - agreement.null_count,
+        "disagreeing": pc.sum(pc.less(agreement, 0.5)).as_py() or 0,
+        "order_tokens": sum(pc.sum(batch.column(name)).as_py() or 0 for name in _TOKENS),
+    }
 
 
 def ask_other_order(
     domain: Domain,
     teacher: Teacher,
-    batches: Sequence[pa.RecordBatch],
+    answers: Iterable[pa.RecordBatch],
     by_id: Mapping[int, Example],
     decoding: DecodingConfig,
     seed: int,
-) -> SecondAnswers:
-    """Return the probability that the other order gives to the same answer, and the tokens that this took, by row id.
+) -> tuple[Iterable[pa.RecordBatch], SecondAnswers]:
+    """Return the answers in the first order (``schemas.make_completions_schema``), and those in the other order.
 
-    ``batches`` are the answers in the first order (``schemas.make_completions_schema``). Rows without a label have no
-    values, and rows whose second question fails have no probability.
+    The latter are the probability of the same answer, and the tokens that the question took. Rows without a label have
+    none, and rows whose second question fails have no probability; without a second order, no row has any.
     """
-    turned, requests = get_other_order(domain), []
-    assert turned is not None, "asked of domains with two orders"
+    if (turned := get_other_order(domain)) is None:
+        return answers, {}
+    batches, requests = list(answers), []
     expected: dict[int, tuple[str, Example]] = {}
     for batch in batches:
         for row in batch.select(["row_id", "completion", "error"]).to_pylist():
@@ -61,7 +82,7 @@ def ask_other_order(
             if label is not None:
                 expected[row["row_id"]] = turned(label, example)
                 requests.append(label_request(domain, row["row_id"], expected[row["row_id"]][1]))
-    values: dict[str, dict[int, float | None]] = {name: {} for name in ORDER_COLUMNS}
+    values: dict[str, dict[int, float | None]] = {field.name: {} for field in _COLUMNS}
     second = teacher.label(requests, decoding, seed=derive(seed, "other order"), states=False) if requests else ()
     for batch in second:
         for row in batch.select([*_READ, *_TOKENS.values()]).to_pylist():
@@ -69,7 +90,7 @@ def ask_other_order(
             values[ORDER_AGREEMENT][row_id] = _compute_share(domain, *expected[row_id], row)
             for name, column in _TOKENS.items():
                 values[name][row_id] = row[column]
-    return values
+    return batches, values
 
 
 def _compute_share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:

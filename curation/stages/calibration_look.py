@@ -7,13 +7,12 @@ import pyarrow as pa
 from curation.config import DecodingConfig
 from curation.domains import Domain
 from curation.refs import TableRef
+from curation.stages.probe import FIRST_BESIDE
 from curation.tables import io
 from curation.teachers.completions import rank_options, subtract_baselines
 from curation.teachers.in_pairs import choose_in_pairs
 from curation.teachers.wrapped import compute_baselines
 
-FIRST_BLANK = 1 << 62
-"""Row id of the first example without content, which no row of a file has."""
 FEWEST = 30
 """Minimum number of labelled rows for a comparison."""
 CLEAR = 0.05
@@ -24,7 +23,7 @@ def with_blanks(examples: pa.Table, domain: Domain, decoding: DecodingConfig) ->
     """Put examples without content before the others, if the domain has any and options are scored by sums."""
     if decoding.normalise_options or decoding.constrained == "stepwise" or not domain.blanks:
         return examples
-    rows = [{"row_id": FIRST_BLANK + place, **blank} for place, blank in enumerate(domain.blanks)]
+    rows = [{"row_id": FIRST_BESIDE + place, **blank} for place, blank in enumerate(domain.blanks)]
     return pa.concat_tables([pa.Table.from_pylist(rows, schema=examples.schema), examples])
 
 
@@ -38,7 +37,7 @@ def compare_calibration(labels: TableRef, domain: Domain, golds: Mapping[int, st
         labels, ["row_id", "completion", "option_logprobs"], filter=io.make_answered_filter(labels)
     ).to_pylist()
     found = {row["row_id"]: row for row in columns if row["option_logprobs"] is not None}
-    ids = range(FIRST_BLANK, FIRST_BLANK + len(domain.blanks))
+    ids = range(FIRST_BESIDE, FIRST_BESIDE + len(domain.blanks))
     blanks = [found[row_id]["option_logprobs"] for row_id in ids if row_id in found]
     rows = {row_id: row["option_logprobs"] for row_id, row in found.items() if row_id in golds}
     if len(blanks) < max(len(domain.blanks), 1) or len(rows) < FEWEST:

@@ -327,9 +327,9 @@ class Chooser:
 
     @cached_property
     def _groups(self) -> Grouping:
-        """The classes among which rows are divided or, for sets of classes, their strata."""
+        """The classes or strata among which rows are divided."""
         assert self._job.classes is not None, "places are divided"
-        return self._job.classes.groups(get_domain(self._job.domain).label_sets)
+        return self._job.classes.groups(get_domain(self._job.domain))
 
     def _compute_bin_accuracy(self, num_strata: int) -> Float64s:
         """Return the share of right labels in each bin: the weights of the paper's distribution-aware draw."""

@@ -8,7 +8,6 @@ from curation.config import SelectionConfig
 from curation.config.selection import CUTS
 from curation.domains import Domain
 from curation.domains.class_counts import Grouping, RarestClass, count_confusion, count_given
-from curation.domains.label_sets import LabelSets
 from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.rundir.graph import In, Inputs
@@ -32,14 +31,15 @@ class Classes(Inputs):
     """The teacher's labels of the source split."""
     grades: In[TableRef]
 
-    def groups(self, sets: LabelSets | None) -> Grouping:
+    def groups(self, domain: Domain) -> Grouping:
         """Return the classes among which rows are divided or, for labels that are sets, the strata."""
+        sets = domain.label_sets
         return self.names if sets is None else RarestClass.of(sets, self.examples)
 
-    def shares(self, pool: TableRef, sets: LabelSets | None = None) -> ClassShares:
+    def shares(self, pool: TableRef, domain: Domain) -> ClassShares:
         """Return the configured shares of the classes, or estimates from the pool's labels."""
         if self.wanted is None:
-            groups = self.groups(sets)
+            groups = self.groups(domain)
             counts = count_confusion(self.examples, self.labels, self.grades, groups)
             return estimate_shares(self.names, count_given(pool, groups), counts)
         total = sum(self.wanted.values())

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -15,7 +16,7 @@ from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError, get_error_kind
 from curation.escaping import get_logger
 from curation.hashing import hash64
-from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
+from curation.label_columns import DOMAIN_NUMBERS, TOKEN_COLUMNS
 from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
@@ -23,8 +24,9 @@ from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel
 from curation.stages.asks import make_asks
+from curation.stages.both_orders import count_orders
 from curation.stages.first_cut import FirstCutRule
-from curation.stages.label_chunks import LabelJob
+from curation.stages.label_chunks import LabelJob, count_tokens
 from curation.stages.reduce import Reduction, make_reduction
 from curation.stopping import iter_checked
 from curation.tables import io, schemas
@@ -206,14 +208,14 @@ def label(
 
 def count_labels(ref: TableRef) -> LabelCounts:
     """Count the rows of a labels table by result, in streams."""
-    rows = unparsed = truncated = prompt_tokens = output_tokens = dropped = unasked = 0
-    both_orders = disagreeing = order_tokens = 0
+    rows = unparsed = truncated = dropped = unasked = 0
     errors: Counter[str] = Counter()
+    tokens, orders = Counter[str](), Counter[str]()
     table = io.open_table(ref)
-    columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
     cut = schemas.DROPPED in table.schema.names
-    added = [name for name in (*(schemas.FIRST_CUT.names if cut else ()), *ORDER_COLUMNS) if name in table.schema.names]
-    for batch in iter_checked(table.scanner(columns=[*columns, *added]).to_batches()):
+    wanted = {"label", "truncated", "error", *schemas.FIRST_CUT.names, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
+    columns = [name for name in table.schema.names if name in wanted]
+    for batch in iter_checked(table.scanner(columns=columns).to_batches()):
         rows += batch.num_rows
         num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
         dropped += num_dropped
@@ -224,28 +226,18 @@ def count_labels(ref: TableRef) -> LabelCounts:
         errors.update(map(get_error_kind, failed.to_pylist()))
         unparsed += batch.column("label").null_count - len(failed) - num_dropped
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
-        prompt_tokens += pc.sum(batch.column("num_prompt_tokens")).as_py() or 0
-        output_tokens += pc.sum(batch.column("num_output_tokens")).as_py() or 0
-        if ORDER_AGREEMENT in added:
-            agreement = batch.column(ORDER_AGREEMENT)
-            both_orders += len(agreement) - agreement.null_count
-            disagreeing += pc.sum(pc.less(agreement, 0.5)).as_py() or 0
-        if ORDER_PROMPT_TOKENS in added:
-            asked, written = (pc.sum(batch.column(name)).as_py() or 0 for name in ORDER_COLUMNS[1:])
-            prompt_tokens, output_tokens = prompt_tokens + asked, output_tokens + written
-            order_tokens += asked + written
+        tokens.update({kind: count_tokens(batch, kind) for kind in TOKEN_COLUMNS})
+        orders.update(count_orders(batch))
     return LabelCounts(
         rows=rows,
         unparsed=unparsed,
         truncated=truncated,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
+        prompt_tokens=tokens["prompt"],
+        output_tokens=tokens["output"],
         errors=dict(errors.most_common()),
         dropped=dropped,
         unasked=unasked,
-        both_orders=both_orders,
-        disagreeing=disagreeing,
-        order_tokens=order_tokens,
+        **orders,
     )
 
 

@@ -19,20 +19,20 @@ from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.given import as_asked, get_given_numbers
 from curation.errors import ConfigError
 from curation.json_types import Json
-from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
+from curation.label_columns import TOKEN_COLUMNS
 from curation.passes.job import ChunkWorker, Row, TeacherJob, count_errors
 from curation.passes.models import Models
 from curation.signals import SignalMethod, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
-from curation.stages.both_orders import SecondAnswers, ask_other_order, get_other_order, list_added_numbers
+from curation.stages.both_orders import SecondAnswers, ask_other_order, list_added_columns
 from curation.stages.deal import find_schema_problem
 from curation.stages.first_cut import FirstCutRule, PromptGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
 from curation.teachers import Teacher, has_gate_argument
 from curation.teachers.completions import count_clipped, error_batch
-from curation.teachers.wrapped import ContentFree, Metered
+from curation.teachers.wrapped import WrappedTeacher
 from curation.telemetry import metrics
 
 _LABEL = pa.schema([pa.field("label", pa.string())])
@@ -48,7 +48,7 @@ class LabelsJob(TeacherJob):
 
     def full_schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels with all states."""
-        teacher, added = self.teacher, list_added_numbers(get_domain(self.domain))
+        teacher, added = self.teacher, list_added_columns(get_domain(self.domain))
         return schemas.make_labels_schema(
             teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added
         )
@@ -95,11 +95,10 @@ class AskSettings(Protocol):
         """Seed of sampled completions."""
 
 
-TOKENS = {
-    metrics.PROMPT_TOKENS: ("num_prompt_tokens", ORDER_PROMPT_TOKENS),
-    metrics.OUTPUT_TOKENS: ("num_output_tokens", ORDER_OUTPUT_TOKENS),
-}
-"""Columns of the labels table whose sum each meter counts."""
+def count_tokens(labels: pa.Table | pa.RecordBatch, kind: str) -> int:
+    """Return the tokens of a kind of ``TOKEN_COLUMNS`` that labels took, those of a second order included."""
+    names = [name for name in TOKEN_COLUMNS[kind] if name in labels.schema.names]
+    return sum(pc.sum(labels[name]).as_py() or 0 for name in names)
 
 
 def report_labels(telemetry: metrics.Telemetry, labels: pa.Table) -> Json:
@@ -119,10 +118,10 @@ class Labelled(NamedTuple):
 class LabelWorker(ChunkWorker[Labelled]):
     """A worker that labels rows by one teacher."""
 
-    def __init__(self, job: LabelJob, teacher: Metered) -> None:
+    def __init__(self, job: LabelJob, teacher: WrappedTeacher) -> None:
         self._job = job
         self._domain = get_domain(job.domain)
-        self.meter, self._teacher = teacher, ContentFree(teacher)
+        self.meter = self._teacher = teacher
         self._schema = job.schema(self._teacher.state_size)
         self._gate = None if job.first_cut is None else PromptGate(job.first_cut, job.teacher.states)
         if self._gate is not None and not has_gate_argument(teacher.teacher):
@@ -153,7 +152,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         """Return an error row for each row."""
         errors = {row["row_id"]: error for row in rows}
         labels = _add_gate_columns(
-            _make_failed(self._job, self._teacher, errors, list_added_numbers(self._domain)), self._gate
+            _make_failed(self._job, self._teacher, errors, list_added_columns(self._domain)), self._gate
         )
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
@@ -161,9 +160,8 @@ class LabelWorker(ChunkWorker[Labelled]):
         """Write a fragment of labels, and one for each signal; return their rows of ``commits.WRITTEN``."""
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
-        for meter, column in TOKENS.items():
-            columns = [name for name in column if name in labels.column_names]
-            job.telemetry.add(meter, sum(pc.sum(labels[name]).as_py() or 0 for name in columns))
+        job.telemetry.add(metrics.PROMPT_TOKENS, count_tokens(labels, "prompt"))
+        job.telemetry.add(metrics.OUTPUT_TOKENS, count_tokens(labels, "output"))
         note = note | report_labels(job.telemetry, labels)
         if job.reduction is not None:
             (batch,) = labels.combine_chunks().to_batches()
@@ -222,13 +220,10 @@ def label_rows(
         else:
             requests.append(request)
     if errors:
-        yield _add_gate_columns(_make_failed(job, teacher, errors, list_added_numbers(domain)), gate)
+        yield _add_gate_columns(_make_failed(job, teacher, errors, list_added_columns(domain)), gate)
     how: Json = {} if gate is None else {"gate": gate}
     answers: Iterable[pa.RecordBatch] = teacher.label(requests, job.decoding, seed=job.seed, **how)
-    second = None
-    if get_other_order(domain) is not None:
-        answers = first = list(answers)
-        second = ask_other_order(domain, teacher, first, by_id, job.decoding, job.seed)
+    answers, second = ask_other_order(domain, teacher, answers, by_id, job.decoding, job.seed)
     for batch in answers:
         yield _add_gate_columns(_parse_labels(batch, domain, by_id, second), gate)
 
@@ -241,13 +236,15 @@ def _add_gate_columns(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.Reco
     return pa.RecordBatch.from_arrays([*batch.columns, *gate.columns(batch)], schema=schema)
 
 
-def _make_failed(job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[str]) -> pa.RecordBatch:
+def _make_failed(
+    job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[pa.Field]
+) -> pa.RecordBatch:
     failed = error_batch(errors, job.teacher, teacher.state_size)
-    return _with_labels(failed, [None] * len(errors), {name: [None] * len(errors) for name in added})
+    return _with_labels(failed, [None] * len(errors), added, {})
 
 
 def _parse_labels(
-    batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], second: SecondAnswers | None
+    batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], second: SecondAnswers
 ) -> pa.RecordBatch:
     labels: list[str | None] = []
     problems = batch.column("error").to_pylist()
@@ -263,16 +260,20 @@ def _parse_labels(
     index = batch.schema.get_field_index("error")
     ids = batch.column("row_id").to_pylist()
     numbers = {name: [by_id[row_id][name] for row_id in ids] for name in get_given_numbers(domain)}
-    for name, values in ({} if second is None else second).items():
+    for name, values in second.items():
         numbers[name] = [values.get(row_id) for row_id in ids]
-    return _with_labels(batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string())), labels, numbers)
+    batch = batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string()))
+    return _with_labels(batch, labels, list_added_columns(domain), numbers)
 
 
 def _with_labels(
-    batch: pa.RecordBatch, labels: list[str | None], numbers: Mapping[str, list[float | None]]
+    batch: pa.RecordBatch,
+    labels: list[str | None],
+    added: Sequence[pa.Field],
+    numbers: Mapping[str, list[float | None]],
 ) -> pa.RecordBatch:
-    """Return the batch with its labels, and the numbers of :func:`list_added_numbers` before its errors."""
-    for name, values in numbers.items():
-        field = pa.field(name, schemas.get_added_type(name))
-        batch = batch.add_column(batch.num_columns - 1, field, pa.array(values, field.type))
+    """Return the batch with its labels, and before its errors the ``added`` columns of ``numbers``, or of nulls."""
+    for field in added:
+        values = pa.array(numbers.get(field.name, [None] * batch.num_rows), field.type)
+        batch = batch.add_column(batch.num_columns - 1, field, values)
     return batch.add_column(2, _LABEL.field("label"), pa.array(labels, pa.string()))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.hashing import draw_by_hash
-from curation.label_columns import ORDER_OUTPUT_TOKENS, ORDER_PROMPT_TOKENS
+from curation.label_columns import TOKEN_COLUMNS
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.totals import compute_population_mean, compute_ratio
 from curation.passes.dataset import ModelDataset
@@ -18,12 +18,13 @@ from curation.passes.job import PassOptions, PassResult
 from curation.passes.monitor import ChunkSpent
 from curation.passes.run import run_pass
 from curation.registry import BACKENDS
-from curation.stages.calibration_look import FIRST_BLANK
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
 from curation.teachers import get_state_width
 from curation.telemetry.standing import Update
 
+FIRST_BESIDE = 1 << 62
+"""Row id of the first row that a probe asks beside its sample and does not measure; no row of a file has it."""
 NUM_CHUNKS = 16
 """Number of chunks of a probe; the rate of each chunk is measured."""
 LEAST_CHUNKS = 4
@@ -135,21 +136,17 @@ def probe(
     )
 
 
-KINDS = ("prompt", "output")
-ORDER_TOKENS = {"prompt": ORDER_PROMPT_TOKENS, "output": ORDER_OUTPUT_TOKENS}
-
-
 def _label_sample(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
     """Run a pass of a few rows, if time is limited, then larger passes until they suffice or the time is spent.
 
-    Every pass includes the examples without content.
+    Every pass includes the rows beside the sample.
     """
     all_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
-    ids_N, blanks_M = all_N[all_N < FIRST_BLANK], all_N[all_N >= FIRST_BLANK]
+    ids_N, beside_M = all_N[all_N < FIRST_BESIDE], all_N[all_N >= FIRST_BESIDE]
     most = job.teacher.chunk_rows
 
     def asked(num_rows: int, size: int) -> PassResult:
-        taken_M = np.append(draw_by_hash(ids_N, num_rows, job.seed), blanks_M)
+        taken_M = np.append(draw_by_hash(ids_N, num_rows, job.seed), beside_M)
         return run_pass(
             replace(job, teacher=job.teacher.model_copy(update={"chunk_rows": size})),
             name="the probe",
@@ -189,9 +186,9 @@ def is_narrow(found: Estimate) -> bool:
 
 
 def _read_labels(passes: Sequence[PassResult]) -> pa.Table:
-    """Return the labelled rows, without the examples that have no content."""
+    """Return the labelled rows of the sample."""
     labels = io.read(passes[-1].table)
-    return labels.filter(pc.less(labels["row_id"], FIRST_BLANK))
+    return labels.filter(pc.less(labels["row_id"], FIRST_BESIDE))
 
 
 def _estimate_costs(
@@ -203,7 +200,7 @@ def _estimate_costs(
     later = [chunk for found in full for chunk in found.of_chunks]
     steady = select_steady_chunks(later or chunks, calls)
     pace = compute_ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
-    prompt, output = (_estimate_tokens(kind, labels, chunks, population, asks=asks) for kind in KINDS)
+    prompt, output = (_estimate_tokens(kind, labels, chunks, population, asks=asks) for kind in TOKEN_COLUMNS)
     return pace, prompt, output
 
 
@@ -252,8 +249,8 @@ def _estimate_tokens(
     """Return tokens per row; tokens of signals are counted by chunk."""
     if asks:
         return compute_ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
-    columns = [f"num_{kind}_tokens", ORDER_TOKENS[kind]]  # of pairs of answers the second order's, too
-    tokens_N = sum(labels[name].fill_null(0).to_numpy() for name in columns if name in labels.column_names)
+    names = [name for name in TOKEN_COLUMNS[kind] if name in labels.column_names]
+    tokens_N = sum(labels[name].fill_null(0).to_numpy() for name in names)
     return compute_population_mean(tokens_N, population.rows, is_part=population.is_sampled)
 
 

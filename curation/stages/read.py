@@ -5,7 +5,7 @@ same answers again, and nothing is bought.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
                 if request is None:
                     errors[row_id] = problem
                 else:
-                    requests.append(replace(request, given=texts[row_id], content_free=()))
+                    requests.append(request.reading(texts[row_id]))
         failed = pa.array(sorted({*unread, *errors}), pa.int64())
         parts = [self._without_states(bought.filter(pc.is_in(bought["row_id"], value_set=failed)), errors)]
         for batch in self._teacher.label(requests, self._job.decoding, seed=0):

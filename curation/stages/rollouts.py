@@ -38,7 +38,7 @@ from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Teacher
-from curation.teachers.wrapped import ContentFree, Metered
+from curation.teachers.wrapped import WrappedTeacher
 
 UNKNOWN, NO, YES = -1, 0, 1
 """States of a row in a draw: whether it has a completion to train on."""
@@ -127,9 +127,9 @@ class RollOut(AskModel):
 class RolloutWorker(ChunkWorker[list[Json]]):
     """A worker that samples completions of one teacher."""
 
-    def __init__(self, job: RolloutJob, teacher: Metered) -> None:
-        self._job, self._domain, self._teacher = job, get_domain(job.domain), ContentFree(teacher)
-        self.meter = teacher
+    def __init__(self, job: RolloutJob, teacher: WrappedTeacher) -> None:
+        self._job, self._domain = job, get_domain(job.domain)
+        self.meter = self._teacher = teacher
 
     def work(self, rows: list[Row]) -> list[Json]:
         """Sample completions, and return rows of ``schemas.ROLLOUTS``."""

@@ -143,7 +143,7 @@ class Select(Stage):
                 f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
             )
         if budget.quota is not None:
-            task.say(_describe_quota(budget, is_of_sets=get_domain(job.domain).label_sets is not None))
+            task.say(_describe_quota(budget, is_of_sets=get_domain(job.domain).closed_labels() is None))
         elif job.classes is not None and budget.n:
             task.say(f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class")
         if not budget.n:
@@ -252,7 +252,7 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
     )
     if job.classes is not None and budget.n:
         if not budget.is_cut:
-            budget = replace(budget, quota=job.classes.shares(job.labels, get_domain(job.domain).label_sets))
+            budget = replace(budget, quota=job.classes.shares(job.labels, get_domain(job.domain)))
         elif job.classes.wanted is not None:
             raise BudgetError(f"selection.{explain_no_quota(budget.rule)}")
     limit = job.selection.max_per_label

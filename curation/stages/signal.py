@@ -28,7 +28,6 @@ from curation.stages.asking import AskModel
 from curation.stages.asks import Ask, Values, ask_of
 from curation.storage.paths import to_place
 from curation.tables import io, schemas
-from curation.teachers.wrapped import ContentFree
 
 
 class MeasureSignal(AskModel):
@@ -169,8 +168,7 @@ class _SignalWorker(_ValueWorker):
     def __init__(self, job: SignalJob, models: Models) -> None:
         super().__init__(job)
         self._signal = get_signal(job.ask.signal, **job.ask.options)
-        self.meter = job.load(models)
-        self._teacher = ContentFree(self.meter)
+        self.meter = self._teacher = job.load(models)
 
     def work(self, rows: list[Row]) -> MeasuredValues:
         """Return the signal's values of rows."""

@@ -1,23 +1,16 @@
-"""Arrow schemas of all tables; this file alone documents the columns.
+"""Arrow schemas of all tables, with what their columns hold; further columns of labels: ``curation.label_columns``.
 
 ``row_id`` is int64 everywhere: ``(file index << 40) | row in file``, or the user's own unique integers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.label_columns import (
-    ORDER_AGREEMENT,
-    ORDER_OUTPUT_TOKENS,
-    ORDER_PROMPT_TOKENS,
-    LabelNumber,
-    is_from_domain,
-    is_given,
-)
+from curation.label_columns import DOMAIN_NUMBERS, LabelNumber, is_from_domain, is_given
 
 FILE_SHIFT = 40
 """Number of low bits of ``row_id`` that hold the row's position in its file; the higher bits hold the file's index."""
@@ -90,18 +83,13 @@ def describe_mend(column: str) -> str:
         return "set teacher.token_logprobs"
     if is_given(column):
         return "name its column of the source under teacher.confidence"
-    if column == ORDER_AGREEMENT:
-        return "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
+    if column in DOMAIN_NUMBERS:
+        return DOMAIN_NUMBERS[column]
     return "label again" if column in NUMBERS else "add its state to teacher.states"
 
 
 GIVEN_TYPE = pa.float32()
 """Type of the numbers that follow from the domain."""
-
-
-def get_added_type(name: str) -> pa.DataType:
-    """Return the type of a column that :func:`make_labels_schema` adds."""
-    return pa.int32() if name in (ORDER_PROMPT_TOKENS, ORDER_OUTPUT_TOKENS) else GIVEN_TYPE
 
 
 def make_completions_schema(
@@ -118,7 +106,7 @@ def make_completions_schema(
     ``margin`` and ``negentropy`` how sure the teacher is, in nats, larger is surer. Of options: the score of the
     likeliest less that of the next one (null if there is one option), and minus the entropy of the softmax over all
     scores, by the scores that chose: ``option_logprobs``, or their means by token (``decoding.normalise_options``), or
-    these less the options' scores on content-free prompts (``domain.calibrate``; never of ``option_logprobs``). An
+    these less the options' baselines (``Request.baselines``; never of ``option_logprobs``). An
     option that came with its row (``teacher.reader``) takes the place of the likeliest in all of these. Of a generated
     answer: the gap between the two largest log-probabilities of the whole vocabulary, and minus its
     entropy, as means over the tokens of ``mean_logprob``, by the same distribution as that: the model's own, before
@@ -166,19 +154,14 @@ def make_labels_schema(
     state_dtype: str,
     state_size: int,
     num_token_logprobs: int = 0,
-    added: Sequence[str] = (),
+    added: Iterable[pa.Field] = (),
 ) -> pa.Schema:
     """Return the schema of labels: :func:`make_completions_schema` and ``label`` (null: unparsed).
 
-    ``added`` numbers that follow from the domain: those that came with labels made elsewhere
-    (``curation.label_columns``), null where the source has none, and ``order_agreement`` of pairs of answers that are
-    asked about in both orders: the probability that the teacher gives to the same answer where the two stand in the
-    other order. Below a half its preference follows the order; null where the second question has no answer.
-    ``order_prompt_tokens`` and ``order_output_tokens`` are what that question took, null where it was not asked.
+    ``added`` columns that only some domains have (``curation.label_columns``), null where a row has no such number.
     """
     *fields, error = make_completions_schema(states, state_dtype, state_size, num_token_logprobs)
-    numbers = (pa.field(name, get_added_type(name)) for name in added)
-    return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *numbers, error])
+    return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *added, error])
 
 
 FIRST_CUT_RAW, DROPPED = "first_cut_raw", "dropped"

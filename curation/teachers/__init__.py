@@ -5,7 +5,7 @@ A backend is one file with one class and one line in ``curation.registry.BACKEND
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Protocol, Self, cast
 
@@ -37,15 +37,25 @@ class Request:
     given: str | None = None
     """Completion that came with the row, for labels made elsewhere. A model that only reads it
     (``AskConfig.reads_given``) scores it; a model that answers ignores it."""
-    content_free: tuple[str, ...] = ()
-    """The same question about texts without content, which calibrate the choice among options."""
+    baseline_prompts: tuple[str, ...] = ()
+    """Prompts whose options' scores are the ``baselines``: the same question about texts without content, say."""
     baselines: tuple[float, ...] | None = None
-    """Options' scores on the ``content_free`` prompts, which are subtracted before an option is chosen."""
+    """Scores that are subtracted from those of the options before one is chosen; :class:`WrappedTeacher` finds them."""
 
     @property
     def is_drawn(self) -> bool:
         """Whether the answer is drawn token by token, freely or stepwise, so that a temperature has an effect."""
         return self.options is None or self.stepwise
+
+    @property
+    def question(self) -> list[object]:
+        """All that is asked about the row, as JSON."""
+        further = [list(self.baseline_prompts)] if self.baseline_prompts else []
+        return [self.row_id, self.prompt, self.options, *further]
+
+    def reading(self, answer: str) -> "Request":
+        """Return the request to read an answer, which takes no choice."""
+        return replace(self, given=answer, baseline_prompts=())
 
 
 class Gate(Protocol):

@@ -1,4 +1,4 @@
-"""Wrappers of teachers: one that counts tokens, and one that calibrates by content-free prompts.
+"""The wrapper of a teacher that passes ask, which counts tokens and finds the baselines of options.
 
 A model prefers some options whatever the text is, such as frequent ones or the last one. Texts without content show
 how much (Zhao, Wallace, Feng, Klein, Singh, "Calibrate Before Use", 2021). The options' scores on such prompts,
@@ -9,7 +9,7 @@ diagonal matrix, in logarithms.
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,43 @@ from curation.json_types import Json, JsonView
 from curation.teachers import Gate, Request, Teacher
 
 
-class Wrapped:
-    """A base class of wrappers, which pass all calls on to a teacher; subclasses extend :meth:`label`."""
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Tokens read and written by a teacher."""
+
+    prompt: int = 0
+    output: int = 0
+
+
+_Asked = tuple[tuple[str, ...], tuple[str, ...], bool]
+"""Baseline prompts, options, and whether the options form pairs."""
+
+
+def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
+    """Return the logarithm of each option's probability among the options, averaged over prompts.
+
+    Args:
+        scores: the options' log-probabilities after each prompt.
+        in_pairs: whether an option's probability is taken among the two options of its pair.
+    """
+    score_PC: npt.NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
+    score_PQC = score_PC.reshape(len(score_PC), -1, 2) if in_pairs else score_PC[:, None]
+    score_PQC = score_PQC - score_PQC.max(axis=2, keepdims=True)
+    share_PQC = np.exp(score_PQC) / np.exp(score_PQC).sum(axis=2, keepdims=True)
+    with np.errstate(divide="ignore"):  # an option that is impossible whatever the text is
+        found: list[float] = np.log(share_PQC.mean(axis=0)).reshape(-1).tolist()
+    return tuple(found)
+
+
+class WrappedTeacher:
+    """A teacher as passes ask it: it counts tokens, and finds the baselines of options before it asks about a row."""
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
         self.state_size, self.facts = teacher.state_size, teacher.facts
+        self._tokens = Tokens()
+        self._lock = threading.Lock()
+        self._known: dict[_Asked, tuple[float, ...]] = {}
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
@@ -47,95 +78,47 @@ class Wrapped:
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Return the teacher's answers (see ``Teacher.label``), passing ``gate`` on only if it is set."""
+        """Yield the teacher's answers (see ``Teacher.label``), passing ``gate`` on only if it is set.
+
+        Each set of baseline prompts is asked once, before its first request.
+
+        Raises:
+            ConfigError: the teacher cannot answer a baseline prompt.
+        """
+        rows = list(requests)
+        for asked in dict.fromkeys(_make_asked(row) for row in rows if row.baseline_prompts):
+            if asked not in self._known:
+                self._known[asked] = self._ask(*asked, decoding, seed)
+        rows = [replace(row, baselines=self._known[_make_asked(row)]) if row.baseline_prompts else row for row in rows]
         how: Json = {} if gate is None else {"gate": gate}
-        return self.teacher.label(requests, decoding, seed=seed, states=states, **how)
+        yield from self._count(self.teacher.label(rows, decoding, seed=seed, states=states, **how))
 
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """Tokens read and written by a teacher."""
-
-    prompt: int = 0
-    output: int = 0
-
-
-class Metered(Wrapped):
-    """A wrapper that counts the tokens of its teacher's concurrent calls."""
-
-    def __init__(self, teacher: Teacher) -> None:
-        super().__init__(teacher)
-        self._tokens = Tokens()
-        self._lock = threading.Lock()
-
-    def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the teacher's answers (see ``Teacher.label``)."""
-        for batch in super().label(requests, decoding, **how):
-            prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
-            with self._lock:
-                self._tokens = Tokens(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
-            yield batch
+    def baselines_of(self, request: Request) -> tuple[float, ...] | None:
+        """Return the baselines of an answered request's options, or ``None`` if it has none."""
+        return self._known.get(_make_asked(request))
 
     def take(self) -> Tokens:
-        """Return the tokens counted since the last call."""
+        """Return the tokens counted since the last call, those of baseline prompts included."""
         with self._lock:
             taken, self._tokens = self._tokens, Tokens()
         return taken
-
-
-_Asked = tuple[tuple[str, ...], tuple[str, ...], bool]
-"""Content-free prompts, options, and whether the options form pairs."""
-
-
-def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
-    """Return the logarithm of each option's probability among the options, averaged over prompts.
-
-    Args:
-        scores: the options' log-probabilities after each prompt.
-        in_pairs: whether an option's probability is taken among the two options of its pair.
-    """
-    score_PC: npt.NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
-    score_PQC = score_PC.reshape(len(score_PC), -1, 2) if in_pairs else score_PC[:, None]
-    score_PQC = score_PQC - score_PQC.max(axis=2, keepdims=True)
-    share_PQC = np.exp(score_PQC) / np.exp(score_PQC).sum(axis=2, keepdims=True)
-    with np.errstate(divide="ignore"):  # an option that is impossible whatever the text is
-        found: list[float] = np.log(share_PQC.mean(axis=0)).reshape(-1).tolist()
-    return tuple(found)
-
-
-class ContentFree(Wrapped):
-    """A wrapper that calibrates options, asking each set of content-free prompts once, before its first request."""
-
-    def __init__(self, teacher: Teacher) -> None:
-        super().__init__(teacher)
-        self._known: dict[_Asked, tuple[float, ...]] = {}
-
-    def baselines_of(self, request: Request) -> tuple[float, ...] | None:
-        """Return the baselines of an answered request's options, or ``None`` if it was not calibrated."""
-        return self._known.get(_make_asked(request))
-
-    def label(self, requests: Iterable[Request], decoding: DecodingConfig, **how: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the teacher's answers (see ``Teacher.label``).
-
-        Raises:
-            ConfigError: the teacher cannot answer a content-free prompt.
-        """
-        rows = list(requests)
-        for asked in dict.fromkeys(_make_asked(row) for row in rows if row.content_free):
-            if asked not in self._known:
-                self._known[asked] = self._ask(*asked, decoding, how["seed"])
-        rows = [replace(row, baselines=self._known[_make_asked(row)]) if row.content_free else row for row in rows]
-        yield from super().label(rows, decoding, **how)
 
     def _ask(
         self, prompts: tuple[str, ...], options: tuple[str, ...], in_pairs: bool, decoding: DecodingConfig, seed: int
     ) -> tuple[float, ...]:
         plain = [Request(row_id=-1 - place, prompt=prompt, options=options) for place, prompt in enumerate(prompts)]
-        answers = pa.Table.from_batches(list(self.teacher.label(plain, decoding, seed=seed, states=False)))
+        answers = pa.Table.from_batches(self._count(self.teacher.label(plain, decoding, seed=seed, states=False)))
         if problems := answers["error"].drop_null().to_pylist():
-            raise ConfigError(f"domain.calibrate: a prompt without a text cannot be answered: {problems[0]}")
+            raise ConfigError(f"domain: a prompt by which options are calibrated cannot be answered: {problems[0]}")
         return compute_baselines(answers["option_logprobs"].to_pylist(), in_pairs=in_pairs)
+
+    def _count(self, answers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in answers:
+            prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
+            with self._lock:
+                self._tokens = Tokens(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
+            yield batch
 
 
 def _make_asked(row: Request) -> _Asked:
-    return row.content_free, row.options or (), row.in_pairs
+    return row.baseline_prompts, row.options or (), row.in_pairs

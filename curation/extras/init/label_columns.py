@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation.domains import attempt, to_one_line
-from curation.domains.label_sets import SetFormat, parse_list, split_names
+from curation.domains.label_sets import SetFormat, split_names
+from curation.domains.turns import parse_list
 from curation.extras.init.table import MOST_VALUES, TableFiles
 from curation.sources import read_rows, to_raw_rows
 

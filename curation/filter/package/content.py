@@ -62,7 +62,7 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
     described, name = package.description, ref.uri.rsplit("/", 1)[-1]
     try:
         function = load_fitted(ref)
-        added = [column for column in function.features if is_from_domain(column)]
+        added = [pa.field(name, schemas.GIVEN_TYPE) for name in function.features if is_from_domain(name)]
         ask = described.ask
         schema = schemas.make_labels_schema(states, ask.state_dtype, described.state_size, ask.token_logprobs, added)
         raw_N = function.raw_score(_make_noise(schema))

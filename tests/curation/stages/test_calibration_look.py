@@ -10,8 +10,9 @@ from sklearn.metrics import accuracy_score
 
 from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
-from curation.stages.calibration_look import FIRST_BLANK, compare_calibration, with_blanks
+from curation.stages.calibration_look import compare_calibration, with_blanks
 from curation.stages.deal import POOL, make_example_table
+from curation.stages.probe import FIRST_BESIDE
 from curation.tables import io, schemas
 
 CLASSES = ("anger", "joy", "sadness")
@@ -26,7 +27,7 @@ def asked(folder: Path, num: int, *, signal: float, blanks: int = 3):
     score_NC = rng.normal(size=(num, 3)) + signal * np.eye(3)[gold_N]
     scores = np.concatenate([np.zeros((blanks, 3)), score_NC]) + BIAS - 5
     columns = {
-        "row_id": [*range(FIRST_BLANK, FIRST_BLANK + blanks), *range(num)],
+        "row_id": [*range(FIRST_BESIDE, FIRST_BESIDE + blanks), *range(num)],
         "completion": ["x"] * (num + blanks),
         "option_logprobs": pa.array(
             scores.tolist(), schemas.make_completions_schema((), "float16", 1).field("option_logprobs").type
@@ -55,7 +56,7 @@ def test_rows_with_several_labels_are_compared_by_their_sets(tmp_path: Path):
     rng = np.random.default_rng(0)
     bias_L, gold_NL = np.array([0.0, 4.0, -4.0]), rng.random((100, 3)) < 0.5
     gap_NL = np.concatenate([np.zeros((3, 3)), 4 * gold_NL - 2 + rng.normal(size=(100, 3))]) + bias_L
-    ids = [*range(FIRST_BLANK, FIRST_BLANK + 3), *range(100)]
+    ids = [*range(FIRST_BESIDE, FIRST_BESIDE + 3), *range(100)]
     columns = {
         "row_id": ids,
         "completion": ["x"] * 103,

@@ -129,7 +129,7 @@ def test_a_question_counts_once_and_a_grade_is_no_class(pool, tmp_path: Path):
     only = [row | {"gold": "grade: right" if row["correct"] else "grade: wrong"} for row in rows]
     examples = write(tmp_path, "graded", only, schemas.make_examples_schema(Classification.columns, gold=True))
     classes = replace(job.classes, examples=examples)
-    shares = classes.shares(job.labels)
+    shares = classes.shares(job.labels, get_domain(job.domain))
     assert shares.basis == "counts" and shares.num_labelled == 0
 
 

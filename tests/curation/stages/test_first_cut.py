@@ -32,7 +32,7 @@ from curation.stages.pool_scores import PoolScores
 from curation.stages.reduce import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.teachers import load_teacher
-from curation.teachers.wrapped import Metered
+from curation.teachers.wrapped import WrappedTeacher
 from curation.trust import load_fitted
 from curation.trust.linear_probe import LinearProbe
 
@@ -76,7 +76,7 @@ def job_of(folder, model=None, **settings):
 
 def labelled(job, rows):
     """The table that a process writes, sorted by row id."""
-    worker = LabelWorker(job, Metered(load_teacher(job.teacher, job.model)))
+    worker = LabelWorker(job, WrappedTeacher(load_teacher(job.teacher, job.model)))
     table = io.create(job.labels_uri, worker._schema)
     committer = commits.Committer(table.uri)
     for start in range(0, len(rows), 30):
@@ -254,7 +254,7 @@ def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, row
             return iter(())
 
     with pytest.raises(ConfigError, match="does not support a first cut"):
-        LabelWorker(job, Metered(Old()))
+        LabelWorker(job, WrappedTeacher(Old()))
     mcqa = get_domain(DomainConfig(name="mcqa"))
     question = {"row_id": 1, "error": None, "question": "Which?", "choices": ["one", "two"]}
     with pytest.raises(ConfigError, match="has options"):

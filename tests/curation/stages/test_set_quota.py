@@ -58,7 +58,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row]
 def test_a_row_counts_by_the_rarest_class_of_its_set(pool):
     job, _, source = pool
     assert job.classes is not None
-    found = job.classes.groups(get_domain(DOMAIN).label_sets)
+    found = job.classes.groups(get_domain(DOMAIN))
     assert isinstance(found, RarestClass) and found.names == STRATA
     labels = ["often", "often, rare, middle", "often, middle", "none", None, "tax", "rare, tax"]
     assert found.places(pa.array(labels)).tolist() == [0, 1, 2, 3, 4, 4, 4]

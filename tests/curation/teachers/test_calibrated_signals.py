@@ -18,7 +18,7 @@ from curation.stages.asks import Ask
 from curation.stages.rollouts import RolloutJob
 from curation.stages.signal import SignalJob
 from curation.tables import io
-from curation.teachers.wrapped import ContentFree
+from curation.teachers.wrapped import WrappedTeacher
 
 CLASSES = ["a gas", "iron and tin", "no", "7"]
 DOMAIN = DomainConfig(name="classification", classes=CLASSES, calibrate="content_free")
@@ -39,7 +39,7 @@ def labelled(model: ModelRef) -> dict[str, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = [{"row_id": place, "text": text} for place, text in enumerate(TEXTS)]
     requests, teacher = [label_request(domain, row["row_id"], row) for row in rows], make(model)
     found: dict[str, list[dict[str, Any]]] = {"rows": rows}
-    for name, asked in (("calibrated", ContentFree(teacher)), ("plain", teacher)):
+    for name, asked in (("calibrated", WrappedTeacher(teacher)), ("plain", teacher)):
         answers = rows_of(asked.label(requests, DECODING, seed=0))
         texts = [(row_id, answers[row_id]["completion"]) for row_id in sorted(answers)]
         found[name] = [{"row_id": row, "completion": text, "label": domain.parse(text, {})} for row, text in texts]

@@ -12,7 +12,7 @@ from curation.errors import ConfigError
 from curation.models import load_model, load_tokenizer
 from curation.signals import label_request
 from curation.teachers import Request
-from curation.teachers.wrapped import ContentFree, compute_baselines
+from curation.teachers.wrapped import WrappedTeacher, compute_baselines
 
 CLASSES = ["a gas", "iron and tin", "no", "7"]
 TEXTS = ("What do plants breathe in?", "Which is a metal?", "Why?", "Water boils at", "How many legs?", "", "N/A")
@@ -45,7 +45,7 @@ def test_the_chosen_class_is_that_of_a_plain_computation(model, classes):
     options, teacher = requests[0].options, make(model)
     blank = [plain(model, f"Text: {text}\nLabel:", options) for text in ("N/A", "[MASK]", "")]
     shares = np.mean([np.exp(score) / np.exp(score).sum() for score in blank], axis=0)
-    found = rows_of(ContentFree(teacher).label(requests, DecodingConfig(), seed=0))
+    found = rows_of(WrappedTeacher(teacher).label(requests, DecodingConfig(), seed=0))
     without = rows_of(teacher.label(asked("none", classes), DecodingConfig(), seed=0))
     for request in requests:
         row, scores = found[request.row_id], plain(model, request.prompt, options)
@@ -71,7 +71,7 @@ def test_the_prompts_are_asked_once(model):
             calls.append([row.row_id for row in rows])
             yield from make(model).label(rows, decoding, seed=seed, states=states)
 
-    teacher = ContentFree(Counted())
+    teacher = WrappedTeacher(Counted())
     for _ in range(2):
         list(teacher.label(asked(), DecodingConfig(), seed=0))
     assert calls == [[-1, -2, -3], [*range(7)], [*range(7)]]
@@ -103,20 +103,23 @@ def run(**changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"teacher": {"backend": "given", "completion": "x", "confidence": "y"}}, "and teacher.backend is given"),
+        (
+            {"teacher": {"backend": "given", "completion": "x", "confidence": "y"}},
+            "needs scores of options",
+        ),
         (
             {"teacher": {"model": {"path": "m"}, "decoding": {"normalise_options": True}}},
-            r"set teacher\.decoding\.normalise_options: false",
+            r"needs sums of .*set normalise_options: false in teacher\.decoding",
         ),
         (
             {"evaluation": {"decoding": {"constrained": "stepwise"}}},
-            r"evaluation\.decoding\.constrained is stepwise",
+            "needs options that are scored: leave constrained: stepwise out",
         ),
     ],
 )
 def test_what_it_does_not_go_with_is_refused(changes, words):
     assert run().domain.options["calibrate"] == "content_free"
-    with pytest.raises(ConfigError, match=rf"domain\.calibrate: content_free: .*{words}"):
+    with pytest.raises(ConfigError, match=rf"domain\.calibrate: content_free {words}"):
         run(**changes)
     with pytest.raises(ConfigError, match="calibrate: 'yes' is none of none, content_free"):
         asked("yes")

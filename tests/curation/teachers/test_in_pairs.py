@@ -18,7 +18,7 @@ from curation.tables import schemas
 from curation.teachers import Request
 from curation.teachers.completions import compute_option_sureness, compute_pair_sureness
 from curation.teachers.scripted import ScriptedTeacher
-from curation.teachers.wrapped import ContentFree
+from curation.teachers.wrapped import WrappedTeacher
 
 CLASSES = {"gas": "about a gas", "iron": "iron", "no": "no", "7": "about 7 legs"}
 TEXTS = ("What do plants breathe in?", "Which is a metal?", "Why?", "Water boils at", "How many legs?", "A")
@@ -89,7 +89,7 @@ def test_calibration_takes_out_what_is_said_of_each_label_without_a_text(model):
     requests = [label_request(domain, place, {"text": text}) for place, text in enumerate(TEXTS)]
     teacher = make(model)
     without = rows_of(teacher.label(asked(), DecodingConfig(), seed=0))
-    found = rows_of(ContentFree(teacher).label(requests, DecodingConfig(), seed=0))
+    found = rows_of(WrappedTeacher(teacher).label(requests, DecodingConfig(), seed=0))
 
     def gaps(text: str) -> np.ndarray:
         prompt = domain.prompt({"text": text})

@@ -3,11 +3,11 @@
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.teachers import Request
 from curation.teachers.scripted import ScriptedTeacher
-from curation.teachers.wrapped import Metered, Tokens
+from curation.teachers.wrapped import Tokens, WrappedTeacher
 
 
 def test_tokens_of_all_calls_are_counted_once():
-    teacher = Metered(ScriptedTeacher(AskConfig(scripted=ScriptedConfig(completions=("one two",)))))
+    teacher = WrappedTeacher(ScriptedTeacher(AskConfig(scripted=ScriptedConfig(completions=("one two",)))))
     requests = [Request(row_id=row, prompt="a b c") for row in range(4)]
     for states in (True, False):
         (batch,) = teacher.label(requests, DecodingConfig(), seed=0, states=states)
