@@ -8,7 +8,7 @@ import pytest
 
 from curation.config import RunConfig
 from curation.errors import CommitError
-from curation.pipeline.running import _at_work
+from curation.pipeline.running import hold_run
 from curation.rundir.graph import order_stages
 from curation.rundir.manifest import Manifest
 from curation.storage import conditional
@@ -36,14 +36,14 @@ def test_the_first_line_of_a_run_says_what_type_auto_stands_for(local_ray, tmp_p
     config = config_of(tmp_path)
     teacher = {"model": {"path": str(BASES / "teacher")}}
     with_model = RunConfig.model_validate({**config.model_dump(mode="json", exclude_unset=True), "teacher": teacher})
-    with _at_work(with_model, wait=False):
+    with hold_run(with_model, wait=False):
         first = capsys.readouterr().err.splitlines()[0]
     assert first.endswith("teacher.dtype: auto is float32 (teacher), since no GPU is asked for (actors.num_gpus: 0)")
 
 
 def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(local_ray, tmp_path: Path):
     config = config_of(tmp_path)
-    with _at_work(config, wait=False) as (opened, run):
+    with hold_run(config, wait=False) as (opened, run):
         register = conditional.make_register(config.directory / "lease")
         found = register.read()
         assert found is not None
