@@ -15,7 +15,7 @@ from curation.config import AskConfig, DomainConfig
 from curation.errors import RunFailedError, get_error_kind
 from curation.escaping import get_logger
 from curation.hashing import hash64
-from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS, ORDER_PROMPT_TOKENS
+from curation.label_columns import ORDER_AGREEMENT, ORDER_COLUMNS
 from curation.passes.job import PassOptions, PassResult, TeacherFields
 from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
@@ -23,9 +23,9 @@ from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel
 from curation.stages.asks import make_asks
-from curation.stages.first_cut import FirstCutRule
+from curation.stages.gating import GatedStage, GateRule
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import Reduction, make_reduction
+from curation.stages.reduce import make_reduction
 from curation.stopping import iter_checked
 from curation.tables import io, schemas
 from curation.tables.row_ids import find_missing_ids, make_bitmap
@@ -68,16 +68,9 @@ class LabelCounts:
     order_tokens: int = 0
     """Prompt and output tokens of the second order, which ``prompt_tokens`` and ``output_tokens`` include."""
     dropped: int = 0
-    """Rows that a first cut dropped before they were answered."""
+    """Rows that a gate dropped before they were answered."""
     unasked: int = 0
-    """Rows that were answered without a first cut, after it had turned itself off."""
-
-    @property
-    def first_cut(self) -> str:
-        """Description of the effect of a first cut."""
-        asked = self.rows - sum(self.errors.values()) - self.unasked
-        off = f"; it turned itself off where it dropped too few, for {self.unasked:,} rows" if self.unasked else ""
-        return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"
+    """Rows that were answered without asking the gate."""
 
 
 class LabelsFields(TeacherFields):
@@ -118,10 +111,10 @@ class MakeLabels(AskModel):
             **self.teacher_fields(task),
         }
 
-    def finished(self, task: Task, result: PassResult) -> Done:
+    def finished(self, task: Task, result: PassResult, gate: GateRule | None = None) -> Done:
         """Return the stage's outputs, with the rows counted and the pass recorded; warn of clipped states."""
         table = result.table
-        counts = count_labels(table)
+        counts = count_labels(table, gate)
         if result.clipped_values:
             logger.warning(
                 "%s: %s numbers of the states of %s rows are beyond float16 and were stored as its largest one "
@@ -134,8 +127,8 @@ class MakeLabels(AskModel):
         return Done(outputs=made, rows=counts.rows)
 
 
-class Label(MakeLabels):
-    """A stage that labels the examples of a split, or a ``share`` of them."""
+class Label(GatedStage, MakeLabels):
+    """A stage that labels the examples of a split, or a ``share`` of them, less the rows that a ``gate`` drops."""
 
     seed: int
     share: dict[str, int] | None = None
@@ -143,8 +136,6 @@ class Label(MakeLabels):
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
     """Signals that ask the same model, as ``make_asks`` takes them; they are measured as the rows are labelled, for
     their own stages to find."""
-    first_cut: FirstCutRule | None = None
-    """Rule that drops rows after their prompt, so that they are not answered."""
     asks_teacher: bool = setting(default=False)
     """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
     revision: int = 2  # margin, entropy and their like
@@ -155,25 +146,24 @@ class Label(MakeLabels):
             job = self.job(task, engine)
             state_size = get_state_width(job.teacher, job.model)
             result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)
-        done = self.finished(task, result)
-        if self.first_cut is not None:
-            task.say(f"first cut: {done.outputs.counts.first_cut}")
+        done = self.finished(task, result, self.gate)
+        if self.gate is not None:
+            counts = done.outputs.counts
+            asked = counts.rows - sum(counts.errors.values()) - counts.unasked
+            task.say(self.gate.describe(asked, counts.dropped, counts.unasked))
         return done
 
     def job(self, task: Task, engine: AskConfig | None = None) -> LabelJob:
         """Return the description of the pass."""
+        share = RowShare(**(self.share or {}))
         return LabelJob(
             engine=engine,
             seed=self.seed,
-            reduction=self._make_reduction(),
+            reduction=make_reduction(self.projection, self.fitted, self.sample, self.examples, share.of),
             asks=make_asks(self.signals, task.directory, task.manifest.attempts),
-            first_cut=self.first_cut,
+            gate=self.gate,
             **self.labels_fields(task),
         )
-
-    def _make_reduction(self) -> Reduction | None:
-        shares = RowShare(**(self.share or {})).of
-        return make_reduction(self.projection, self.fitted, self.sample, self.examples, shares)
 
 
 def label(
@@ -204,48 +194,36 @@ def label(
     return result
 
 
-def count_labels(ref: TableRef) -> LabelCounts:
-    """Count the rows of a labels table by result, in streams."""
-    rows = unparsed = truncated = prompt_tokens = output_tokens = dropped = unasked = 0
-    both_orders = disagreeing = order_tokens = 0
-    errors: Counter[str] = Counter()
-    table = io.open_table(ref)
-    columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
-    cut = schemas.DROPPED in table.schema.names
-    added = [name for name in (*(schemas.FIRST_CUT.names if cut else ()), *ORDER_COLUMNS) if name in table.schema.names]
-    for batch in iter_checked(table.scanner(columns=[*columns, *added]).to_batches()):
+def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
+    """Count the rows of a labels table by result, in streams; ``gate`` is the rule with which it was made, if any."""
+    rows = unparsed = both_orders = disagreeing = 0
+    errors, totals, table = Counter[str](), Counter[str](), io.open_table(ref)
+    added = [name for name in ORDER_COLUMNS if name in table.schema.names]
+    summed = ["truncated", "num_prompt_tokens", "num_output_tokens", *(set(added) - {ORDER_AGREEMENT})]
+    for batch in iter_checked(table.scanner(columns=["label", "error", *{*summed, *added}]).to_batches()):
         rows += batch.num_rows
-        num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
-        dropped += num_dropped
         failed = batch.column("error").drop_null()
-        if cut:  # an error row may have a score, if its answer failed
-            nulls = (batch.column(name).is_null() for name in (schemas.FIRST_CUT_RAW, "error"))
-            unasked += pc.sum(pc.and_(*nulls)).as_py() or 0
         errors.update(map(get_error_kind, failed.to_pylist()))
-        unparsed += batch.column("label").null_count - len(failed) - num_dropped
-        truncated += pc.sum(batch.column("truncated")).as_py() or 0
-        prompt_tokens += pc.sum(batch.column("num_prompt_tokens")).as_py() or 0
-        output_tokens += pc.sum(batch.column("num_output_tokens")).as_py() or 0
+        unparsed += batch.column("label").null_count - len(failed)
+        totals.update({name: pc.sum(batch.column(name)).as_py() or 0 for name in summed})
         if ORDER_AGREEMENT in added:
             agreement = batch.column(ORDER_AGREEMENT)
             both_orders += len(agreement) - agreement.null_count
             disagreeing += pc.sum(pc.less(agreement, 0.5)).as_py() or 0
-        if ORDER_PROMPT_TOKENS in added:
-            asked, written = (pc.sum(batch.column(name)).as_py() or 0 for name in ORDER_COLUMNS[1:])
-            prompt_tokens, output_tokens = prompt_tokens + asked, output_tokens + written
-            order_tokens += asked + written
+    asked, written = (totals[name] for name in ORDER_COLUMNS[1:])
+    dropped = io.count_dropped(ref)
     return LabelCounts(
         rows=rows,
-        unparsed=unparsed,
-        truncated=truncated,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
+        unparsed=unparsed - dropped,
+        truncated=totals["truncated"],
+        prompt_tokens=totals["num_prompt_tokens"] + asked,
+        output_tokens=totals["num_output_tokens"] + written,
         errors=dict(errors.most_common()),
         dropped=dropped,
-        unasked=unasked,
+        unasked=0 if gate is None else io.count(ref, filter=f"error IS NULL AND {gate.score} IS NULL"),
         both_orders=both_orders,
         disagreeing=disagreeing,
-        order_tokens=order_tokens,
+        order_tokens=asked + written,
     )
 
 
