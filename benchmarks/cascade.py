@@ -6,9 +6,9 @@
 Each row is answered once (``runs/cascade-TASK``, which later calls reuse). Each seed splits the rows anew into rows to
 fit on, held-out rows, and the pool. Two functions are fitted: the task's network in 400 steps (or five networks with
 ``--kind deep_ensemble``), and a linear probe (``--first``) that reads only the prompt's state and length, and learns
-what the full function selects (``stages.first_cut.write_cut_target``). The held-out rows set the first cut
-(``curation.selection.cascade``) for a full pass that keeps a share of the pool, at 1 % and at 5 % loss with confidence
-0.95. The whole pool has been answered, so the lines count the selected and the lost rows.
+what the full function selects (``curation.extras.first_cut``). The held-out rows set the first cut for a full pass that
+keeps a share of the pool, at 1 % and at 5 % loss with confidence 0.95. The whole pool has been answered, so the lines
+count the selected and the lost rows.
 
 Tokens of prompts and answers together, and of answers alone, are counted on the pool. Then the same teacher, in this
 process, labels 1,024 pool rows with the first cut and without, in turn; printed are tokens written, selected rows that
@@ -38,12 +38,13 @@ from curation.arrays import Bools, Int64s
 from curation.config import RunConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config
 from curation.domains import get_domain
+from curation.extras.first_cut.gate import FirstCutRule, PromptGate
+from curation.extras.first_cut.held_out import collect_held_out, write_cut_target
+from curation.extras.first_cut.threshold import HeldOut, find_first_cut
 from curation.hashing import derive, hash_unit
 from curation.metrics import average_over_seeds, compute_proportion
 from curation.pipeline.running import run_part
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.selection.cascade import HeldOut, find_first_cut
-from curation.stages.first_cut import FirstCutRule, PromptGate, collect_held_out, write_cut_target
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import io
 from curation.teachers import load_teacher
@@ -235,7 +236,7 @@ def timing(made: Labelled, cut: FirstCutRule, row_ids_M: Int64s, chosen: set[int
         model=made.teacher,
         decoding=config.teacher.decoding,
         seed=0,
-        first_cut=cut,
+        gate=cut,
     )
     teacher = load_teacher(teacher_config, made.teacher)
     rows = io.take(made.examples, row_ids_M).to_pylist()
@@ -287,7 +288,7 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
 
 
 def pool_ids(made: Labelled, takes: Callable[[Int64s], Bools]) -> Int64s:
-    """Return the ids of the pool rows, in the order of their scores (``stages.first_cut.collect_held_out``)."""
+    """Return the ids of the pool rows, in the order of their scores (``collect_held_out``)."""
     ids_N = io.read(made.labels, columns=["row_id"], filter=io.make_answered_filter(made.labels))["row_id"].to_numpy()
     return ids_N[takes(ids_N)]
 

@@ -8,7 +8,7 @@ feature's key in the configuration is its name.
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from curation.errors import ConfigError
 from curation.registry import Registry, find_installed, load_code, make_instance_check
@@ -19,6 +19,7 @@ OURS = {
     "check_best": "curation.extras.check_best:CHECK_BEST",
     "analyze": "curation.extras.analyze:ANALYZE",
     "tracking": "curation.extras.tracking:TRACKING",
+    "cascade": "curation.extras.first_cut:FIRST_CUT",
 }
 """Features of this package by name, each as ``module:NAME``."""
 
@@ -32,6 +33,8 @@ class Feature:
 
     section: str
     """The class of the feature's section of the configuration, a ``curation.config.base.Section``."""
+    of: Literal["run", "filter"] = "run"
+    """Whose configuration has the section."""
     title: str = ""
     """The heading of its part of the report."""
     is_on: bool = False
@@ -72,10 +75,19 @@ class Feature:
     figures: str | None = None
     """A function from the numbers and a prefix of ids to SVG by name."""
     lines: str | None = None
-    """A function from the numbers to lines for the terminal."""
+    """A function from the numbers (of a filter: the content of ``filter.json``) to lines for the terminal."""
     publish: str | None = None
     """A function of the section, the report's content and the run directory, called when the report is written. It
     yields a sentence on each failure, which does not fail the run."""
+    flag: str | None = None
+    """Help of an option of ``curate filter`` that turns the feature on, with the section's defaults."""
+    gate: str | None = None
+    """A function of ``curation.filter.extending.FilterInputs`` that returns a gate before a filter's labels."""
+    package: str | None = None
+    """The class of a part that a trust package may have, a ``curation.filter.parts.PackagePart``."""
+    export: str | None = None
+    """A function of ``curation.commands.export.fit.Fit`` and a folder for its work that returns the part of a package
+    with its ``PartFiles``, or the reason why there is none."""
 
 
 _FOUND = Registry("feature", {}, make_instance_check(Feature))
@@ -97,20 +109,26 @@ def features() -> Mapping[str, Feature]:
     return found
 
 
-def sections(taken: Set[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the type and the default of each feature's key in the configuration, whose other keys are ``taken``.
+def list_flags() -> dict[str, str]:
+    """Return the help of the options of ``curate filter`` for features of ``OURS``, by name; ``-h`` needs no other."""
+    found = {name: load_code(path).flag for name, path in OURS.items()}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def sections(taken: Set[str], of: Literal["run", "filter"]) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each feature's key in a configuration, whose other keys are ``taken``.
 
     Raises:
         ConfigError: a feature has the name of a key in ``taken``.
     """
     if both := sorted(taken & features().keys()):
-        raise ConfigError(f"entry point {both[0]} of {GROUP}: every run has a key of that name; rename the feature")
-    found = {name: (load_code(feature.section), feature) for name, feature in features().items()}
+        raise ConfigError(f"entry point {both[0]} of {GROUP}: every {of} has a key of that name; rename the feature")
+    found = {name: (load_code(part.section), part) for name, part in features().items() if part.of == of}
     return {name: (section | None, section() if feature.is_on else None) for name, (section, feature) in found.items()}
 
 
 def active(config: object) -> Iterator[tuple[str, Feature, Any]]:
-    """Yield the name, the feature and the section of each feature that a run's configuration has."""
+    """Yield the name, the feature and the section of each feature that a run's or a filter's configuration has."""
     for name, feature in features().items():
         if (section := getattr(config, name, None)) is not None:
             yield name, feature, section

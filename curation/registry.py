@@ -201,7 +201,7 @@ class Backend:
     probe_rows: int | None = None
     """Default number of rows that a forecast asks, for a backend where each row is paid for."""
     fed_twice: int = 0
-    """Maximum number of prompt tokens that are fed again if a row passes a first cut: a block of a prefix cache."""
+    """Maximum number of prompt tokens that are fed again if a row passes a gate: a block of a prefix cache."""
 
 
 BACKENDS: Registry[Backend] = Registry(

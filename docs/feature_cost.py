@@ -25,7 +25,7 @@ FEATURES = {
     "endpoint": Pattern(r"(?i)endpoint", "curation/teachers/endpoint"),
     "judge": Pattern(r"(?i)\bjudges?\b|Judge[A-Z]|judge_|_judge"),
     "signals": Pattern(r"SignalsConfig|MeasureSignal|signals_of\b|curation\.signals", "curation/signals"),
-    "first cut": Pattern(r"(?i)first_?cut|cascade"),
+    "first cut": Pattern(r"(?i)first_?cut|cascade", "curation/extras/first_cut"),
     "class quotas": Pattern(r"(?i)quota"),
     "caps": Pattern(r"max_per_label|[cC]apped\b|CapKeys|cap_keys"),
     "check of the best rows": Pattern(

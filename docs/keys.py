@@ -90,7 +90,7 @@ PARTS = {
     "features": Part(
         "Keys of features",
         "The [check of the best rows](../data-forms.md), [why an arm's rows teach](../analysis.md), trackers.",
-        tuple(features()),
+        tuple(name for name, feature in features().items() if feature.of == "run"),
     ),
     "filter": Part("Keys of a filter", "[Exports and filtering](../exports.md) has an example."),
     "ablation": Part("Keys of an ablation", "[Trust](../trust.md) has an example."),
@@ -171,7 +171,7 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings under the fields of a section, its own and those that it has from others."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        if not issubclass(base, Section) or base is RunConfig:  # which is made of CoreConfig and features' sections
+        if not issubclass(base, Section) or base in (RunConfig, FilterConfig):  # made with features
             continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(definition, ast.ClassDef)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ import pyarrow as pa
 import torch
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig, TrustConfig
-from curation.filter.package import CalibrationRows, Cascade, Description, Made, Sample, TrustPackage, write
+from curation.extras.first_cut.held_out import write_held_out
+from curation.extras.first_cut.part import Cascade
+from curation.extras.first_cut.threshold import HeldOut, find_first_cut
+from curation.filter.package.description import CalibrationRows, Description, Made, Sample
+from curation.filter.package.folder import TrustPackage, write
+from curation.filter.parts import PartFiles
 from curation.hashing import hash_unit
 from curation.refs import TrustRef
 from curation.selection.budget import GradedScores
-from curation.selection.cascade import HeldOut, find_first_cut
 from curation.storage.paths import to_place
 from curation.tables.schemas import FILE_SHIFT, get_state_column
 from curation.teachers import Request
@@ -126,7 +131,7 @@ def make_package(
         trust=trust,
         calibration=graded,
         reference=reference,
-        cascade=cascade,
+        parts={} if cascade is None else {"cascade": PartFiles(cascade[0], partial(write_held_out, cascade[1]))},
     )
 
 

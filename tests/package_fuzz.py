@@ -25,8 +25,9 @@ import curation.teachers.transformers  # noqa: F401 (what a healthy package may 
 from curation.commands.verify.check import verify
 from curation.config import AskConfig, DecodingConfig, TrustConfig
 from curation.errors import CurationError
+from curation.extras.first_cut.held_out import read_held_out
 from curation.filter import Filter
-from curation.filter.package import TrustPackage, copy_package, load
+from curation.filter.package.folder import TrustPackage, copy_package, load
 
 BAIT = ("stranger", "turtledemo")
 """Modules that nothing imports but who obeys a mutant."""
@@ -141,7 +142,7 @@ def use(folder: Path, output: Path) -> Iterator[Any]:
     yield lambda: verify(str(folder), lambda *_: None)
     yield lambda: load(folder).calibration()
     yield lambda: load(folder).reference()
-    yield lambda: load(folder).held_out()
+    yield lambda: read_held_out(load(folder))
     yield lambda: copy_package(load(folder), output)
     yield lambda: list(Filter.load(folder).score(sums(3)))
 

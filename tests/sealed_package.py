@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from curation.filter.package import Description, TrustPackage
-from curation.filter.package.folder import _digest, _File, _read_facts
+from curation.filter.package.description import Description
+from curation.filter.package.folder import TrustPackage, _digest, _File, _read_facts
 
 
 def sealed(

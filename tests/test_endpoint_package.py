@@ -23,7 +23,7 @@ from benchmarks.recorded import recorded
 from curation import Filter
 from curation.cli import main
 from curation.errors import PackageError
-from curation.filter.package import load
+from curation.filter.package.folder import load
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.whole_run]
 NUM_NEW, KEPT = 60, 20

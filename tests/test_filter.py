@@ -22,7 +22,7 @@ from curation.cli import main
 from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, ConfigError, PackageError, RunDirError, ShiftError, SourceError
 from curation.filter.opened import check, open_filter
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 from curation.filter.run import Filtered, run_filter
 from curation.selection import Candidates
 from curation.selection.risk import calibrate

@@ -15,20 +15,23 @@ from filter_package import COMPLETIONS, STATES, ids_of, make_package, matrix, st
 from benchmarks.recorded import recorded
 from curation.cli import main
 from curation.commands.filter import describe_filtered
+from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
-from curation.filter.cascade import settle
+from curation.extras.first_cut.gate import FirstCutRule
+from curation.extras.first_cut.held_out import read_held_out
+from curation.extras.first_cut.settle import settle
+from curation.extras.first_cut.threshold import find_first_cut
+from curation.filter.extending import FilterInputs
 from curation.filter.forecast import make_askings
 from curation.filter.opened import look
-from curation.filter.package import load
+from curation.filter.package.folder import TrustPackage, load
 from curation.filter.run import Filtered, run_filter
 from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.refs import TableRef
 from curation.registry import BACKENDS
 from curation.selection import Candidates
-from curation.selection.cascade import find_first_cut
 from curation.selection.top_n import TopN
-from curation.stages.first_cut import FirstCutRule, load_passing
 from curation.tables import io
 from curation.tables.schemas import get_state_column
 from curation.trust import load_fitted
@@ -197,8 +200,8 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
     package = make_package(tmp_path, completions=LONG, answer_words=WORDS)
     threshold = package.description.cascade.cut["threshold"]
     table = states_of(range(4000), states=STATES)
-    cut = FirstCutRule(function=package.first, threshold=threshold, break_even=0.0)
-    passes_N = load_passing(cut)({name: matrix(table, name) for name in STATES})
+    cut = FirstCutRule(function=package.functions["cascade"], threshold=threshold, break_even=0.0)
+    passes_N = cut.load_test().passes({name: matrix(table, name) for name in STATES})
     assert 0.05 < passes_N.mean() < 0.3
     columns = {"row_id": table["row_id"]}
     for name in STATES:
@@ -206,27 +209,35 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
         columns[get_state_column(name)] = pa.array(states, pa.list_(pa.float32()))
     labels = io.write(pa.table(columns), str(tmp_path / "labels"))
     how = {"name": "shift", "tables": {"0000": labels}, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
-    assert not MeasurePoolShift(**how, first_cut=cut).measured().alarm
+    assert not MeasurePoolShift(**how, gate=cut).measured().alarm
     assert MeasurePoolShift(**how).measured().alarm  # the same rows beside all of the package's
 
 
 def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_trust(cascaded, tmp_path):
     package = load(cascaded.uri)
-    rows = package.held_out()
+    rows = read_held_out(package)
     trust_M = load_fitted(package.trust).to_trust(rows.full_M.astype(np.float32))
     threshold = float(np.nanquantile(trust_M, 0.9))
     config = load_filter(
         None, CASCADE, {"package": cascaded.uri, "pool.path": "p", "output.path": "o", "keep": {"threshold": threshold}}
     )
-    found = settle(config, package, 100, None)
+    found = settle(inputs_of(config, package))
+    evidence = found.collect([], True)["first_cut"]["found"]
     best = np.sort(rows.first_M[trust_M >= np.float32(threshold)])
-    assert found.goal == {"trust": threshold, "loss": 0.05, "confidence": 0.9}
-    assert found.found.num_selected == len(best) and found.found.threshold in best[: int(0.05 * len(best)) + 1]
+    assert found.rule.goal == {"trust": threshold, "loss": 0.05, "confidence": 0.9}
+    assert evidence["num_selected"] == len(best) and evidence["threshold"] in best[: int(0.05 * len(best)) + 1]
     own = find_first_cut(rows, keep=0.25, loss=0.05, confidence=0.9)
     wider = load_filter(
         None, (*CASCADE, "cascade.keep=0.25"), {"package": "x", "pool.path": "p", "output.path": "o", "keep": {"n": 20}}
     )
-    assert settle(wider, package, 100, None).found.threshold == own.threshold
+    assert settle(inputs_of(wider, package)).rule.threshold == own.threshold
+
+
+def inputs_of(config: FilterConfig, package: TrustPackage) -> FilterInputs:
+    """What a filter over 100 rows gives its feature at its first start."""
+    return FilterInputs(
+        section=config.cascade, config=config, package=package, rounds={"0000": 100}, cut_rounds=None, labelled={}
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tiny_package import sums, tiny_package
 
 from curation.errors import SourceError
 from curation.filter import Filter
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 
 pytestmark = pytest.mark.long
 

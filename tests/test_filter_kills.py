@@ -15,7 +15,7 @@ import pytest
 from filter_package import COMPLETIONS, make_package, write_pool
 from object_store import object_store
 
-from curation.filter.package import load
+from curation.filter.package.folder import load
 from curation.filter.stages.write import iter_data_files
 from curation.storage.paths import Remote, to_place
 

@@ -7,7 +7,9 @@ import numpy as np
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.domains import get_domain
-from curation.filter.package import CalibrationRows, Description, Made, Sample, TrustPackage, collect_questions, write
+from curation.filter.package.description import CalibrationRows, Description, Made, Sample
+from curation.filter.package.folder import TrustPackage, write
+from curation.filter.package.questions import collect_questions
 from curation.hashing import hash_unit
 from curation.refs import ModelRef
 from curation.selection.budget import GradedScores
@@ -97,6 +99,6 @@ def tiny_package(folder: Path, *, seed: int = 0, labels: np.ndarray | None = Non
 
 def of_model(folder: Path, model: ModelRef, **changes: Any) -> TrustPackage:
     """A package that names a model; its states are those of the scripted teacher."""
-    from curation.filter.package import compute_digests
+    from curation.filter.package.checks import compute_digests
 
     return tiny_package(folder, teacher=model, teacher_digests=compute_digests(model), **changes)

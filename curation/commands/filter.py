@@ -7,14 +7,15 @@ from curation.commands.tables import format_costs
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
 from curation.errors import ConfigError
+from curation.features import features, list_flags
 from curation.filter.run import Filtered
 from curation.json_types import Json, JsonView
+from curation.registry import load_code
 
 _KEYS = {
     "output": "output.path",
     "form": "output.format",
     "on_shift": "on_shift",
-    "cascade": "cascade",
     "allow_code": "allow_code",
     "anyway": "anyway",
 }
@@ -35,8 +36,7 @@ def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options:
     elif len(inputs) != 1:
         raise ConfigError(f"takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
     given |= {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
-    if "cascade" in given:
-        given["cascade"] = {}
+    given |= {name: {} for name in list_flags() if options[name]}
     if (rule := _parse_rule(options["keep"], options["threshold"], options["certified"])) is not None:
         given["keep"] = rule
     if len(inputs) == 2:
@@ -72,20 +72,22 @@ def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
     for item in rounds:
         errors.update(item["errors"])
     labelled = sum(item["labelled"] for item in rounds)
+    dropped = content["rows"] - labelled - sum(errors.values())
     words = ", ".join(f"{kind} {count:,}" for kind, count in errors.most_common())
     yield (
         f"rows: {content['rows']:,} read from {sum(len(item['files']) for item in rounds):,} files in "
         f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}, {labelled:,} labelled "
         f"({sum(item['unparsed'] for item in rounds):,} without a readable label), "
-        + (f"{content['first_cut']['dropped']:,} dropped after their prompt, " if "first_cut" in content else "")
+        + (f"{dropped:,} dropped after their prompt, " if dropped else "")
         + f"{sum(errors.values()):,} error rows"
         + (f" ({words})" if words else "")
     )
-    if "first_cut" in content:
-        yield from _describe_saved(content["first_cut"], cut["num_short"])
-        labelled += content["first_cut"]["dropped"]
+    for feature in features().values():
+        if feature.of == "filter" and feature.lines is not None:
+            yield from load_code(feature.lines)(content)
+    labelled += dropped
     rule = f"cut {cut['id']} {describe_rule(cut['rule'])}"
-    of = "the labelled and dropped" if content.get("first_cut", {}).get("dropped") else "the labelled"
+    of = "the labelled and dropped" if dropped else "the labelled"
     share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
     yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; {rule}"
     if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):
@@ -106,27 +108,6 @@ def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
     size = sum(file.get("bytes", 0) for file in content["files"])
     yield f"files: {len(content['files']):,} {content['data']}" + (f", {size / 1e6:,.1f} MB" if size else "")
     yield f"manifest: {home}/filter.json"
-
-
-def _describe_saved(cut: JsonView, short: int) -> Iterator[str]:
-    """Yield lines on the first cut and the tokens that it saved."""
-    yield str(cut["words"])
-    if cut["unasked"]:
-        yield f"first cut: turned itself off because it dropped too few rows, for {cut['unasked']:,} rows"
-    if not cut["dropped"]:
-        return
-    if short:
-        yield f"first cut: {short:,} fewer rows than requested are kept, since it left no more with a readable label"
-    tokens, shares = cut["tokens_saved"], cut["share_saved"]
-    spread = (
-        ""
-        if tokens["low"] is None
-        else f" ({tokens['low']:,.0f} to {tokens['high']:,.0f}, by the answers of {tokens['n']:,} held-out rows)"
-    )
-    yield (
-        f"first cut: {cut['dropped']:,} rows dropped, about {tokens['value']:,.0f} tokens saved{spread}, "
-        f"{shares['value']:.1%} of what the full pass takes"
-    )
 
 
 def describe_shift(item: JsonView) -> str:

@@ -11,6 +11,7 @@ from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
 from curation.commands.plan_verb import add_plan_options, show_plan
 from curation.errors import ConfigError, ShiftError
 from curation.escaping import echo
+from curation.features import list_flags
 
 _RULE_OPTIONS = (
     click.option("-o", "--output", metavar="OUT", help="Folder or URL to write."),
@@ -25,7 +26,7 @@ _RULE_OPTIONS = (
         type=click.Choice(["warn", "fail", "ignore"]),
         help="If the pool differs from the package's rows: write and exit with 3 (default), write nothing, or go on.",
     ),
-    click.option("--cascade", is_flag=True, help="Drop rows that would hardly be kept once their prompt is read."),
+    *(click.option(f"--{name}", name, is_flag=True, help=text) for name, text in list_flags().items()),
     ALLOW_CODE,
     click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".'),
     click.option(

@@ -1,9 +1,9 @@
 """The configuration of ``curate filter``: a trust package, a pool, where rows are written, and which rows are kept."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from curation.config.base import BESIDE, Directory, Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.endpoint import EndpointConfig
@@ -13,15 +13,8 @@ from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
 from curation.config.scripted import ScriptedConfig
 from curation.config.selection import ClassRiskConfig
-from curation.config.teacher import (
-    CHUNK_SECONDS,
-    ActorsConfig,
-    AnswersConfig,
-    AskConfig,
-    BackendName,
-    ChunkSeconds,
-    VllmConfig,
-)
+from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig
+from curation.features import iter_found, sections
 from curation.storage.paths import Place, to_place
 
 Format = Literal["parquet", "jsonl", "lance"]
@@ -140,48 +133,18 @@ class KeepConfig(Section):
         return self
 
 
-class CascadeConfig(Section):
-    """A first cut on the teacher's prompts, before it writes answers; the package must hold one (docs/method.md)."""
-
-    loss: Share | None = None
-    """Maximum share of the rows kept by the full pass that the first cut may lose. Unset: the package's."""
-    confidence: Share | None = None
-    """Probability with which ``loss`` holds. Unset: the package's."""
-    keep: Share | None = None
-    """The share of the pool, best by raw score, for which ``loss`` holds. Unset: what the filter's rule keeps."""
-
-
-class FilterTeacherConfig(Section):
+class FilterTeacherConfig(PassConfig):
     """Settings that run the package's teacher. Decoding, states, precision and template are fixed by the package."""
 
     backend: BackendName | None = None
     """Unset: the package's. Backends with weights (``transformers``, ``vllm``, ``auto``) may replace each other."""
     model: ModelConfig | None = None
     """Where the teacher's weights are, if not where the package says; they must be the same."""
-    actors: ActorsConfig = ActorsConfig()
-    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
-    """Target seconds of an actor's work on a chunk, the unit of commits and of loss in a crash."""
-    chunk_rows: PositiveInt = 4096
-    """Maximum number of rows of a chunk, which is one fragment of labels."""
-    batch_tokens: PositiveInt = AskConfig.model_fields["batch_tokens"].default
-    """Maximum number of tokens in one forward batch, counting padded prompts and answers."""
-    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Maximum share of failed rows among those that the teacher was asked; the filter stops above it."""
-    vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""
     endpoint: EndpointConfig | None = None
     """The server that answers, if one labelled for the package; ``model``, ``kind``, ``top_logprobs`` and ``body`` are
     those of the package. If a model reads the server's answers, the other keys of ``teacher`` are that model's."""
-
-    RUNS: ClassVar[tuple[str, ...]] = (
-        "actors",
-        "chunk_seconds",
-        "chunk_rows",
-        "batch_tokens",
-        "max_error_rate",
-        "vllm",
-    )
 
     def asking(self, answers: AnswersConfig) -> AskConfig:
         """Return settings to ask the teacher of a package: those of its ``answers``, and the others from here.
@@ -190,7 +153,7 @@ class FilterTeacherConfig(Section):
         """
         theirs, is_served = dict(answers), answers.endpoint is not None
         script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
-        ours = {name: getattr(self, name) for name in self.RUNS} | {"scripted": script}
+        ours = {name: getattr(self, name) for name in PassConfig.model_fields} | {"scripted": script}
         ours["endpoint"] = self.endpoint if is_served else None
         return AskConfig(**theirs | ours | ({} if self.backend is None or is_served else {"backend": self.backend}))
 
@@ -200,7 +163,7 @@ class FilterTeacherConfig(Section):
         return asked.model_copy(update={"actors": asked.actors.model_copy(update=ActorsConfig.WITHOUT_GPU)})
 
 
-class FilterConfig(Root):
+class CoreFilterConfig(Root):
     """One filter: a package applied to a pool that may grow."""
 
     package: Annotated[Location, BESIDE]
@@ -209,8 +172,6 @@ class FilterConfig(Root):
     output: OutputConfig
     keep: KeepConfig
     teacher: FilterTeacherConfig = FilterTeacherConfig()
-    cascade: CascadeConfig | None = None
-    """A first cut before answers are written. Unset: every row is answered."""
     allow_code: tuple[str, ...] = ()
     """Code that the package may name although neither this version nor an installed package registers it, each
     ``module:NAME`` as the package has it: it is imported and run."""
@@ -231,12 +192,9 @@ class FilterConfig(Root):
     """Prices by which ``curate plan`` and the summary compute the cost of labelling."""
 
     @model_validator(mode="after")
-    def _no_certified_cascade(self) -> Self:
-        if self.cascade is not None and self.keep.certified is not None:
-            raise ValueError(
-                "cascade: calibration rows have not passed the first cut, so a cut that they certify would not hold "
-                "here; keep by n, share or threshold, or leave cascade out"
-            )
+    def _consistent(self) -> Self:
+        if (problem := next(iter_found(self, "problems"), None)) is not None:
+            raise ValueError(problem)
         return self
 
     @property
@@ -265,3 +223,12 @@ def keep_of(text: str) -> dict[str, Any]:
     if value >= 1 and value.is_integer():
         return {"n": int(value)}
     raise ValueError(f"{text!r} is neither a share between 0 and 1 nor a whole number of rows above 0")
+
+
+if TYPE_CHECKING:
+    FilterConfig: TypeAlias = CoreFilterConfig
+else:
+    _sections = sections(CoreFilterConfig.model_fields.keys(), "filter")
+    FilterConfig = create_model(
+        "FilterConfig", __base__=CoreFilterConfig, __module__=__name__, __doc__=CoreFilterConfig.__doc__, **_sections
+    )

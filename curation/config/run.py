@@ -247,5 +247,5 @@ class CoreConfig(RowsConfig):
 if TYPE_CHECKING:
     RunConfig: TypeAlias = CoreConfig
 else:
-    _sections = sections(CoreConfig.model_fields.keys())
+    _sections = sections(CoreConfig.model_fields.keys(), "run")
     RunConfig = create_model("RunConfig", __base__=CoreConfig, __module__=__name__, __doc__="A whole run.", **_sections)

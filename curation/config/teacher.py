@@ -194,7 +194,24 @@ class AnswersConfig(Section):
     """Whether the model only reads the answers that came with the rows; set ``teacher.reader`` instead of this."""
 
 
-class AskConfig(AnswersConfig):
+class PassConfig(Section):
+    """Settings of passes over rows, on which no answer depends: the actors of the model, chunks and batches."""
+
+    batch_tokens: PositiveInt = 8192
+    """Maximum number of tokens in one forward batch, counting padded prompts and answers."""
+    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
+    """Target seconds of an actor's work on a chunk, the unit of commits and of loss in a crash. The first chunks are
+    small, later ones are sized by the measured speed. A model that answers rows concurrently (an engine, a server) has
+    chunks that fill it, however long they take, and their finished rows are committed at this interval."""
+    chunk_rows: PositiveInt = 4096
+    """Maximum number of rows of a chunk, which is one table fragment."""
+    actors: ActorsConfig = ActorsConfig()
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Maximum share of error rows among the rows that the model was asked, above which the run or the filter stops."""
+    vllm: VllmConfig = VllmConfig()
+
+
+class AskConfig(PassConfig, AnswersConfig):
     """Settings by which any model is asked for answers."""
 
     SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "chunk_seconds", "max_error_rate"})
@@ -207,18 +224,6 @@ class AskConfig(AnswersConfig):
     above 0) bfloat16 or float16 if the checkpoint's ``config.json`` names it, else float32; a model that the run trains
     has the type of its base."""
     decoding: DecodingConfig = DecodingConfig()
-    batch_tokens: PositiveInt = 8192
-    """Maximum number of tokens in one forward batch, counting padded prompts and answers."""
-    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
-    """Target seconds of an actor's work on a chunk, the unit of commits and of loss in a crash. The first chunks are
-    small, later ones are sized by the measured speed. A model that answers rows concurrently (an engine, a server) has
-    chunks that fill it, however long they take, and their finished rows are committed at this interval."""
-    chunk_rows: PositiveInt = 4096
-    """Maximum number of rows of a chunk, which is one table fragment."""
-    actors: ActorsConfig = ActorsConfig()
-    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Maximum share of error rows among the labelled rows, above which the run stops."""
-    vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
     endpoint: SerializeAsAny[EndpointConfig] | None = None
     """The server that answers, with ``backend: endpoint`` (docs/endpoints.md)."""

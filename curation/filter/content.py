@@ -1,6 +1,5 @@
 """The content of ``filter.json``: the cut, the numbers of rows read and kept in each round, the files, the costs."""
 
-from curation.filter.cascade import compute_saving
 from curation.filter.described import CUT, Round
 from curation.filter.opened import OpenedFilter
 from curation.filter.output import DATA, Content
@@ -23,6 +22,7 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
     if before is not None and before["cut"]["id"] != cut["id"]:
         superseded.append(before["cut"])
     described_rounds = [_round(opened, rnd, cut["id"]) for rnd in rounds]
+    counts = [manifest.stages[stages.label.name].outputs["counts"] for stages in opened.described.rounds.values()]
     return {
         "format": FORMAT,
         "package": {"uri": config.package, "digest": opened.package.digest},
@@ -31,7 +31,7 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
         "partition_by": list(config.output.partition_by),
         "columns": manifest.stages[opened.described.rounds[rounds[0].name].write.name].outputs["columns"],
         "cut": cut,
-        **_describe_first_cut(opened),
+        **opened.gate.collect(counts, True),
         "superseded": superseded,
         "rows": sum(item["rows"] for item in described_rounds),
         "kept": sum(item["kept"] for item in described_rounds),
@@ -39,17 +39,6 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
         "files": _list_files(opened, cut["id"]),
         "costs": compare_forecast(forecast, {} if forecast is None else collect_used_since(forecast, manifest)),
     }
-
-
-def _describe_first_cut(opened: OpenedFilter) -> Content:
-    """Return the first cut with its evidence and its saving over all rounds, or an empty dict without a first cut."""
-    if (settled := opened.first_cut) is None:
-        return {}
-    stages = opened.manifest.stages
-    counts = [stages[round_.label.name].outputs["counts"] for round_ in opened.described.rounds.values()]
-    found = settled.found
-    words = {"words": found.words(), "found": found.to_json()}
-    return {"first_cut": {**settled.goal, **words, **compute_saving(settled, counts)}}
 
 
 def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
@@ -62,7 +51,7 @@ def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
         "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
         "rows": counts["rows"],
         "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
-        **({} if opened.first_cut is None else {"first_cut": compute_saving(opened.first_cut, [counts])}),
+        **opened.gate.collect([counts], False),
         "unparsed": counts["unparsed"],
         "errors": counts["errors"],
         "prompt_tokens": counts["prompt_tokens"],

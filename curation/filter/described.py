@@ -12,8 +12,8 @@ from typing import Any
 
 from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
-from curation.filter.cascade import Settled
-from curation.filter.package import TrustPackage
+from curation.filter.extending import FilterGate
+from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.certifying import compute_calibration_digest
 from curation.filter.stages.cut import MakeCut
 from curation.filter.stages.kept_shift import MeasureKept
@@ -22,11 +22,11 @@ from curation.filter.stages.pool import PoolRows, ReadPool
 from curation.filter.stages.pool_shift import MeasurePoolShift
 from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
+from curation.json_types import Json
 from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.roles import describe_teacher_use
 from curation.refs import ModelRef
 from curation.rundir.graph import Out, Outputs, Stage, order_stages
-from curation.sources import SourceFile
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label
 from curation.stages.read import Read
@@ -36,16 +36,10 @@ CUT = "cut"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class Round(PoolRows):
     """A round of a filter: the files that were new at one start."""
 
     name: str
-    rows: PoolRows
-
-    @property
-    def files(self) -> tuple[SourceFile, ...]:
-        """The files of the round, ordered by their numbers."""
-        return self.rows.files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +75,8 @@ class Described:
     @property
     def looking(self) -> list[Stage]:
         """The stages up to the shift tests of all rows."""
-        return order_stages(
-            [part.value() for stages in self.rounds.values() for part in (stages.label, stages.shift) if part]
-        )
+        looks = (part for stages in self.rounds.values() for part in (stages.label, stages.shift) if part)
+        return order_stages([part.value() for part in looks])
 
     @property
     def cutting(self) -> list[Stage]:
@@ -93,8 +86,7 @@ class Described:
     @property
     def all(self) -> list[Stage]:
         """All stages, each after those on which it depends."""
-        ranked = [] if self.rank is None else [self.rank]
-        return [*self.cutting, *ranked, *(stages.write for stages in self.rounds.values())]
+        return [*self.cutting, *([self.rank] if self.rank else []), *(stages.write for stages in self.rounds.values())]
 
 
 def describe(
@@ -105,11 +97,9 @@ def describe(
     *,
     made: Outputs | None,
     recut: bool,
-    first_cut: Settled | None = None,
+    gate: FilterGate,
 ) -> Described:
     """Return the stages of a filter over ``rounds``; ``made`` is the recorded cut, which is kept unless ``recut``.
-
-    With a ``first_cut`` that is on, rows may be dropped after their prompt.
 
     Raises:
         ConfigError: the cut is kept, but was made by another rule or other calibration rows.
@@ -125,46 +115,33 @@ def describe(
     function = package.description.trust
     settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
     ask = config.teacher.asking(package.description.ask).paid_in(str(config.directory))
-    gated: dict[str, Any] = {}
-    if first_cut is not None and (gate := first_cut.rule(package.first)) is not None:
-        ask, gated = ask.model_copy(update={"states": first_cut.packaged.states}), {"first_cut": gate}
+    if gate.rule is not None:
+        ask = ask.model_copy(update={"states": gate.states})
     model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
     server = None
     if (bought := package.description.bought) is not None:
-        server = describe_teacher_use(
-            None, config.teacher.buying(bought).paid_in(str(config.directory)), name="backend-server"
-        )
-    looked = {rnd.name: _describe_looking(config, package, model, server, rnd, settings, gated) for rnd in rounds}
+        buying = config.teacher.buying(bought).paid_in(str(config.directory))
+        server = describe_teacher_use(None, buying, name="backend-server")
+    looked = {rnd.name: _describe_looking(config, package, model, server, rnd, settings, gate) for rnd in rounds}
     labels = {name: looked[name].label.out("labels") for name in base}
-    cut = MakeCut(
-        name=CUT,
-        tables=labels,
-        rule=rule,
-        function=function,
-        seed=config.seed,
-        keep=config.keep,
-        **_make_package_args(package),
-    )
-    rank = (
-        Rank(name="rank", tables=labels, threshold=cut.out("threshold"), function=function, seed=config.seed)
-        if config.output.rank
-        else None
-    )
+    packaged: Json = {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
+    cut = MakeCut(name=CUT, tables=labels, rule=rule, function=function, seed=config.seed, keep=config.keep, **packaged)
+    rank = None
+    if config.output.rank:
+        rank = Rank(name="rank", tables=labels, threshold=cut.out("threshold"), function=function, seed=config.seed)
     stages = {}
     for place, rnd in enumerate(rounds):
         together = {name: looked[name] for name in choose_pooled(rounds[: place + 1])}
         write = _describe_writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
+        common: Json = {"seed": config.seed, "num_rows": rnd.num_rows, "gate": gate.rule, **packaged}
         kept = MeasureKept(
             name=f"kept-{rnd.name}",
             tables={name: of.label.out("labels") for name, of in together.items()},
             threshold=cut.out("threshold"),
             function=function,
-            seed=config.seed,
-            num_rows=rnd.rows.num_rows,
-            **_make_package_args(package),
-            **gated,
+            **common,
         )
-        shift = _describe_comparison(config, package, together, rnd, gated)
+        shift = _describe_comparison(package, together, rnd, common)
         stages[rnd.name] = Stages(**vars(looked[rnd.name]), shift=shift, kept=kept, write=write)
     return Described(rounds=stages, cut=cut, rank=rank)
 
@@ -177,10 +154,10 @@ def choose_pooled(rounds: Sequence[Round]) -> list[str]:
     names: list[str] = []
     num_rows = 0
     for rnd in reversed(rounds):
-        if names and num_rows + rnd.rows.num_rows > MAX_ROWS:
+        if names and num_rows + rnd.num_rows > MAX_ROWS:
             break
         names.append(rnd.name)
-        num_rows += rnd.rows.num_rows
+        num_rows += rnd.num_rows
     return names[::-1]
 
 
@@ -197,11 +174,6 @@ def get_package_place(config: FilterConfig) -> Place:
     return config.directory / "package"
 
 
-def _make_package_args(package: TrustPackage) -> dict[str, Any]:
-    """Return the package's arguments of a stage that reads it."""
-    return {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
-
-
 def _format_rule(rule: Mapping[str, object]) -> str:
     ((name, value),) = rule.items()
     return f"{name} {value}"
@@ -214,16 +186,16 @@ def _describe_looking(
     server: TeacherUse | None,
     rnd: Round,
     settings: Mapping[str, Any],
-    gated: Mapping[str, Any],
+    gate: FilterGate,
 ) -> Looking:
     """Return the stages that read and label a round; ``server`` is the teacher whose answers the model reads."""
-    num_rows, description = rnd.rows.num_rows, package.description
+    num_rows, description = rnd.num_rows, package.description
     pool = ReadPool(
         name=f"pool-{rnd.name}",
         files=[file.to_json() for file in rnd.files],
         contents=[file.content for file in rnd.files],
-        domain=rnd.rows.domain,
-        columns=list(rnd.rows.columns),
+        domain=rnd.domain,
+        columns=list(rnd.columns),
         max_error_rate=config.pool.max_error_rate,
         num_rows=num_rows,
         **settings,
@@ -235,7 +207,7 @@ def _describe_looking(
         "num_rows": num_rows,
         **settings,
     }
-    states = [*description.sample.states, *(description.cascade.inputs if gated and description.cascade else ())]
+    states = [*description.sample.states, *gate.inputs]
     reading: dict[str, Any] = {
         "name": f"label-{rnd.name}",
         "teacher": model,
@@ -244,7 +216,7 @@ def _describe_looking(
         "needs": [model.backend] if isinstance(model.backend, Out) else [],
     }
     if server is None:
-        label = Label(seed=config.seed, **common, **reading, **gated)
+        label = Label(seed=config.seed, gate=gate.rule, **common, **reading)
         return Looking(pool=pool, buy=None, label=label)
     served = description.served
     assert served is not None, "the package names whose answers it reads"
@@ -254,7 +226,7 @@ def _describe_looking(
 
 
 def _describe_comparison(
-    config: FilterConfig, package: TrustPackage, together: Mapping[str, Looking], rnd: Round, gated: Mapping[str, Any]
+    package: TrustPackage, together: Mapping[str, Looking], rnd: Round, common: Json
 ) -> MeasurePoolShift | None:
     """Return the stage that compares a round with the package; ``together`` has the rounds to pool, by name."""
     sample = package.description.sample
@@ -264,27 +236,19 @@ def _describe_comparison(
     return MeasurePoolShift(
         name=f"shift-{rnd.name}",
         tables=labels if sample.states else {name: of.pool.out("pool") for name, of in together.items()},
-        seed=config.seed,
-        num_rows=rnd.rows.num_rows,
-        **_make_package_args(package),
-        **gated,
+        **common,
     )
 
 
 def _describe_writing(
-    config: FilterConfig,
-    function: str,
-    rnd: Round,
-    looked: Looking,
-    cut: MakeCut,
-    rank: Rank | None,
+    config: FilterConfig, function: str, rnd: Round, looked: Looking, cut: MakeCut, rank: Rank | None
 ) -> Write:
     """Return the stage that writes a round; ``rank`` is the stage that ranks its rows, None if they have no ranks."""
-    pool, label, output = looked.pool, looked.label, config.output
+    output = config.output
     return Write(
         name=f"write-{rnd.name}",
-        labels=label.out("labels"),
-        examples=pool.out("pool"),
+        labels=looked.label.out("labels"),
+        examples=looked.pool.out("pool"),
         threshold=cut.out("threshold"),
         cut=cut.out("id"),
         form=output.format,
@@ -293,7 +257,7 @@ def _describe_writing(
         with_rank=output.rank,
         ranks=None if rank is None else rank.out("ranks"),
         first_rank=0 if rank is None else rank.out("starts", rnd.name),
-        rows=rnd.rows,
+        rows=rnd,
         function=function,
         output=str(config.output_directory / "data"),
         commit_seconds=config.commit_seconds,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from curation.filter.opened import OpenedFilter
-from curation.filter.package import TrustPackage, copy_package
+from curation.filter.package.folder import TrustPackage, copy_package
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.forecasting import Forecast
@@ -76,8 +76,8 @@ def make_askings(opened: OpenedFilter, left: dict[str, int], package: TrustPacka
                 domain=description.domain,
                 seed=opened.config.seed,
                 fitted={} if stages.buy is not None else {description.trust: package.trust},
-                states_share=kept * min(1.0, MAX_ROWS / rnd.rows.num_rows),
-                note=opened.first_cut.left_out_of_forecasts if opened.first_cut is not None else None,
+                states_share=kept * min(1.0, MAX_ROWS / rnd.num_rows),
+                note=opened.gate.note,
             )
         )
     return askings

@@ -11,20 +11,12 @@ from curation.config import SourceConfig
 from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
-from curation.filter.cascade import Settled, settle
 from curation.filter.described import CUT, Described, Round, describe, get_package_place
+from curation.filter.extending import FilterGate, settle_gate
 from curation.filter.output import check_home
-from curation.filter.package import (
-    PACKAGE,
-    TrustPackage,
-    check_content,
-    check_fits,
-    check_runs,
-    check_verdict,
-    copy_package,
-    find_teacher,
-    load,
-)
+from curation.filter.package.checks import check_fits, check_runs, check_teacher, check_verdict, find_teacher
+from curation.filter.package.content import check_content
+from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, load
 from curation.filter.stages.cut import check_keep
 from curation.filter.stages.partitions import check_columns
 from curation.filter.stages.pool import PoolRows
@@ -54,7 +46,7 @@ class OpenedFilter(Opened[FilterConfig]):
     package: TrustPackage
     rounds: Sequence[Round]
     described: Described
-    first_cut: Settled | None = None
+    gate: FilterGate
 
     @property
     def name(self) -> str:
@@ -92,9 +84,8 @@ class OpenedFilter(Opened[FilterConfig]):
         write_atomically(self.config.directory / CONFIG, yaml.safe_dump(settings, sort_keys=False))
 
     def begin(self) -> Iterator[str]:
-        """Yield a description of the first cut, if there is one."""
-        if self.first_cut is not None:
-            yield self.first_cut.found.words()
+        """Yield a description of the gate, if there is one."""
+        yield from self.gate.words
 
     def checks(self) -> Iterator[str]:
         """Check the machine's resources, and yield messages about rows of new files that cannot be used."""
@@ -179,7 +170,7 @@ def open_filter(
     }
     _check_identity(config, manifest.identity, identity)
     files = _find_files(config, manifest)
-    rounds = [Round(name=name, rows=_make_rows(config, package, items)) for name, items in files.items()]
+    rounds = [Round(name=name, **vars(_make_rows(config, package, items))) for name, items in files.items()]
     everything = _make_rows(config, package, [file for items in files.values() for file in items])
     everything.check()
     schema = everything.schema()
@@ -189,15 +180,18 @@ def open_filter(
     if among is None:
         check_keep(config.keep, package, everything.num_rows)
     labelled = manifest.stages.get(f"label-{rounds[0].name}")
-    before = None if labelled is None else labelled.inputs.get("first_cut", {}).get("goal")
-    if among is None:  # before there are labels the first round alone: then files that come meanwhile change nothing
-        among = [rnd.name for rnd in (rounds[:1] if before is None else rounds)]
-    first_cut = settle(config, package, sum(rnd.rows.num_rows for rnd in rounds if rnd.name in among), before)
-    described = describe(config, package, teacher, rounds, made=made, recut=recut, first_cut=first_cut)
+    gate = settle_gate(
+        config=config,
+        package=package,
+        rounds={rnd.name: rnd.num_rows for rnd in rounds},
+        cut_rounds=among,
+        labelled={} if labelled is None else labelled.inputs,
+    )
+    described = describe(config, package, teacher, rounds, made=made, recut=recut, gate=gate)
     recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
     manifest.identify(identity, recorded, save=False)
     return OpenedFilter(
-        config=config, package=package, rounds=rounds, described=described, manifest=manifest, first_cut=first_cut
+        config=config, package=package, rounds=rounds, described=described, manifest=manifest, gate=gate
     )
 
 
@@ -241,7 +235,7 @@ def locate_teacher(config: FilterConfig, package: TrustPackage) -> ModelRef | No
         if model.path is None:
             raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
         if package.description.teacher is None:
-            check_fits(package, teacher=ModelRef(base=model.path))
+            check_teacher(package, ModelRef(base=model.path))
         given = pin_model(model)
     check_fits(package)
     return find_teacher(package, given)

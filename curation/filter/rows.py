@@ -12,7 +12,8 @@ from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
 from curation.errors import PackageError
 from curation.escaping import get_logger
-from curation.filter.package import TrustPackage, check_fits, check_runs, check_verdict, find_teacher, load
+from curation.filter.package.checks import check_fits, check_runs, check_verdict, find_teacher
+from curation.filter.package.folder import TrustPackage, load
 from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
 from curation.filter.watch import ShiftWatch
 from curation.refs import ModelRef

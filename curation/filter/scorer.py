@@ -7,7 +7,6 @@ cannot be read or labelled gets an error and no score. A row whose label cannot 
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -15,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from curation.config import AskConfig, DecodingConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import ConfigError, RowError, SourceError
-from curation.filter.package import TrustPackage, check_content
+from curation.filter.package.content import check_content
+from curation.filter.package.folder import TrustPackage
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.sources.missing import replace_missing
 from curation.stages.deal import find_schema_problem
-from curation.stages.label_chunks import label_rows
+from curation.stages.label_chunks import AskSettings, label_rows
 from curation.teachers import load_teacher
 from curation.teachers.wrapped import WrappedTeacher
 from curation.trust import load_fitted
@@ -41,15 +40,6 @@ RESULT = pa.schema(
     ]
 )
 """Columns of a row's result."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The part of a labelling job that ``label_rows`` reads."""
-
-    teacher: AskConfig
-    decoding: DecodingConfig
-    seed: int
 
 
 class Scorer:
@@ -84,7 +74,7 @@ class Scorer:
             )
         num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())
         ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
-        self._asked = _Asked(teacher=ask, decoding=description.decoding, seed=description.seed)
+        self._asked = AskSettings(teacher=ask, decoding=description.decoding, seed=description.seed)
         self._domain = get_domain(description.domain)
         self._teacher = WrappedTeacher(load_teacher(ask, model))
         self._trust = load_fitted(package.trust)

@@ -86,7 +86,7 @@ def resolve(
     ``measured`` is the split of ``BudgetConfig.purity_split``. Rows of ``too_long`` are never selected, so rules that
     count rows (right weak labels, rows above a threshold) skip them; all count the rows of a question in ``repeats``
     once. Rows whose label is not among ``seen`` rank last. A ``share`` is a share of all labelled rows,
-    including those that a first cut dropped.
+    including those that a gate dropped.
 
     Raises:
         BudgetError: the budget is 0.

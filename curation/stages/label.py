@@ -25,9 +25,9 @@ from curation.rundir.run import Task
 from curation.stages.asking import AskModel
 from curation.stages.asks import make_asks
 from curation.stages.both_orders import count_orders
-from curation.stages.first_cut import FirstCutRule
+from curation.stages.gating import GatedStage, GateRule
 from curation.stages.label_chunks import LabelJob, count_tokens
-from curation.stages.reduce import Reduction, make_reduction
+from curation.stages.reduce import make_reduction
 from curation.stopping import iter_checked
 from curation.tables import io, schemas
 from curation.tables.row_ids import find_missing_ids, make_bitmap
@@ -70,16 +70,9 @@ class LabelCounts:
     order_tokens: int = 0
     """Prompt and output tokens of the second order, which ``prompt_tokens`` and ``output_tokens`` include."""
     dropped: int = 0
-    """Rows that a first cut dropped before they were answered."""
+    """Rows that a gate dropped before they were answered."""
     unasked: int = 0
-    """Rows that were answered without a first cut, after it had turned itself off."""
-
-    @property
-    def first_cut(self) -> str:
-        """Description of the effect of a first cut."""
-        asked = self.rows - sum(self.errors.values()) - self.unasked
-        off = f"; it turned itself off where it dropped too few, for {self.unasked:,} rows" if self.unasked else ""
-        return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"
+    """Rows that were answered without asking the gate."""
 
 
 class LabelsFields(TeacherFields):
@@ -120,10 +113,10 @@ class MakeLabels(AskModel):
             **self.teacher_fields(task),
         }
 
-    def finished(self, task: Task, result: PassResult) -> Done:
+    def finished(self, task: Task, result: PassResult, gate: GateRule | None = None) -> Done:
         """Return the stage's outputs, with the rows counted and the pass recorded; warn of clipped states."""
         table = result.table
-        counts = count_labels(table)
+        counts = count_labels(table, gate)
         if result.clipped_values:
             logger.warning(
                 "%s: %s numbers of the states of %s rows are beyond float16 and were stored as its largest one "
@@ -136,8 +129,8 @@ class MakeLabels(AskModel):
         return Done(outputs=made, rows=counts.rows)
 
 
-class Label(MakeLabels):
-    """A stage that labels the examples of a split, or a ``share`` of them."""
+class Label(GatedStage, MakeLabels):
+    """A stage that labels the examples of a split, or a ``share`` of them, less the rows that a ``gate`` drops."""
 
     seed: int
     share: dict[str, int] | None = None
@@ -145,8 +138,6 @@ class Label(MakeLabels):
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
     """Signals that ask the same model, as ``make_asks`` takes them; they are measured as the rows are labelled, for
     their own stages to find."""
-    first_cut: FirstCutRule | None = None
-    """Rule that drops rows after their prompt, so that they are not answered."""
     asks_teacher: bool = setting(default=False)
     """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
     revision: int = 2  # margin, entropy and their like
@@ -157,25 +148,24 @@ class Label(MakeLabels):
             job = self.job(task, engine)
             state_size = get_state_width(job.teacher, job.model)
             result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)
-        done = self.finished(task, result)
-        if self.first_cut is not None:
-            task.say(f"first cut: {done.outputs.counts.first_cut}")
+        done = self.finished(task, result, self.gate)
+        if self.gate is not None:
+            counts = done.outputs.counts
+            asked = counts.rows - sum(counts.errors.values()) - counts.unasked
+            task.say(self.gate.describe(asked, counts.dropped, counts.unasked))
         return done
 
     def job(self, task: Task, engine: AskConfig | None = None) -> LabelJob:
         """Return the description of the pass."""
+        share = RowShare(**(self.share or {}))
         return LabelJob(
             engine=engine,
             seed=self.seed,
-            reduction=self._make_reduction(),
+            reduction=make_reduction(self.projection, self.fitted, self.sample, self.examples, share.of),
             asks=make_asks(self.signals, task.directory, task.manifest.attempts),
-            first_cut=self.first_cut,
+            gate=self.gate,
             **self.labels_fields(task),
         )
-
-    def _make_reduction(self) -> Reduction | None:
-        shares = RowShare(**(self.share or {})).of
-        return make_reduction(self.projection, self.fitted, self.sample, self.examples, shares)
 
 
 def label(
@@ -206,37 +196,31 @@ def label(
     return result
 
 
-def count_labels(ref: TableRef) -> LabelCounts:
-    """Count the rows of a labels table by result, in streams."""
-    rows = unparsed = truncated = dropped = unasked = 0
-    errors: Counter[str] = Counter()
-    tokens, orders = Counter[str](), Counter[str]()
+def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
+    """Count the rows of a labels table by result, in streams; ``gate`` is the rule with which it was made, if any."""
+    rows = unparsed = truncated = 0
+    errors, tokens, orders = Counter[str](), Counter[str](), Counter[str]()
     table = io.open_table(ref)
-    cut = schemas.DROPPED in table.schema.names
-    wanted = {"label", "truncated", "error", *schemas.FIRST_CUT.names, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
+    wanted = {"label", "truncated", "error", *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
     columns = [name for name in table.schema.names if name in wanted]
     for batch in iter_checked(table.scanner(columns=columns).to_batches()):
         rows += batch.num_rows
-        num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
-        dropped += num_dropped
         failed = batch.column("error").drop_null()
-        if cut:  # an error row may have a score, if its answer failed
-            nulls = (batch.column(name).is_null() for name in (schemas.FIRST_CUT_RAW, "error"))
-            unasked += pc.sum(pc.and_(*nulls)).as_py() or 0
         errors.update(map(get_error_kind, failed.to_pylist()))
-        unparsed += batch.column("label").null_count - len(failed) - num_dropped
+        unparsed += batch.column("label").null_count - len(failed)
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
         tokens.update({kind: count_tokens(batch, kind) for kind in TOKEN_COLUMNS})
         orders.update(count_orders(batch))
+    dropped = io.count_dropped(ref)
     return LabelCounts(
         rows=rows,
-        unparsed=unparsed,
+        unparsed=unparsed - dropped,
         truncated=truncated,
         prompt_tokens=tokens["prompt"],
         output_tokens=tokens["output"],
         errors=dict(errors.most_common()),
         dropped=dropped,
-        unasked=unasked,
+        unasked=0 if gate is None else io.count(ref, filter=f"error IS NULL AND {gate.score} IS NULL"),
         **orders,
     )
 

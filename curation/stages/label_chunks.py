@@ -8,7 +8,7 @@ never raises.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,10 +27,10 @@ from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
 from curation.stages.both_orders import SecondAnswers, ask_other_order, list_added_columns
 from curation.stages.deal import find_schema_problem
-from curation.stages.first_cut import FirstCutRule, PromptGate
+from curation.stages.gating import GateRule, LabelGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
-from curation.teachers import Teacher, has_gate_argument
+from curation.teachers import Teacher
 from curation.teachers.completions import count_clipped, error_batch
 from curation.teachers.wrapped import WrappedTeacher
 from curation.telemetry import metrics
@@ -66,33 +66,25 @@ class LabelJob(LabelsJob):
     seed: int
     asks: tuple[Ask, ...] = ()
     """Signals that the same model measures for each labelled row."""
-    first_cut: FirstCutRule | None = None
-    """Rule that drops rows before they are answered; the labels then have the columns of ``schemas.FIRST_CUT``."""
+    gate: GateRule | None = None
+    """Rule that drops rows before they are answered; the labels then have its columns."""
 
     def worker(self, models: Models) -> "LabelWorker":
         """Return the worker that labels the job's chunks in a process."""
         return LabelWorker(self, self.load(models))
 
     def full_schema(self, state_size: int) -> pa.Schema:
-        """Return the schema of the labels with all states, and with the columns of a first cut if there is one."""
+        """Return the schema of the labels with all states, and with the columns of a gate if there is one."""
         full = super().full_schema(state_size)
-        return full if self.first_cut is None else pa.schema([*full, *schemas.FIRST_CUT])
+        return full if self.gate is None else pa.schema([*full, *self.gate.columns])
 
 
-class AskSettings(Protocol):
-    """The settings of a job that :func:`label_rows` reads."""
+class AskSettings(NamedTuple):
+    """The settings of a :class:`LabelJob` that :func:`label_rows` reads, for rows that are in no table."""
 
-    @property
-    def teacher(self) -> AskConfig:
-        """The states to keep, and their type."""
-
-    @property
-    def decoding(self) -> DecodingConfig:
-        """Settings for drawing completions."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of sampled completions."""
+    teacher: AskConfig
+    decoding: DecodingConfig
+    seed: int
 
 
 def count_tokens(labels: pa.Table | pa.RecordBatch, kind: str) -> int:
@@ -123,12 +115,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         self._domain = get_domain(job.domain)
         self.meter = self._teacher = teacher
         self._schema = job.schema(self._teacher.state_size)
-        self._gate = None if job.first_cut is None else PromptGate(job.first_cut, job.teacher.states)
-        if self._gate is not None and not has_gate_argument(teacher.teacher):
-            raise ConfigError(
-                f"teacher.backend: {job.teacher.backend} does not support a first cut (its label takes no gate); take "
-                "another backend, or none"
-            )
+        self._gate = None if job.gate is None else job.gate.make_gate(job.teacher.states)
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
 
     def work(self, rows: list[Row]) -> Labelled:
@@ -151,9 +138,7 @@ class LabelWorker(ChunkWorker[Labelled]):
     def give_up(self, rows: list[Row], error: str) -> Labelled:
         """Return an error row for each row."""
         errors = {row["row_id"]: error for row in rows}
-        labels = _add_gate_columns(
-            _make_failed(self._job, self._teacher, errors, list_added_columns(self._domain)), self._gate
-        )
+        labels = _make_failed(self._job, self._teacher, errors, self._domain, self._gate)
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: Json) -> pa.Table:
@@ -183,17 +168,17 @@ class LabelWorker(ChunkWorker[Labelled]):
 
 
 def label_rows(
-    job: AskSettings,
+    job: LabelJob | AskSettings,
     domain: Domain,
     teacher: Teacher,
     examples: list[Json],
-    gate: PromptGate | None = None,
+    gate: LabelGate | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield each row's labels once, in any order (``schemas.make_labels_schema``, and ``FIRST_CUT`` with a gate).
+    """Yield each row's labels once, in any order (``schemas.make_labels_schema``, and the columns of a gate).
 
     Raises:
-        ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or a row has some, and
-            there is a gate; or the decoding is constrained, and the domain does not list a row's possible answers.
+        ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or the gate refuses a
+            row; or the decoding is constrained, and the domain does not list a row's possible answers.
     """
     domain = as_asked(domain, job.decoding)
     by_id = {example["row_id"]: example for example in examples}
@@ -212,35 +197,26 @@ def label_rows(
             )
         elif request.is_drawn and (refused := find_generated_problem(job.teacher.states, f"row {row_id}")) is not None:
             raise ConfigError(refused)
-        elif not request.is_drawn and gate is not None:
-            raise ConfigError(
-                f"first cut: row {row_id} has options to choose from, whose prompt is most of the cost, so that a "
-                "first cut saves nothing; label without one"
-            )
         else:
+            if gate is not None:
+                gate.check(request)
             requests.append(request)
     if errors:
-        yield _add_gate_columns(_make_failed(job, teacher, errors, list_added_columns(domain)), gate)
+        yield _make_failed(job, teacher, errors, domain, gate)
     how: Json = {} if gate is None else {"gate": gate}
     answers: Iterable[pa.RecordBatch] = teacher.label(requests, job.decoding, seed=job.seed, **how)
     answers, second = ask_other_order(domain, teacher, answers, by_id, job.decoding, job.seed)
     for batch in answers:
-        yield _add_gate_columns(_parse_labels(batch, domain, by_id, second), gate)
-
-
-def _add_gate_columns(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
-    """Return the batch with the columns of a first cut, if there is one."""
-    if gate is None:
-        return batch
-    schema = pa.schema([*batch.schema, *schemas.FIRST_CUT])
-    return pa.RecordBatch.from_arrays([*batch.columns, *gate.columns(batch)], schema=schema)
+        labels = _parse_labels(batch, domain, by_id, second)
+        yield labels if gate is None else gate.add_columns(labels)
 
 
 def _make_failed(
-    job: AskSettings, teacher: Teacher, errors: Mapping[int, str], added: Sequence[pa.Field]
+    job: LabelJob | AskSettings, teacher: Teacher, errors: Mapping[int, str], domain: Domain, gate: LabelGate | None
 ) -> pa.RecordBatch:
     failed = error_batch(errors, job.teacher, teacher.state_size)
-    return _with_labels(failed, [None] * len(errors), added, {})
+    batch = _with_labels(failed, [None] * len(errors), list_added_columns(domain), {})
+    return batch if gate is None else gate.add_columns(batch)
 
 
 def _parse_labels(

@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class PoolScores:
-    """The scores of rows labelled without error that no first cut dropped; pickled to every task."""
+    """The scores of rows labelled without error that no gate dropped; pickled to every task."""
 
     labels: TableRef
     further: tuple[TableRef, ...] = ()

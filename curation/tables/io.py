@@ -123,7 +123,7 @@ def make_answered_filter(ref: TableRef) -> str:
 
 
 def count_dropped(ref: TableRef) -> int:
-    """Return the number of rows of a labels table that a first cut dropped; 0 if there was no first cut."""
+    """Return the number of rows of a labels table that a gate dropped; 0 if there was no gate."""
     table = open_table(ref)
     return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
 

@@ -164,14 +164,9 @@ def make_labels_schema(
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *added, error])
 
 
-FIRST_CUT_RAW, DROPPED = "first_cut_raw", "dropped"
-FIRST_CUT = pa.schema([pa.field(FIRST_CUT_RAW, pa.float32()), pa.field(DROPPED, pa.bool_(), nullable=False)])
-"""Columns of a labels table that was made with a first cut (``stages.first_cut``), after those of
-:func:`make_labels_schema`.
-
-``first_cut_raw`` the raw score of the prompt, null for an error row and for rows after the cut turned itself off;
-``dropped`` the score is below the cut's threshold: the teacher was not asked for an answer, so that completion, label,
-states and error are null. No arm selects a dropped row."""
+DROPPED = "dropped"
+"""Column of a labels table that was made with a gate (``stages.gating``): whether the teacher was not asked for an
+answer, so that completion, label, states and error are null. No arm selects a dropped row."""
 
 
 def make_answered_filter(labels: pa.Schema) -> str:

@@ -59,7 +59,7 @@ class Request:
 
 
 class Gate(Protocol):
-    """A decision, by a prompt's hidden state, whether to ask for its answer (a cascade's first cut).
+    """A decision, by a prompt's hidden state, whether to ask for its answer.
 
     Several threads may call a gate at once.
     """
@@ -149,13 +149,8 @@ def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     return cast(Teacher, _load_class(config)(settle_ask(config, model), None if model is None else fetch_model(model)))
 
 
-def has_gate_argument(teacher: Teacher) -> bool:
-    """Return whether a teacher's ``label`` takes a gate; custom backends need not take one."""
-    return "gate" in signature(teacher.label).parameters
-
-
 def can_gate(backend: str) -> bool:
-    """Return whether teachers of a backend take a gate; ``auto`` always chooses a backend that does."""
+    """Return whether teachers of a backend take a gate: custom ones need not, and ``auto`` chooses one that does."""
     return backend == "auto" or "gate" in signature(load_code(BACKENDS[backend].made_by).label).parameters
 
 

@@ -9,13 +9,15 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from curation import config
+from curation import config, extras
 from curation.config.base import Section
+from curation.config.filter import CoreFilterConfig
 from curation.config.run import CoreConfig
 from train.recipe import Recipe
 
@@ -24,14 +26,18 @@ GOLDEN = Path(__file__).with_name("defaults.json")
 
 def sections(of: type[Section] = Section) -> Iterator[type[Section]]:
     for section in of.__subclasses__():
-        if section.__module__.startswith(("curation.config", "curation.extras")) and section is not CoreConfig:
-            yield section  # RunConfig has all that CoreConfig has, and the sections of features
+        is_core = section in (CoreConfig, CoreFilterConfig)
+        if section.__module__.startswith(("curation.config", "curation.extras")) and not is_core:
+            yield section
         yield from sections(section)
 
 
 def defaults() -> dict[str, Any]:
     for module in pkgutil.iter_modules(config.__path__, "curation.config."):
         importlib.import_module(module.name)
+    for extra in pkgutil.iter_modules(extras.__path__, "curation.extras."):
+        if find_spec(f"{extra.name}.config") is not None:
+            importlib.import_module(f"{extra.name}.config")
     found: dict[str, Any] = {}
     for section in sections():
         for name, field in section.model_fields.items():

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.filter import Filter
-from curation.filter.package import CalibrationRows, Description, Made, Sample, compute_digests, write
+from curation.filter.package.checks import compute_digests
+from curation.filter.package.description import CalibrationRows, Description, Made, Sample
+from curation.filter.package.folder import write
 from curation.selection.budget import GradedScores
 from curation.storage.paths import to_place
 from curation.tables.schemas import get_state_column

@@ -10,7 +10,6 @@ from typing import Any
 from curation.arms import ARMS
 from curation.cluster.versions import find_versions
 from curation.commands.export.card import load_template
-from curation.commands.export.cascade import make_cascade
 from curation.commands.export.files import write_folder
 from curation.commands.export.fit import Fit, find_fit
 from curation.commands.export.trust_rows import (
@@ -22,22 +21,22 @@ from curation.commands.export.trust_rows import (
 )
 from curation.config import AnswersConfig, AskConfig, DecodingConfig
 from curation.config.endpoint import ServedConfig
-from curation.filter.package import (
-    PACKAGE,
-    UNJUDGED,
+from curation.features import features
+from curation.filter.package.checks import UNJUDGED, check_fits, compute_digests
+from curation.filter.package.description import (
+    PARTS,
     CalibrationRows,
-    Cascade,
     Description,
     Interval,
     Made,
     Measured,
     RunVerdict,
     Sample,
-    check_fits,
-    compute_digests,
-    write,
 )
+from curation.filter.package.folder import PACKAGE, write
+from curation.filter.parts import PackagePart
 from curation.refs import TableRef
+from curation.registry import load_code
 from curation.report.levels import STOP
 from curation.rundir.manifest import StageRecord
 from curation.stages.label import Label
@@ -68,11 +67,14 @@ def export_trust(
     function = load_fitted(fit.trust)
     graded, rows = read_calibration_rows(fit, function)
     with TemporaryDirectory() as work:
-        made = make_cascade(fit, Path(work))
-        cascade, files = (None, None) if isinstance(made, str) else (made.cascade, (made.trust, made.rows))
-        reference = sample_reference(fit, function, () if cascade is None else cascade.inputs)
-        description = _make_description(fit, rows, reference, cascade, command)
-        card = load_template("trust_card.md.j2").render(description.model_dump(mode="json"))
+        made = {
+            name: load_code(feature.export)(fit, Path(work)) for name, feature in features().items() if feature.export
+        }
+        parts: dict[str, PackagePart] = {name: found[0] for name, found in made.items() if not isinstance(found, str)}
+        reference = sample_reference(fit, function, [state for part in parts.values() for state in part.inputs])
+        description = _make_description(fit, rows, reference, parts, command)
+        about = {kind.TITLE: parts[name].summary if name in parts else kind.ABSENT for name, kind in PARTS.items()}
+        card = load_template("trust_card.md.j2").render(description.model_dump(mode="json"), about=about)
         with write_folder(output, force=force, marker=PACKAGE) as folder:
             package = write(
                 folder.path,
@@ -80,7 +82,7 @@ def export_trust(
                 trust=fit.trust,
                 calibration=graded,
                 reference=reference,
-                cascade=files,
+                parts={name: made[name][1] for name in parts},
                 card=card,
             )
             check_fits(package)
@@ -100,12 +102,12 @@ def export_trust(
         text.append(f"warning: {UNJUDGED}")
     elif verdict.level == STOP:
         text.append(f"warning: {verdict.sentence} `curate filter` refuses this package unless --anyway")
-    text.append(f"no first cut: {made}" if isinstance(made, str) else made.cascade.words)
+    text += [parts[name].words if name in parts else f"no {PARTS[name].TITLE}: {why}" for name, why in made.items()]
     return text
 
 
 def _make_description(
-    fit: Fit, rows: CalibrationRows | None, reference: Reference, cascade: Cascade | None, command: str
+    fit: Fit, rows: CalibrationRows | None, reference: Reference, parts: Mapping[str, PackagePart], command: str
 ) -> Description:
     states, columns = split_inputs(fit)
     ask, answered = _load_answers_config(fit.labelling), fit.stage("pool", Label) or fit.stage("source", Label)
@@ -134,7 +136,6 @@ def _make_description(
         fit=dict(fit.record.outputs["fit"]),
         calibration=rows,
         sample=Sample(num_rows=num_sampled, states=sampled, num_texts=num_texts),
-        cascade=cascade,
         evaluation=tuple(_iter_measures(fit)),
         verdict=_find_verdict(fit),
         versions=dict(find_versions()),
@@ -148,6 +149,7 @@ def _make_description(
             command=command,
         ),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        **parts,
     )
 
 
@@ -168,16 +170,9 @@ def _iter_measures(fit: Fit) -> Iterator[Measured]:
         own = found.get("functions", {}).get(fit.name)
         if own is None:
             continue
-        yield Measured(
-            rows=rows,
-            num_rows=found["num_rows"],
-            share_right=_make_interval(found["share_right"]),
-            auc=_make_interval(own["auc"]),
-            ece=_make_interval(own["ece"]),
-            brier=_make_interval(own["brier"]),
-            num_top=found["num_top"],
-            purity=_make_interval(own["purity_at_n"]),
-        )
+        numbers = {**own, "share_right": found["share_right"], "purity": own["purity_at_n"]}
+        intervals = {name: _make_interval(numbers[name]) for name in ("share_right", "auc", "ece", "brier", "purity")}
+        yield Measured(rows=rows, num_rows=found["num_rows"], num_top=found["num_top"], **intervals)
 
 
 def _find_verdict(fit: Fit) -> RunVerdict | None:

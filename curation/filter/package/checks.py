@@ -1,8 +1,5 @@
 """Checks that a trust package may be used here: teacher (by the content of its weights), domain, states, verdict."""
 
-from collections.abc import Collection
-
-from curation.config import DomainConfig
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
@@ -20,53 +17,23 @@ from curation.storage.paths import to_place
 UNJUDGED = "no report of its run judged this trust function when it was exported, so nobody says whether to use it"
 
 
-def check_fits(
-    package: TrustPackage,
-    *,
-    teacher: ModelRef | None = None,
-    domain: DomainConfig | None = None,
-    states: Collection[str] | None = None,
-    state_size: int | None = None,
-) -> None:
-    """Refuse a package that was made for another teacher, domain or states; arguments that are None are not compared.
-
-    In any case, this version's domain must ask and read the stored questions as the package's run did.
+def check_fits(package: TrustPackage) -> None:
+    """Refuse a package unless this version's domain asks and reads the stored questions as the package's run did.
 
     Raises:
         PackageError: something differs; the message has both sides.
         ConfigError: the domain cannot be made.
     """
     fitted = package.description
-    if teacher is not None:
-        check_teacher(package, teacher)
-    if domain is not None and domain != fitted.domain:
+    domain = as_asked(get_domain(fitted.domain), fitted.decoding)
+    if (different := find_difference(domain, fitted.questions)) is not None:
+        options = ", ".join(f"{key}: {value!r}" for key, value in sorted(fitted.domain.options.items()))
+        name = f"{fitted.domain.name} ({options})" if options else fitted.domain.name
         raise PackageError(
-            f"{package.uri}: was fitted on rows of the domain {_format_domain(fitted.domain)}, and is given those of "
-            f"{_format_domain(domain)}; use a package of that domain"
-        )
-    if (
-        different := find_difference(as_asked(get_domain(fitted.domain), fitted.decoding), fitted.questions)
-    ) is not None:
-        raise PackageError(
-            f"{package.uri}: the domain {_format_domain(fitted.domain)} is another version than the package's: "
+            f"{package.uri}: the domain {name} is another version than the package's: "
             f"{different}; trust was fitted on answers to the package's prompts: install the version that wrote it "
             f"({fitted.versions.get('trust-curation', 'unknown')}), or export a package of a new run"
         )
-    if states is not None and (missing := [state for state in fitted.ask.states if state not in states]):
-        raise PackageError(
-            f"{package.uri}: reads the states {', '.join(fitted.ask.states)}, and {', '.join(missing)} is not among "
-            f"those that are kept ({', '.join(states) or 'none'}); keep it, or use another package"
-        )
-    if state_size is not None and state_size != fitted.state_size:
-        raise PackageError(
-            f"{package.uri}: reads states of {fitted.state_size} numbers, and is given states of {state_size}; use it "
-            "with the teacher that it was fitted for"
-        )
-
-
-def _format_domain(domain: DomainConfig) -> str:
-    options = ", ".join(f"{key}: {value!r}" for key, value in sorted(domain.options.items()))
-    return f"{domain.name} ({options})" if options else domain.name
 
 
 def compute_digests(model: ModelRef) -> dict[str, str]:

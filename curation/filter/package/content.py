@@ -42,20 +42,20 @@ def check_content(package: TrustPackage) -> None:
     described = package.description
     if described.calibration is not None:
         package.calibration()
-    if described.cascade is not None:
-        package.held_out()
+    for part in described.parts.values():
+        part.check(package)
     if described.sample.num_texts:
         package.words()
-    prompts = () if described.cascade is None else described.cascade.inputs
-    for state, states_ND in package.reference(prompts).items():
+    further = [state for part in described.parts.values() for state in part.inputs]
+    for state, states_ND in package.reference(further).items():
         if states_ND.shape[1:] != (described.state_size,) or not np.isfinite(states_ND).all():
             raise PackageError(
                 f"{package.uri}: the sample of the state {state} has the shape {states_ND.shape} or holds what is no "
                 f"number, and a state has {described.state_size} numbers; copy or export the package again"
             )
-    for ref, states in ((package.trust, described.ask.states), (package.first, prompts)):
-        if ref is not None:
-            _check_scores(package, ref, states)
+    _check_scores(package, package.trust, described.ask.states)
+    for name, part in described.parts.items():
+        _check_scores(package, package.functions[name], part.inputs)
 
 
 def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -> None:

@@ -1,14 +1,17 @@
 """The description of a trust package: teacher, how it is asked, domain, trust function, its quality and its origin."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section, Seed
 from curation.config.endpoint import ENDPOINT, ServedConfig
+from curation.features import features
+from curation.filter.parts import PackagePart
 from curation.refs import ModelRef
+from curation.registry import load_code
 
 
 def _without_code(teacher: ModelRef) -> ModelRef:
@@ -68,35 +71,6 @@ class Sample(Section):
     """Number of distinct questions whose hashed words replace states; 0 with states, and in old packages."""
 
 
-class Cascade(Section):
-    """A first trust function, which scores prompts alone, and the first cut by it (``curation.selection.cascade``)."""
-
-    inputs: tuple[str, ...]
-    """States that the function of prompts reads, in order; all are of the last prompt token."""
-    states: tuple[str, ...]
-    """States that the teacher keeps for this function and the package's own, in the order of the run."""
-    keep: float
-    """Share of the rows that the function was fitted to find."""
-    split: str
-    """Split of the rows of ``cascade.parquet``, as in :class:`CalibrationRows`."""
-    num_rows: int
-    """Number of rows of ``cascade.parquet``, labelled rows on which neither function was fitted."""
-    cut: dict[str, Any]
-    """First cut for a filter that keeps the share ``keep`` (``FirstCut.to_json``)."""
-    words: str
-    """Description of the first cut, in a sentence."""
-
-    @property
-    def loss(self) -> float:
-        """The maximum share of the selected rows that the cut may lose."""
-        return float(self.cut["loss"])
-
-    @property
-    def confidence(self) -> float:
-        """The confidence with which the cut loses at most ``loss``."""
-        return float(self.cut["confidence"])
-
-
 class Question(Section):
     """A stored example with the teacher's prompt and answer, by which a change of the domain's code is detected."""
 
@@ -136,8 +110,8 @@ class RunVerdict(Section):
     """Next step of the gravest finding; empty without a finding."""
 
 
-class Description(Section):
-    """The description in ``package.json``. Unknown keys are refused."""
+class CoreDescription(Section):
+    """The description in ``package.json``, without the parts of features. Unknown keys are refused."""
 
     teacher: Annotated[ModelRef, AfterValidator(_without_code)] | None
     """Model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
@@ -168,8 +142,6 @@ class Description(Section):
     calibration: CalibrationRows | None
     """Calibration rows, or ``None`` if the package has none, so that only fresh ones can certify a cut."""
     sample: Sample
-    cascade: Cascade | None = None
-    """First cut, or ``None`` if the package has none."""
     evaluation: tuple[Measured, ...] = ()
     """Quality of the function by set of rows; empty if no report of the run measured this fit."""
     verdict: RunVerdict | None = None
@@ -198,15 +170,28 @@ class Description(Section):
         return self
 
     @property
+    def parts(self) -> dict[str, PackagePart]:
+        """The parts of features that the package has, by name."""
+        return {name: part for name in PARTS if (part := getattr(self, name)) is not None}
+
+    @property
     def content(self) -> Mapping[str, Any]:
         """The part of the description that use depends on, without time, place and command of the export."""
         excluded: dict[str, Any] = {"created": True, "versions": True, "teacher": {"code"}}
-        if self.cascade is None:
-            excluded["cascade"] = True
-        if self.verdict is None:
-            excluded["verdict"] = True
+        excluded |= {name: True for name in (*PARTS, "verdict") if getattr(self, name) is None}
         if not self.sample.num_texts:
             excluded["sample"] = {"num_texts"}
         content = self.model_dump(mode="json", exclude=excluded)
         content["made"] = {key: content["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
         return content
+
+
+PARTS: Mapping[str, type[PackagePart]] = {
+    name: load_code(feature.package) for name, feature in features().items() if feature.package is not None
+}
+"""Classes of the parts that a package may have, by name."""
+if TYPE_CHECKING:
+    Description: TypeAlias = CoreDescription
+else:
+    _parts = {name: (part | None, None) for name, part in PARTS.items()}
+    Description = create_model("Description", __base__=CoreDescription, __module__=__name__, **_parts)

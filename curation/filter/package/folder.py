@@ -2,9 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,12 @@ from curation.arrays import Float32s
 from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
 from curation.filter.package.code import refuse_code, refuse_maker
-from curation.filter.package.description import Description
-from curation.filter.package.tables import (
-    CALIBRATED,
-    CASCADED,
-    LABELLED,
-    WORDS,
-    read_rows,
-    to_floats,
-    unpack_words,
-    write_held_out,
-)
+from curation.filter.package.description import PARTS, Description
+from curation.filter.package.tables import CALIBRATED, LABELLED, WORDS, read_rows, to_floats, unpack_words
+from curation.filter.parts import PartFiles
 from curation.metrics.text_shift import Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores
-from curation.selection.cascade import HeldOut
 from curation.storage.cache import fetch_folder, staged
 from curation.storage.digest import compute_sha256
 from curation.storage.json_files import read_json
@@ -43,10 +34,7 @@ from curation.trust import saved
 
 FORMAT = 2
 PACKAGE, CARD = "package.json", "README.md"
-CALIBRATION, SHIFT, HELD_OUT = "calibration.parquet", "shift.safetensors", "cascade.parquet"
-TRUST, FIRST = "trust", "cascade"
-OF_CASCADE = (HELD_OUT, f"{FIRST}/{saved.WEIGHTS}", f"{FIRST}/{saved.DESCRIPTION}")
-NEEDED = (f"{TRUST}/{saved.WEIGHTS}", f"{TRUST}/{saved.DESCRIPTION}")
+CALIBRATION, SHIFT, TRUST = "calibration.parquet", "shift.safetensors", "trust"
 SCORES = ("raw", "trust")
 """Names of the rows' held-out scores in ``shift.safetensors``."""
 UNREAD = (CARD, ".gitattributes")
@@ -82,47 +70,15 @@ class TrustPackage:
     description: Description
     trust: TrustRef
     """Fitted trust function (``curation.trust.load_fitted``)."""
-    first: TrustRef | None = None
-    """Function of prompts for a first cut, or None if the package has none."""
+    functions: Mapping[str, TrustRef] = field(default_factory=dict)
+    """Fitted functions of the parts, by the part's name."""
     allow_code: tuple[str, ...] = ()
     """Code that the package was allowed to name (:func:`load`)."""
 
     def at(self, folder: Place) -> "TrustPackage":
         """Return the package with the addresses of its copy in a folder, which need not exist yet."""
-        trust = TrustRef(uri=str(folder / TRUST), digest=self.trust.digest)
-        first = None if self.first is None else TrustRef(uri=str(folder / FIRST), digest=self.first.digest)
-        return replace(self, uri=str(folder), trust=trust, first=first)
-
-    def held_out(self) -> HeldOut:
-        """Return the rows that set a first cut.
-
-        Raises:
-            PackageError: the package has none, or the file holds something else.
-        """
-        if self.description.cascade is None:
-            raise PackageError(
-                f"{self.uri}: holds no first cut, so that a filter cannot have a cascade: {self._why_no_first_cut}"
-            )
-        with self._reading(HELD_OUT):
-            table = read_rows(fetch_folder(self.uri) / HELD_OUT, CASCADED)
-            first_M, full_M = (to_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
-            asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
-        return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
-
-    @property
-    def _why_no_first_cut(self) -> str:
-        if self.description.ask.reads_given:
-            return (
-                "its model reads answers that are there before the prompt is read, so that a first cut would save "
-                "none; leave cascade out"
-            )
-        if self.description.served is not None:
-            return "a server answers, and keeps no state of a prompt; leave cascade out"
-        return (
-            "its run kept no state of the last prompt token, or its rows allowed none (`curate export-trust` says "
-            "which); leave cascade out, or run again with teacher.states: [prompt_last, output_last] (and what else "
-            "trust reads), and export that run"
-        )
+        functions = {name: replace(ref, uri=str(folder / name)) for name, ref in self.functions.items()}
+        return replace(self, uri=str(folder), trust=replace(self.trust, uri=str(folder / TRUST)), functions=functions)
 
     def calibration(self) -> GradedScores:
         """Return the calibration rows; rows whose label could not be read have NaN scores and are never selected.
@@ -136,7 +92,7 @@ class TrustPackage:
                 "trust function no held-out scores), so no cut can be certified by it; give fresh graded rows, or cut "
                 "by n, share or threshold"
             )
-        with self._reading(CALIBRATION):
+        with self.reading(CALIBRATION):
             path = fetch_folder(self.uri) / CALIBRATION
             is_labelled = "label" in pq.read_schema(path).names
             table = read_rows(path, LABELLED if is_labelled else CALIBRATED)
@@ -147,14 +103,14 @@ class TrustPackage:
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """Return the teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
 
-        ``further`` names states to add, such as those that the cascade reads.
+        ``further`` names states to add, such as those that a part reads.
 
         Raises:
             PackageError: the file holds something else.
         """
         if not self.description.sample.states:
             return {}
-        with self._reading(SHIFT):
+        with self.reading(SHIFT):
             arrays = load_file(fetch_folder(self.uri) / SHIFT)
             return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
 
@@ -164,7 +120,7 @@ class TrustPackage:
         Raises:
             PackageError: the file holds something else.
         """
-        with self._reading(SHIFT):
+        with self.reading(SHIFT):
             return unpack_words(load_file(fetch_folder(self.uri) / SHIFT), self.description.sample.num_texts)
 
     def reference_score(self, name: str) -> Float32s | None:
@@ -177,14 +133,15 @@ class TrustPackage:
         """
         if not self.description.sample.states:
             return None
-        with self._reading(SHIFT):
+        with self.reading(SHIFT):
             score_N = load_file(fetch_folder(self.uri) / SHIFT).get(name)
             if score_N is not None and score_N.shape != (self.description.sample.num_rows,):
                 raise ValueError(f"{name} has the shape {score_N.shape}, not one score a row")
             return None if score_N is None else score_N.astype(np.float32)
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
+    def reading(self, name: str) -> Iterator[None]:
+        """Turn errors of reading the file ``name``, within the context, into a ``PackageError``."""
         try:
             yield
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -200,7 +157,7 @@ def write(
     trust: TrustRef,
     calibration: GradedScores | None,
     reference: Arrays,
-    cascade: tuple[TrustRef, HeldOut] | None = None,
+    parts: Mapping[str, PartFiles] = {},
     card: str | None = None,
 ) -> TrustPackage:
     """Write a package into an empty or missing local folder, and read it back.
@@ -210,27 +167,26 @@ def write(
         description: the description of the package.
         trust: the fitted trust function, which is copied.
         calibration: the rows that ``description.calibration`` describes.
-        reference: the states that ``description.sample`` and ``description.cascade`` describe, [N, D] by state, and
+        reference: the states that ``description.sample`` and ``description.parts`` describe, [N, D] by state, and
             their rows' held-out scores [N] by ``SCORES``, if they have any; without states the hashed ``WORDS``.
-        cascade: the first trust function, which is copied, and the rows that ``description.cascade`` describes.
+        parts: the files of ``description.parts``.
         card: the text of ``README.md``.
 
     Raises:
         PackageError: the parts do not agree with the description.
         ModelError: the trust function is missing, or changed since it was pinned.
     """
-    recorded = description.cascade
-    states = {*description.sample.states, *(() if recorded is None else recorded.inputs)}
+    states = {*description.sample.states, *(state for part in description.parts.values() for state in part.inputs)}
     states.update(WORDS if description.sample.num_texts else ())
-    absent = [(calibration is None, description.calibration is None), (cascade is None, recorded is None)]
-    if any(given != named for given, named in absent) or set(reference) - set(SCORES) != states:
+    agree = (calibration is None) == (description.calibration is None) and parts.keys() == description.parts.keys()
+    if not agree or set(reference) - set(SCORES) != states:
         raise PackageError(
-            f"{folder}: calibration rows, cascade and reference states are not those that its description names"
+            f"{folder}: calibration rows, parts and reference states are not those that its description names"
         )
     _copy(trust, folder / TRUST)
-    if cascade is not None:
-        _copy(cascade[0], folder / FIRST)
-        write_held_out(cascade[1], folder / HELD_OUT)
+    for name, part in parts.items():
+        _copy(part.trust, folder / name)
+        part.write(folder)
     if calibration is not None:
         columns = [
             *(pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]),
@@ -300,11 +256,9 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
                 "changed after the export; copy or export the package again"
             )
         trust = saved.pin(folder / TRUST, TrustRef)
-        first = None if content.description.cascade is None else saved.pin(folder / FIRST, TrustRef)
-        if allow_code is not None:
-            for ref in (trust, first):
-                if ref is not None:
-                    refuse_maker(str(uri), saved.read_description(ref).get("made_by"), allow_code)
+        functions = {name: saved.pin(folder / name, TrustRef) for name in content.description.parts}
+        for ref in (trust, *functions.values()) if allow_code is not None else ():
+            refuse_maker(str(uri), saved.read_description(ref).get("made_by"), allow_code or ())
     except (RunDirError, ModelError) as error:
         raise PackageError(str(error)) from error
     except OSError as error:
@@ -314,14 +268,14 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
         digest=digest,
         description=content.description,
         trust=trust,
-        first=first,
+        functions=functions,
         allow_code=allow_code or (),
     )
 
 
 def _refuse_others(folder: Place) -> None:
     """Refuse files that no package has, before any is read or downloaded."""
-    known = {PACKAGE, CALIBRATION, SHIFT, *OF_CASCADE, *NEEDED, *UNREAD}
+    known = {PACKAGE, CALIBRATION, SHIFT, *_list_needed(PARTS), *UNREAD}
     local = [] if isinstance(folder, Remote) else list(folder.rglob("*"))
     listed = folder.entries() if isinstance(folder, Remote) else ()
     names = {file.path for file in listed} | {str(path.relative_to(str(folder))) for path in local if not path.is_dir()}
@@ -364,8 +318,7 @@ def _read_content(path: Path, uri: str, allow_code: Collection[str] | None) -> _
 
 def _check_files(folder: Path, content: _Content, uri: str) -> None:
     files = content.files
-    needed = {*NEEDED, *(OF_CASCADE if content.description.cascade is not None else ())}
-    if missing := sorted(needed - files.keys()):
+    if missing := sorted(_list_needed(content.description.parts) - files.keys()):
         raise PackageError(f"{uri}: {PACKAGE} names no {', '.join(missing)}; copy or export the package again")
     there = {file.path for file in list_files(folder)} - {PACKAGE, *UNREAD}
     if unnamed := sorted(there - files.keys()):
@@ -378,6 +331,12 @@ def _check_files(folder: Path, content: _Content, uri: str) -> None:
                 f"{uri}: {name} has {found.bytes:,} bytes with the digest {found.sha256[:16]}, and {PACKAGE} names "
                 f"{recorded.bytes:,} with {recorded.sha256[:16]}: it was truncated or changed; copy the package again"
             )
+
+
+def _list_needed(parts: Iterable[str]) -> set[str]:
+    """Return the files that a package with these parts must have."""
+    functions = {f"{folder}/{file}" for folder in (TRUST, *parts) for file in (saved.WEIGHTS, saved.DESCRIPTION)}
+    return functions.union(*(PARTS[name].FILES for name in parts))
 
 
 def _digest(description: Description, files: Mapping[str, _File]) -> str:

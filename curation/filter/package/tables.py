@@ -1,4 +1,4 @@
-"""Tables of a trust package: graded rows for calibration, held-out rows for a first cut, hashed words of texts."""
+"""Tables of a trust package: graded rows for calibration, hashed words of texts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,6 @@ from scipy.sparse import csr_matrix
 
 from curation.arrays import Float32s
 from curation.metrics.text_shift import NUM_HASHES, Words
-from curation.selection.cascade import HeldOut
 
 WORDS = ("word_starts", "word_hashes", "word_counts")
 """Names of the arrays of hashed words: each text's start, int32 [N + 1]; the hashes, uint16; their counts, int16."""
@@ -22,9 +21,6 @@ MAX_ROWS = 10_000_000
 CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
 LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
 """Columns of calibration rows if labels are a closed set."""
-CASCADED = pa.schema(
-    [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
-)
 
 
 def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
@@ -36,13 +32,6 @@ def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
     if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
         raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
     return pq.read_table(path, schema=schema)
-
-
-def write_held_out(rows: HeldOut, path: Path) -> None:
-    """Write the rows that set a first cut."""
-    scores = (pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in (rows.first_M, rows.full_M))
-    tokens = (pa.array(tokens_M, pa.int32()) for tokens_M in (rows.prompt_tokens_M, rows.output_tokens_M))
-    pq.write_table(pa.table([*scores, *tokens], schema=CASCADED), path)
 
 
 def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from curation.config.filter import CertifiedConfig
 from curation.domains import get_domain
 from curation.errors import PackageError, SourceError
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 from curation.filter.package.tables import to_floats
 from curation.selection.budget import GradedScores
 from curation.sources.paths import get_filesystem

@@ -15,7 +15,7 @@ from curation.config.base import count_share
 from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.domains.class_counts import find_class_places
 from curation.errors import BudgetError
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 from curation.filter.package.tables import to_floats
 from curation.filter.stages.certifying import CertifyingRows, read_certifying_rows
 from curation.filter.stages.packaged import Packaged
@@ -83,11 +83,11 @@ class Decision:
 
     threshold: ThresholdCut
     num_labelled: int
-    """Number of rows labelled without error that no first cut dropped."""
+    """Number of rows labelled without error and not dropped by a gate."""
     num_dropped: int
-    """Number of rows that a first cut dropped, which count in a share of the pool."""
+    """Number of rows that a gate dropped, which count in a share of the pool."""
     num_short: int
-    """Number of requested rows that are missing because a first cut dropped too many."""
+    """Number of requested rows that are missing because a gate dropped too many."""
     num_scored: int
     """Number of labelled rows with a label and a score; only these can pass."""
     lowest_trust: float
@@ -141,8 +141,7 @@ class MakeCut(Stage, Packaged):
         by_class = "" if found.threshold.by_label is None else ", by class from there on"
         task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{by_class}")
         if found.num_short:
-            left = "the first cut left no more with a readable label"
-            task.say(f"{found.num_short:,} rows fewer than asked for: {left}")
+            task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
         threshold = found.threshold.to_json()
         made = self.Made(
             id=fingerprint([threshold, self.rule])[:8],

@@ -14,16 +14,16 @@ import pyarrow as pa
 import scipy
 
 from curation.arrays import Bools, Float32s, Floats
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import ThresholdCut
 from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
 from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, compute_distances, count_passing
 from curation.metrics.shift import Shift, compare_samples, describe_passing
 from curation.refs import TableRef
-from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
-from curation.stages.first_cut import FirstCutRule, Passing, load_passing
+from curation.stages.gating import GatedStage, PassingTest
 from curation.stages.shift import get_scores, get_states, join_states, sample_rows
 from curation.tables import io
 from curation.tables.schemas import trust_column
@@ -97,10 +97,10 @@ class KeptShift:
         }
 
 
-class MeasureKept(Stage, Packaged):
+class MeasureKept(GatedStage, Packaged):
     """A stage that compares rows of the newest rounds that pass the cut with the package's rows that pass it.
 
-    With a first cut, both sides have only the rows that pass it, too.
+    With a gate, both sides have only the rows that pass it, too.
     """
 
     class Made(NamedTuple):
@@ -115,14 +115,13 @@ class MeasureKept(Stage, Packaged):
     function: str
     """Name of the trust function."""
     seed: int
-    first_cut: FirstCutRule | None = None
     revision: int = 2  # scores may differ by a little
 
     def run(self, task: Task) -> Done:
         """Test the rows."""
         package, threshold = self.loaded(), ThresholdCut.from_json(self.threshold)
-        passes = load_passing(self.first_cut)
-        found = compare_kept(package, threshold, self.tables, self.function, seed=self.seed, first_cut=passes)
+        test = None if self.gate is None else self.gate.load_test()
+        found = compare_kept(package, threshold, self.tables, self.function, seed=self.seed, test=test)
         return Done(outputs=self.Made(kept=found.to_json()), rows=sum(map(io.count, self.tables.values())))
 
 
@@ -133,24 +132,24 @@ def compare_kept(
     function: str,
     *,
     seed: int,
-    first_cut: Passing | None = None,
+    test: PassingTest | None = None,
 ) -> KeptShift:
     """Compare the rows of labels tables, by round, that pass a threshold with the package's rows that pass it.
 
-    On both sides, the lowest of thresholds by label is used, and ties at the threshold pass. With a ``first_cut`` both
+    On both sides, the lowest of thresholds by label is used, and ties at the threshold pass. With a ``test`` both
     sides have only the rows that pass it.
     """
     names = list(package.description.sample.states)
     which = "trust" if threshold.column == trust_column(function) else "raw"
-    reference = package.reference(() if first_cut is None else first_cut.states)
+    reference = package.reference(() if test is None else test.states)
     parts = [sample_rows(ref, list(reference), seed, ["label", threshold.column]) for ref in tables.values()]
     rows = pa.concat_tables(parts)
     found = get_states(rows, list(reference))
     source_ND, pool_MD = (join_states(side, names) if names else None for side in (reference, found))
     source = Rows(source_ND, package.reference_score(which))
     pool = Rows(pool_MD, get_scores(rows, threshold.column))
-    if first_cut is not None:
-        source, pool = source.only(first_cut(reference)), pool.only(first_cut(found))
+    if test is not None:
+        source, pool = source.only(test.passes(reference)), pool.only(test.passes(found))
     known_K = None
     if package.description.calibration is not None:
         known = package.calibration()

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from curation.filter.package import TrustPackage, load
+from curation.filter.package.folder import TrustPackage, load
 from curation.json_types import Json
 from curation.rundir.graph import Inputs, setting
 from curation.stages.asking import TeacherUse

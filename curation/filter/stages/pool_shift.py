@@ -4,21 +4,24 @@ import itertools
 from typing import NamedTuple
 
 from curation.domains import get_domain
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
 from curation.metrics.shift import Shift, compare_samples
 from curation.metrics.text_shift import compare_with_words
 from curation.refs import TableRef
-from curation.rundir.graph import Done, InEach, Stage
+from curation.rundir.graph import Done, InEach
 from curation.rundir.run import Task
-from curation.stages.first_cut import FirstCutRule, load_passing
+from curation.stages.gating import GatedStage
 from curation.stages.shift import find_gravest_shift, join_states, sample_states, sample_texts
 from curation.tables import io
 
 
-class MeasurePoolShift(Stage, Packaged):
-    """A stage that tests how a round differs from the package's rows, by hidden states or, without these, by words."""
+class MeasurePoolShift(GatedStage, Packaged):
+    """A stage that tests how a round differs from the package's rows, by hidden states or, without these, by words.
+
+    With a gate, both sides have only the rows that pass it.
+    """
 
     class Made(NamedTuple):
         """The outputs."""
@@ -29,8 +32,6 @@ class MeasurePoolShift(Stage, Packaged):
     tables: InEach[TableRef]
     """Labels of the round or, to compare words, the rows of the rounds that are pooled, the newest last."""
     seed: int
-    first_cut: FirstCutRule | None = None
-    """First cut that rows of both sides must pass, or None without one."""
     revision: int = 2  # it counts foreign rows, too
 
     def run(self, task: Task) -> Done:
@@ -44,16 +45,13 @@ class MeasurePoolShift(Stage, Packaged):
         return self._compare_states(package) if package.description.sample.states else self._compare_words(package)
 
     def _compare_states(self, package: TrustPackage) -> Shift:
-        (labels,), states, passes = (
-            self.tables.values(),
-            package.description.sample.states,
-            load_passing(self.first_cut),
-        )
-        reference = package.reference(() if passes is None else passes.states)
+        (labels,), states = self.tables.values(), package.description.sample.states
+        test = None if self.gate is None else self.gate.load_test()
+        reference = package.reference(() if test is None else test.states)
         sides = [reference, sample_states(labels, list(reference), self.seed)]
-        hidden = [
-            join_states(side, states) if passes is None else join_states(side, states)[passes(side)] for side in sides
-        ]
+        hidden = [join_states(side, states) for side in sides]
+        if test is not None:
+            hidden = [states_ND[test.passes(side)] for states_ND, side in zip(hidden, sides, strict=True)]
         return compare_samples(*hidden, seed=self.seed)
 
     def _compare_words(self, package: TrustPackage) -> Shift:

@@ -6,7 +6,7 @@ other, so tasks that write rows read a slice and look up no ids. One process hol
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,29 +56,23 @@ class Rank(Stage):
     def run(self, task: Task) -> Done:
         """Rank the rows."""
         threshold, uri = ThresholdCut.from_json(self.threshold), str(task.directory / "ranks.lance")
-        found = rank_rows(list(self.tables.values()), threshold, self.function, uri, seed=self.seed)
-        made = self.Made(ranks=found.table, starts=dict(zip(self.tables, found.starts, strict=True)))
-        return Done(outputs=made, rows=io.count(found.table))
+        made = rank_rows(self.tables, threshold, self.function, uri, seed=self.seed)
+        return Done(outputs=made, rows=io.count(made.ranks))
 
 
-class Ranks(NamedTuple):
-    """The table of ranks, and the start of each labels table's rows in it."""
-
-    table: TableRef
-    starts: tuple[int, ...]
-
-
-def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str, uri: str, *, seed: int) -> Ranks:
-    """Rank the rows of labels tables that pass a threshold, by the raw scores of the trust ``function``.
+def rank_rows(
+    tables: Mapping[str, TableRef], threshold: ThresholdCut, function: str, uri: str, *, seed: int
+) -> Rank.Made:
+    """Rank the rows of labels tables, by round, that pass a threshold, by the raw scores of the trust ``function``.
 
     Raises:
         RunFailedError: Ray gave up.
     """
     raw = schemas.get_raw_column(function)
-    fragments = [[fragment.fragment_id for fragment in io.open_table(ref).get_fragments()] for ref in tables]
+    fragments = [[fragment.fragment_id for fragment in io.open_table(ref).get_fragments()] for ref in tables.values()]
     calls = (
         (ref, threshold, fragment, raw, seed)
-        for ref, found in zip(tables, fragments, strict=True)
+        for ref, found in zip(tables.values(), fragments, strict=True)
         for fragment in found
     )
     begins = [0]
@@ -102,7 +96,7 @@ def rank_rows(tables: Sequence[TableRef], threshold: ThresholdCut, function: str
         pa.record_batch([pa.array(rank_n[start : start + _WRITTEN_ROWS])], schema=schema)
         for start in range(0, len(rank_n), _WRITTEN_ROWS)
     )
-    return Ranks(io.write_batches(batches, schema, uri), tuple(starts))
+    return Rank.Made(io.write_batches(batches, schema, uri), dict(zip(tables, starts, strict=True)))
 
 
 def iter_passing(

@@ -30,9 +30,10 @@ from curation.cli import main
 from curation.commands.export.card import format_card
 from curation.config.load import load_config
 from curation.errors import PackageError
+from curation.extras.first_cut.held_out import read_held_out
 from curation.filter import Filter
-from curation.filter.package import TrustPackage
-from curation.filter.package import load as load_package
+from curation.filter.package.folder import TrustPackage
+from curation.filter.package.folder import load as load_package
 from curation.hashing import derive, hash_unit
 from curation.models import load_model
 from curation.refs import ModelRef
@@ -384,12 +385,12 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     directory, _ = finished
     line = export_trust(directory, "-o", tmp_path / "trust")
     package = package_of(tmp_path / "trust")
-    told = package.description.cascade
+    told = package.description.parts["cascade"]
     assert (told.inputs, told.states, told.split) == (("prompt_last",), ("prompt_last", "output_last"), "source")
     off = rf"of {told.num_rows} held-out rows only \d+ are sure to be among the selected ones, and 309 are needed"
     assert re.search(f"first cut off: {off}", line) and "splits.source or splits.calibration" in line
     assert told.words in (tmp_path / "trust/README.md").read_text() and told.cut["threshold"] is None
-    assert (told.loss, told.confidence) == (0.01, 0.95)
+    assert (told.cut["loss"], told.cut["confidence"]) == (0.01, 0.95)
     # Both scores of the rows that set it, in another way: the function's own by weights that have not seen the row.
     stages = recorded(directory)
     labels = read(stages["gen-0/score-source"]["outputs"]["labels"])
@@ -398,7 +399,7 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     share = 0.3 * labels["error"].isna().sum() / known.sum()  # at most three in ten of all rows
     labels = labels[known & (hash_unit(labels["row_id"].to_numpy(), derive(0, "first cut held out")) < share)]
     assert 20 < len(labels) == told.num_rows
-    first, rows = load_fitted(package.first), package.held_out()
+    first, rows = load_fitted(package.functions["cascade"]), read_held_out(package)
     score = np.stack(labels["state_prompt_last"].to_list()).astype(np.float64) @ first.weight_D.numpy()
     order = np.lexsort((labels["num_prompt_tokens"], score))
     own = np.lexsort((rows.prompt_tokens_M, rows.first_M))
@@ -416,7 +417,7 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     assert "no first cut: the run kept no state of the last prompt token" in line
     assert "run again with teacher.states: [prompt_last, output_last]" in line
     bare = package_of(tmp_path / "bare")
-    assert bare.first is None and bare.description.cascade is None and not (tmp_path / "bare/cascade").exists()
+    assert not bare.functions and not bare.description.parts and not (tmp_path / "bare/cascade").exists()
     assert "none: filters by this package have no cascade" in (tmp_path / "bare/README.md").read_text()
 
 

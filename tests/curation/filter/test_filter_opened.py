@@ -15,7 +15,7 @@ from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, SourceError
 from curation.filter.described import describe
 from curation.filter.opened import look
-from curation.filter.package import TrustPackage, copy_package
+from curation.filter.package.folder import TrustPackage, copy_package
 from curation.filter.run import run_filter
 from curation.rundir.graph import list_awaited, make_cache_key, resolve_outputs
 from curation.storage.paths import to_place
@@ -109,7 +109,9 @@ def test_a_teacher_whose_backend_is_open_labels_once_that_is_settled(package: Tr
     config = config_of(package, tmp_path, {"n": 5})
     ask = package.description.ask.model_copy(update={"backend": "auto"})
     is_open = replace(package, description=package.description.model_copy(update={"ask": ask}))
-    label = describe(config, is_open, None, look(config).rounds, made=None, recut=False).rounds["0000"].label
+    opened = look(config)
+    described = describe(config, is_open, None, opened.rounds, made=None, recut=False, gate=opened.gate)
+    label = described.rounds["0000"].label
     assert list_awaited(label) == ["pool-0000", "backend"]
     known = {"pool-0000": {"pool": {"uri": "pool", "version": 1}}, "backend": {"backend": "transformers", "reason": ""}}
     assert make_cache_key(label, known)["backend"] == "auto"

@@ -14,7 +14,7 @@ from tiny_package import COMPLETIONS, INTERCEPT, SEED, SLOPE, direction, of_mode
 import curation
 from curation.errors import ConfigError, PackageError, SourceError
 from curation.filter import Filter, Replica, ShiftWatch
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 from curation.filter.replica import Door
 from curation.hashing import hash64
 from curation.metrics.shift import compare_samples

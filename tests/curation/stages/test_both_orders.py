@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from curation.config import DomainConfig, TeacherConfig
 from curation.domains import get_domain
-from curation.filter.scorer import _Asked
 from curation.models import create
 from curation.stages.label import count_labels
-from curation.stages.label_chunks import label_rows
+from curation.stages.label_chunks import AskSettings, label_rows
 from curation.tables import io
 from curation.teachers import load_teacher
 
@@ -33,7 +32,7 @@ def test_agreement_is_the_labels_probability_in_the_other_order(tmp_path: Path) 
     shape = {**SHAPE, "intermediate_size": 32, "max_position_embeddings": 256}
     base = create(tmp_path / "base", family="qwen3", shape=shape, words=(*words, "\n"), pattern=r"[\s\S]", seed=0)
     config = TeacherConfig.model_validate(CONFIG)
-    asked = _Asked(teacher=config.ask, decoding=config.decoding, seed=0)
+    asked = AskSettings(teacher=config.ask, decoding=config.decoding, seed=0)
     teacher = load_teacher(config.ask, base)
     examples = [{"question": f"q{n}?", "first": "ab" * (n % 3 + 1), "second": "x" * n or "y"} for n in range(12)]
     found = labelled(teacher, asked, examples)
@@ -73,7 +72,7 @@ def test_a_drawn_answer_agrees_or_does_not(tmp_path: Path) -> None:
         endpoint = {"url": server.url, "model": "m", "kind": "openai"}
         config = TeacherConfig.model_validate({"backend": "endpoint", "endpoint": endpoint, "states": []})
         decoding = config.decoding.model_copy(update={"constrained": True})
-        asked = _Asked(teacher=config.ask.model_copy(update={"chat_template": True}), decoding=decoding, seed=0)
+        asked = AskSettings(teacher=config.ask.model_copy(update={"chat_template": True}), decoding=decoding, seed=0)
         teacher = load_teacher(asked.teacher, None)
         answers = [("long", "a"), ("a", "long"), ("a", "b")]
         with closing(cast(Any, teacher)):
@@ -84,7 +83,7 @@ def test_a_drawn_answer_agrees_or_does_not(tmp_path: Path) -> None:
 
 def test_rows_that_cannot_be_asked_have_none(tmp_path: Path) -> None:
     config = TeacherConfig.model_validate({"backend": "scripted", "scripted": {"error_rows": [1]}})
-    asked = _Asked(teacher=config.ask, decoding=config.decoding, seed=0)
+    asked = AskSettings(teacher=config.ask, decoding=config.decoding, seed=0)
     rows = [{"question": "q", "first": "a", "second": f"b{n}"} for n in range(3)]
     found = labelled(load_teacher(config.ask, None), asked, rows)
     assert [row["order_agreement"] is None for row in found] == [False, True, False]

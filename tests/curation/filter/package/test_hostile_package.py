@@ -18,7 +18,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError, ModelError, PackageError
 from curation.filter import Filter
-from curation.filter.package import TrustPackage, load
+from curation.filter.package.folder import TrustPackage, load
 from curation.trust import load_fitted
 
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.errors import PackageError
 from curation.filter import Filter
-from curation.filter.package import RunVerdict, load
-from curation.filter.package.description import STOP
+from curation.filter.package.description import STOP, RunVerdict
+from curation.filter.package.folder import load
 from curation.report.levels import LEVELS
 from tests.tiny_package import description, sums, tiny_package
 

@@ -17,19 +17,15 @@ from curation.config.endpoint import ServedConfig
 from curation.domains import get_domain
 from curation.domains.math import Math
 from curation.errors import PackageError
-from curation.filter.package import (
-    Sample,
-    TrustPackage,
-    check_fits,
-    collect_questions,
-    find_teacher,
-    load,
-    pack_words,
-    write,
-)
+from curation.extras.first_cut.held_out import read_held_out
+from curation.extras.first_cut.threshold import find_first_cut
+from curation.filter.package.checks import check_fits, check_teacher, find_teacher
+from curation.filter.package.description import Sample
+from curation.filter.package.folder import TrustPackage, load, write
+from curation.filter.package.questions import collect_questions
+from curation.filter.package.tables import pack_words
 from curation.metrics.text_shift import sample_words
 from curation.refs import ModelRef
-from curation.selection.cascade import find_first_cut
 from curation.selection.risk import calibrate
 from curation.storage import digest
 from curation.storage.digest import compute_model_digest
@@ -164,7 +160,7 @@ def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
     copy = shutil.copytree(made.uri, tmp_path / "copy")
     found = load(copy)
     _, rows = first_of(tmp_path / "again", LinearProbe(*parts_of(made)), 40)
-    told = found.held_out()
+    told = read_held_out(found)
     assert found.digest == made.digest and found.description.cascade == made.description.cascade
     assert np.allclose(told.first_M, rows.first_M, atol=1e-6) and np.isnan(told.full_M).any()
     assert np.allclose(told.full_M, rows.full_M, atol=1e-6, equal_nan=True)
@@ -174,7 +170,9 @@ def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
     assert find_first_cut(told, keep=0.1).threshold == pytest.approx(
         found.description.cascade.cut["threshold"], abs=1e-6
     )
-    assert np.array_equal(load_fitted(found.first).weight_D, load_fitted(made.first).weight_D)
+    assert np.array_equal(
+        load_fitted(found.functions["cascade"]).weight_D, load_fitted(made.functions["cascade"]).weight_D
+    )
     (copy / "cascade.parquet").unlink()
     assert "cascade.parquet is missing" in refused(copy)
     edited(copy, lambda content: content["files"].pop("cascade.parquet"))
@@ -183,7 +181,7 @@ def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
     assert "its description was changed after the export" in refused(copy) or "is not named" in refused(copy)
     bare = make_package(tmp_path / "bare")
     with pytest.raises(PackageError, match="holds no first cut, so that a filter cannot have a cascade"):
-        bare.held_out()
+        read_held_out(bare)
 
 
 READER = {"reads_given": True, "backend": "transformers"}
@@ -202,7 +200,7 @@ def test_a_cascade_is_refused_with_what_can_be_done(package: TrustPackage, ask: 
     changed = package.description.ask.model_copy(update=ask)
     described = package.description.model_copy(update={"ask": changed, "cascade": None})
     with pytest.raises(PackageError, match=why) as refused_by:
-        replace(package, description=described).held_out()
+        read_held_out(replace(package, description=described))
     assert "; leave cascade out" in str(refused_by.value)
     assert ("run again with teacher.states" in str(refused_by.value)) == can_run_again
 
@@ -241,22 +239,16 @@ def test_a_file_that_the_package_does_not_name_is_refused(copy: Path):
     assert "names no trust/weights.safetensors" in refused(copy)
 
 
-def unfit(package: TrustPackage, **given: object) -> str:
+def unfit(package: TrustPackage, teacher: ModelRef | None = None) -> str:
     with pytest.raises(PackageError) as caught:
-        check_fits(package, **given)
+        check_fits(package) if teacher is None else check_teacher(package, teacher)
     return str(caught.value)
 
 
-def test_another_domain_states_and_widths_are_refused_with_both_values(package: TrustPackage):
-    check_fits(package, domain=DomainConfig(name="math"), states=["output_last", "prompt_last"], state_size=8)
-    line = unfit(package, domain=DomainConfig(name="math", instruction="Go."))
-    assert "rows of the domain math, and is given those of math (instruction: 'Go.')" in line
-    line = unfit(package, states=["prompt_last"])
-    assert "reads the states output_last" in line and "(prompt_last)" in line
-    assert "states of 8 numbers, and is given states of 16" in unfit(package, state_size=16)
-    assert "which has no weights, and is given the model Qwen/X at abc" in unfit(
-        package, teacher=ModelRef(base="Qwen/X", revision="abc")
-    )
+def test_a_model_for_a_package_of_a_backend_without_weights_is_refused(package: TrustPackage):
+    check_fits(package)
+    line = unfit(package, teacher=ModelRef(base="Qwen/X", revision="abc"))
+    assert "which has no weights, and is given the model Qwen/X at abc" in line
 
 
 def test_another_version_of_a_domain_is_noticed(package: TrustPackage, monkeypatch: pytest.MonkeyPatch):
@@ -280,7 +272,7 @@ def test_a_teacher_is_known_by_its_content(tiny_model: ModelRef, tmp_path: Path,
     (moved / "README.md").write_text("a card")
     (moved / "training.json").write_text("{}")
     assert compute_model_digest(moved) == package.description.teacher_digests["base"]
-    check_fits(package, teacher=tiny_model)
+    check_teacher(package, tiny_model)
     assert find_teacher(package) == tiny_model and find_teacher(package, str(moved)).base == str(moved)
     weights = bytearray((moved / "model.safetensors").read_bytes())
     weights[-1] ^= 1
@@ -298,7 +290,7 @@ def test_a_teacher_is_known_by_its_content(tiny_model: ModelRef, tmp_path: Path,
 
 def test_a_teacher_on_the_hub_is_known_by_its_commit(tmp_path: Path):
     package = of_model(tmp_path / "package", ModelRef(base="Qwen/Qwen3-4B-Base", revision="1a"))
-    check_fits(package, teacher=ModelRef(base="Qwen/Qwen3-4B-Base", revision="1a"))
+    check_teacher(package, ModelRef(base="Qwen/Qwen3-4B-Base", revision="1a"))
     line = unfit(package, teacher=ModelRef(base="Qwen/Qwen3-4B-Base", revision="2b"))
     assert "its teacher is Qwen/Qwen3-4B-Base at 1a, and it is given Qwen/Qwen3-4B-Base at 2b" in line
 

@@ -10,7 +10,7 @@ import pytest
 from filter_package import make_package, states_of
 
 from benchmarks.foreign_rows import count
-from curation.filter.package import TrustPackage
+from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import ALL_TIES, ThresholdCut
 from curation.filter.stages.kept_shift import Rows, compare, compare_kept
 from curation.refs import TableRef

@@ -90,18 +90,18 @@ def read(data: Path, path: str, form: str) -> list[dict[str, Any]]:
 
 def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
     empty = io.create(str(tmp_path / "empty.lance"), io.open_table(labelled.labels).schema)
-    tables = [empty, labelled.labels, empty, labelled.labels]
+    tables = dict(zip("abcd", (empty, labelled.labels, empty, labelled.labels), strict=True))
     found = rank_rows(tables, labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
     number = len(labelled.ranks)
-    assert found.starts == (0, 0, number, number) and io.count(found.table) == 2 * number
-    assert sorted(io.read(found.table)["rank"].to_pylist()) == list(range(2 * number))
+    assert found.starts == {"a": 0, "b": 0, "c": number, "d": number} and io.count(found.ranks) == 2 * number
+    assert sorted(io.read(found.ranks)["rank"].to_pylist()) == list(range(2 * number))
 
 
 @pytest.mark.parametrize(
     ("form", "columns"), [("parquet", ("lang", "label")), ("jsonl", ()), ("jsonl", ("lang",)), ("lance", ())]
 )
 def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_path, form, columns):
-    ranks = rank_rows([labelled.labels], labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
+    ranks = rank_rows({"0000": labelled.labels}, labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
     job = WriteJob(
         labels=labelled.labels,
         examples=labelled.pool,
@@ -113,7 +113,7 @@ def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_
         form=form,
         partition_by=columns,
         with_rank=True,
-        ranks=ranks.table,
+        ranks=ranks.ranks,
     )
     files = write_rows(job, tmp_path / "notes", rows_per_file=7)
     assert sum(file["rows"] for file in files) == len(labelled.ranks)

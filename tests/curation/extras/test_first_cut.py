@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +20,11 @@ from curation.config import (
 )
 from curation.domains import get_domain
 from curation.errors import ConfigError, UserError
+from curation.extras.first_cut.gate import FirstCutRule, PromptGate
+from curation.extras.first_cut.held_out import collect_held_out, write_cut_target
+from curation.extras.first_cut.threshold import find_first_cut
 from curation.refs import TableRef
-from curation.selection.cascade import find_first_cut
 from curation.stages.budget import ScoredSplit, resolve
-from curation.stages.first_cut import FirstCutRule, PromptGate, collect_held_out, write_cut_target
 from curation.stages.grade import _grade, _iter_calls
 from curation.stages.label import count_labels
 from curation.stages.label_chunks import LabelJob, LabelWorker, label_rows
@@ -112,7 +112,7 @@ def test_rows_that_pass_are_answered_as_without_it_and_dropped_ones_have_no_answ
     tiny_model, rows, plain, function, tmp_path
 ):
     cut = median_cut(plain, function)
-    found = read(labelled(job_of(tmp_path, tiny_model, first_cut=cut), rows))
+    found = read(labelled(job_of(tmp_path, tiny_model, gate=cut), rows))
     expected = read(plain)
     assert [row["row_id"] for row in found] == [row["row_id"] for row in rows]
     dropped = [row for row in found if row["dropped"]]
@@ -144,22 +144,23 @@ def test_rows_that_pass_are_answered_as_without_it_and_dropped_ones_have_no_answ
 
 def test_a_threshold_that_all_rows_pass_changes_no_bit(tiny_model, rows, plain, function, tmp_path):
     cut = replace(median_cut(plain, function), threshold=-1e9, break_even=0.0)
-    found = io.read(labelled(job_of(tmp_path, tiny_model, first_cut=cut), rows)).sort_by("row_id")
+    found = io.read(labelled(job_of(tmp_path, tiny_model, gate=cut), rows)).sort_by("row_id")
     assert not any(found["dropped"].to_pylist())
-    assert found.drop_columns(schemas.FIRST_CUT.names).equals(io.read(plain).sort_by("row_id"))
+    assert found.drop_columns(cut.columns.names).equals(io.read(plain).sort_by("row_id"))
 
 
 def test_a_pool_on_which_it_drops_nothing_turns_it_off(tiny_model, rows, plain, function, tmp_path):
     cut = replace(median_cut(plain, function), threshold=-1e9, break_even=0.2, check_rows=30)
-    ref = labelled(job_of(tmp_path, tiny_model, first_cut=cut), rows)
+    ref = labelled(job_of(tmp_path, tiny_model, gate=cut), rows)
     found = io.read(ref).sort_by("row_id")
-    assert "turned itself off" in count_labels(ref).first_cut
+    counts = count_labels(ref, cut)
+    assert counts.unasked and "turned itself off" in cut.describe(NUM_ROWS - counts.unasked, 0, counts.unasked)
     asked = found["first_cut_raw"].is_valid().to_numpy()
     assert 30 <= asked.sum() < NUM_ROWS - 1 and not asked[-20:].any()
     assert not any(found["dropped"].to_pylist())
     assert found["completion"].equals(io.read(plain).sort_by("row_id")["completion"])
     kept = replace(cut, threshold=median_cut(plain, function).threshold)
-    drops = io.read(labelled(job_of(tmp_path / "kept", tiny_model, first_cut=kept), rows))
+    drops = io.read(labelled(job_of(tmp_path / "kept", tiny_model, gate=kept), rows))
     assert drops["first_cut_raw"].null_count == 1  # the error row: where rows are dropped it stays on
 
 
@@ -169,11 +170,12 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     cut = median_cut(plain, function, 0.3)
     fitted = (("full", probe(tmp_path / "full", 8, ("output_last",))),)
     reduction = ScoredOnly(fitted=fitted, states=("output_last",), num_rows=NUM_ROWS, seed=0)
-    ref = labelled(job_of(tmp_path / "cut", first_cut=cut, reduction=reduction), rows)
+    ref = labelled(job_of(tmp_path / "cut", gate=cut, reduction=reduction), rows)
     found = read(ref)
     dropped = {row["row_id"] for row in found if row["dropped"]}
-    counts = count_labels(ref)
-    assert counts.first_cut == f"{len(dropped)} of {NUM_ROWS - 1} rows were dropped after their prompt"
+    counts = count_labels(ref, cut)
+    words = f"first cut: {len(dropped)} of {NUM_ROWS - 1} rows were dropped after their prompt"
+    assert counts.unasked == 0 and cut.describe(NUM_ROWS - 1, counts.dropped, 0) == words
     assert counts.rows == NUM_ROWS and counts.errors == {"bad": 1}
     assert counts.dropped == io.count_dropped(ref) == len(dropped) == pytest.approx(0.3 * NUM_ROWS, abs=3)
     assert counts.unparsed == sum(row["completion"] is not None and row["label"] is None for row in found)
@@ -241,20 +243,11 @@ def test_what_is_not_known_after_the_prompt_is_refused(tmp_path, rows):
     assert PromptGate(replace(kept, function=numbers), STATES).states == ("prompt_last",)
 
 
-def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, rows):
+def test_rows_with_options_are_refused(tmp_path, rows):
     cut = FirstCutRule(function=probe(tmp_path / "prompt", 8), threshold=0.0, break_even=0.1)
-    job = job_of(tmp_path, first_cut=cut)
+    job = job_of(tmp_path, gate=cut)
     teacher = load_teacher(job.teacher, None)
 
-    class Old:
-        state_size = 8
-        facts: ClassVar[dict[str, float]] = {}
-
-        def label(self, requests, decoding, *, seed, states=True):
-            return iter(())
-
-    with pytest.raises(ConfigError, match="does not support a first cut"):
-        LabelWorker(job, WrappedTeacher(Old()))
     mcqa = get_domain(DomainConfig(name="mcqa"))
     question = {"row_id": 1, "error": None, "question": "Which?", "choices": ["one", "two"]}
     with pytest.raises(ConfigError, match="has options"):

@@ -1,13 +1,13 @@
 """The first cut of a trust package: a trust function of prompts, and the held-out rows that set its threshold.
 
 The function is fitted if the run kept the teacher's state at the last prompt token. It learns which rows the package's
-own function would select (``curation.stages.first_cut.write_cut_target``), from source rows that do not set the
+own function would select (``held_out.write_cut_target``), from source rows that do not set the
 threshold.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from curation.config import TrustConfig
 from curation.config.given import GIVEN
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError
-from curation.filter.package import Cascade
+from curation.extras.first_cut.held_out import collect_held_out, write_cut_target, write_held_out
+from curation.extras.first_cut.part import Cascade
+from curation.extras.first_cut.threshold import HeldOut, find_first_cut
+from curation.filter.parts import PartFiles
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
-from curation.selection.cascade import HeldOut, find_first_cut
-from curation.stages.first_cut import collect_held_out, write_cut_target
 from curation.tables import io
 from curation.trust import load_fitted
 
@@ -34,16 +35,10 @@ KIND = "linear_probe"
 MOST_ROWS = 20_000
 """Approximate maximum number of rows for the fit, since a probe of 4,096 numbers takes a minute or two."""
 
-
-class PackagedCut(NamedTuple):
-    """A first cut of a package: its function of prompts, the held-out rows, and its description."""
-
-    trust: TrustRef
-    rows: HeldOut
-    cascade: Cascade
+Mask = Callable[[Int64s], Bools]
 
 
-def make_cascade(fit: Fit, folder: Path) -> PackagedCut | str:
+def make_cascade(fit: Fit, folder: Path) -> tuple[Cascade, PartFiles] | str:
     """Return the first cut, with its function saved in ``folder``, or the reason why there is none."""
     states = fit.ask.states
     inputs = tuple(state for state in states if parse(state).position == "prompt_last")
@@ -60,63 +55,56 @@ def make_cascade(fit: Fit, folder: Path) -> PackagedCut | str:
     if io.count(labels, filter="option_logprobs IS NOT NULL"):
         return "its rows have options to choose from, and then the prompt is most of the cost"
     try:
-        first = _fit_first_cut(fit, inputs, labels, folder)
-        split, rows = _find_held_out(fit, first, labels)
+        sets = _make_threshold_mask(fit, labels)
+        first = _fit_first_cut(fit, inputs, labels, sets, folder)
+        split, rows = _find_held_out(fit, first, labels, sets)
     except DegenerateSourceError as error:
         return f"the source has too few rows to fit it on ({error})"
     if rows is None:
         return "no labelled row has a held-out score; give splits.calibration"
     found = find_first_cut(rows, keep=KEEP)
-    read, _ = split_inputs(fit)
     more = "" if found.needed is None else " (splits.source or splits.calibration of the run)"
     cascade = Cascade(
         inputs=inputs,
-        states=tuple(state for state in states if state in {*inputs, *read}),
+        states=tuple(state for state in states if state in {*inputs, *split_inputs(fit)[0]}),
         keep=KEEP,
         split=split,
         num_rows=len(rows.first_M),
         cut=found.to_json(),
         words=f"{found.words()}{more}",
     )
-    return PackagedCut(first, rows, cascade)
+    return cascade, PartFiles(first, partial(write_held_out, rows))
 
 
-def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) -> TrustRef:
-    """Return the function of prompts, fitted to find the rows that the package's function would select."""
+def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, sets: Mask, folder: Path) -> TrustRef:
+    """Return the function of prompts, fitted on other rows than those of ``sets`` to find what the package selects."""
     from train.trust import fit_rows, read_rows
 
-    settings = fit.settings
-    config = TrustConfig(states=inputs, fit_on="all", validation_fraction=settings.validation_fraction)
-    setting = _make_threshold_mask(fit, labels)
+    config = TrustConfig(states=inputs, fit_on="all", validation_fraction=fit.settings.validation_fraction)
     share = MOST_ROWS / max(1, io.count(labels))
 
     def fitted_on(ids_N: Int64s) -> Bools:
         taken_N: Bools = hash_unit(ids_N, derive(fit.seed, "first cut")) < share
-        return taken_N & ~setting(ids_N)
+        return taken_N & ~sets(ids_N)
 
     goal = write_cut_target(labels, fit.trust, fitted_on, keep=KEEP, uri=str(folder / "wanted.lance"))
     rows = read_rows(labels, goal, config, seed=fit.seed)
     return fit_rows(KIND, rows, config, seed=fit.seed, origin={"keep": KEEP}).save(folder / "first")
 
 
-def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
+def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef, sets: Mask) -> tuple[str, HeldOut | None]:
     """Return split and held-out rows: the calibration split if its states are stored, else rows that no fit saw."""
     labelled = fit.labels("calibration")
     features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
     if labelled is not None and is_of(fit, labelled):
         found = TableRef.from_json(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):
-            return "calibration", collect_held_out(
-                found, first, fit.trust, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_)
-            )
-
-    setting = _make_threshold_mask(fit, labels)
-    return "source", collect_held_out(labels, first, fit.trust, setting) if setting(
-        _read_answered_ids(labels)
-    ).any() else None
+            return "calibration", collect_held_out(found, first, fit.trust, lambda ids_N: np.ones_like(ids_N, np.bool_))
+    are_there = sets(_read_answered_ids(labels)).any()
+    return "source", collect_held_out(labels, first, fit.trust, sets) if are_there else None
 
 
-def _make_threshold_mask(fit: Fit, labels: TableRef) -> Callable[[Int64s], Bools]:
+def _make_threshold_mask(fit: Fit, labels: TableRef) -> Mask:
     """Return a function that masks the source rows for the threshold: held-out rows, at most ``HELD_OUT`` of all."""
     function, ids_N = load_fitted(fit.trust), _read_answered_ids(labels)
     num_held_out = int(has_held_out_score(function, ids_N).sum())

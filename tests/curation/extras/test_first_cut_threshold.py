@@ -7,7 +7,13 @@ import pytest
 from scipy import stats
 
 from curation.errors import ConfigError, UserError
-from curation.selection.cascade import LEAST_SAVED, HeldOut, can_still_pay, compute_tolerance_rank, find_first_cut
+from curation.extras.first_cut.threshold import (
+    LEAST_SAVED,
+    HeldOut,
+    can_still_pay,
+    compute_tolerance_rank,
+    find_first_cut,
+)
 
 
 def held_out(first_M, full_M, prompt=10, output=90):

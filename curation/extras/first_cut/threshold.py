@@ -188,7 +188,8 @@ def find_first_cut(
     means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
     saved = _estimate_saved(rows, dropped_M, fed_twice)
     needed, off = None, None
-    if threshold == -np.inf and int(counts.min()) < (least := _compute_least_selected(loss, delta)):
+    least = math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)  # the fewest rows with (1 - loss) ** rows <= delta
+    if threshold == -np.inf and int(counts.min()) < least:
         needed = _estimate_needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
         more = "" if needed is None else f"give about {needed:,} held-out rows, or "
         off = (
@@ -273,11 +274,6 @@ def _compute_counts(num_rows: int, keep: float, delta: float) -> Int64s:
     """Return the integers of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
     low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
     return np.arange(low, high + 1)
-
-
-def _compute_least_selected(loss: float, delta: float) -> int:
-    """Return the smallest number of selected rows with a tolerance limit: (1 - loss) ** rows <= delta."""
-    return math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)
 
 
 def _estimate_needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, least: int) -> int | None:
