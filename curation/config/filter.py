@@ -22,6 +22,7 @@ from curation.config.teacher import (
     ChunkSeconds,
     VllmConfig,
 )
+from curation.features import list_divisions
 from curation.storage.paths import Place, to_place
 
 Format = Literal["parquet", "jsonl", "lance"]
@@ -124,10 +125,11 @@ class KeepConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_cap(cls, value: object) -> Any:
-        if isinstance(value, Mapping) and (found := {"max_per_label", "max_per_label_by", "quota"} & value.keys()):
+        names = list_divisions()
+        if isinstance(value, Mapping) and (found := [key for key in value if str(key).startswith(tuple(names))]):
             raise ValueError(
                 f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; leave it out, and "
-                "choose among what it has written, or in a run (selection.max_per_label, selection.quota)"
+                f"choose among what it has written, or in a run ({', '.join(f'selection.{name}' for name in names)})"
             )
         return value
 

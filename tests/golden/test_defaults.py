@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from curation import config
 from curation.config.base import Section
-from curation.config.run import CoreConfig
+from curation.config.run import CoreConfig, SelectionConfig
 from train.recipe import Recipe
 
 GOLDEN = Path(__file__).with_name("defaults.json")
@@ -24,8 +24,9 @@ GOLDEN = Path(__file__).with_name("defaults.json")
 
 def sections(of: type[Section] = Section) -> Iterator[type[Section]]:
     for section in of.__subclasses__():
-        if section.__module__.startswith(("curation.config", "curation.extras")) and section is not CoreConfig:
-            yield section  # RunConfig has all that CoreConfig has, and the sections of features
+        is_part = section in (CoreConfig, *SelectionConfig.__mro__[1:])  # of a section that features extend
+        if section.__module__.startswith(("curation.config", "curation.extras")) and not is_part:
+            yield section
         yield from sections(section)
 
 
