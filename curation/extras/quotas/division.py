@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, Arm
-from curation.arrays import Int64s
+from curation.arrays import Int64s, Uint64s
 from curation.config import RunConfig
 from curation.config.selection import CUTS
 from curation.domains import Domain, get_domain
@@ -20,7 +20,6 @@ from curation.pipeline.extending import FeatureInputs
 from curation.refs import TableRef
 from curation.report.evidence import Evidence
 from curation.rundir.graph import In, Inputs
-from curation.selection.capped import Labels
 from curation.selection.class_shares import ClassShares, estimate_shares
 from curation.selection.quotas import allocate
 from curation.selection.top_n import check
@@ -239,7 +238,7 @@ class QuotaDivision(RowDivision[ClassShares]):
 
 
 def _make_reader(classes: Grouping) -> Reader:
-    def read(_: Int64s, weak_M: pa.Array) -> Labels:
+    def read(_: Int64s, weak_M: pa.Array) -> Uint64s:
         return find_class_places(weak_M, classes).astype(np.uint64)
 
     return read
