@@ -1,6 +1,6 @@
 """The best rows under a cap on labels (``selection.max_per_label``): ``python -m benchmarks.capped``.
 
-``speed``: ``PoolScores.capped`` selects from a Lance table of a million rows with a hundred thousand labels, whose
+``speed``: ``PoolScores.grouped`` selects from a Lance table of a million rows with a hundred thousand labels, whose
 frequencies follow Zipf's law. The peer is pandas with the same columns in memory: a sort, ``groupby.cumcount``,
 ``head``. Both must give the ids of a plain loop over the sorted rows, in order, also if the table is in another order.
 
@@ -29,12 +29,12 @@ from benchmarks.machine import peak_mb
 from benchmarks.pairs import measure
 from benchmarks.risk_simulation import ALPHAS, DELTA, POOL_ROWS, Scores, chess_like
 from curation.arrays import Int64s
+from curation.extras.caps.division import LabelKeys
 from curation.hashing import hash64
 from curation.metrics import compute_proportion
 from curation.refs import TableRef
 from curation.selection.risk import calibrate
-from curation.stages.cap_keys import LabelKeys
-from curation.stages.pool_scores import PoolScores
+from curation.stages.pool_scores import Groups, PoolScores
 from curation.tables import io
 
 SEED, PART_ROWS = 3, 1 << 16
@@ -101,7 +101,7 @@ def speed(num_rows: int, num_labels: int, n: int, cap: int, num_pairs: int) -> N
         def ours(_: int, ref: TableRef = labels) -> float:
             begun = time.perf_counter()
             scores = PoolScores(labels=ref, trust="trust")
-            found = scores.capped(LabelKeys(by="label", pool=ref), n, cap, SEED)
+            found = scores.grouped(Groups(LabelKeys(by="label", pool=ref).reader, cap), n, SEED)
             seconds = time.perf_counter() - begun
             assert found.row_ids_n.tolist() == walked, "other rows than those of the walk"
             return num_rows / seconds

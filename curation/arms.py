@@ -246,12 +246,12 @@ class Arm:
 
     @property
     def takes_top(self) -> bool:
-        """Whether the arm takes its top rows by trust; only such arms can have class quotas or have rows checked."""
+        """Whether the arm takes its top rows by trust; only such arms can be divided by class or have rows checked."""
         return self.ranked and self.rule == TOP
 
     @property
     def oracle(self) -> bool:
-        """Whether the arm uses gold labels of the pool, as labels or for quotas."""
+        """Whether the arm uses gold labels of the pool, as labels or to allocate places to bins."""
         return self.gold or "accuracy" in self.rule.reads
 
 

@@ -16,6 +16,8 @@ from curation.registry import Registry, find_installed, load_code, make_instance
 GROUP = "curation.features"
 """The entry points in which installed packages name features, as ``name = "module:NAME"``."""
 OURS = {
+    "max_per_label": "curation.extras.caps:CAPS",
+    "quota": "curation.extras.quotas:QUOTAS",
     "check_best": "curation.extras.check_best:CHECK_BEST",
     "analyze": "curation.extras.analyze:ANALYZE",
     "tracking": "curation.extras.tracking:TRACKING",
@@ -35,6 +37,9 @@ class Feature:
     """The class of the feature's section of the configuration, a ``curation.config.base.Section``."""
     of: Literal["run", "filter"] = "run"
     """Whose configuration has the section."""
+    within: str | None = None
+    """The section whose keys ``section`` extends by the feature's own, as a subclass of its class; ``selection`` alone
+    can be extended. None for a section of the feature's own."""
     title: str = ""
     """The heading of its part of the report."""
     is_on: bool = False
@@ -48,6 +53,9 @@ class Feature:
     fix; a run with a conflict is refused."""
     warnings: str | None = None
     """A function of the same arguments that yields warnings of settings that are probably unintended."""
+    settings: str | None = None
+    """A function of the same arguments, called when the labels and columns of the pool are known, that yields lines for
+    `curate validate` on the effect of settings and raises ``ConfigError`` if they do not fit the pool."""
     require: str | None = None
     """A function of the section that is called before a run begins and raises ``ConfigError`` if this machine lacks
     something that the feature needs."""
@@ -60,6 +68,10 @@ class Feature:
     candidates: str | None = None
     """Stages before selection; their output ``left_out`` is a table (schema ``schemas.LEFT_OUT``) of pool rows that
     are not selected by arms with the same ranking as the budget's reference arm."""
+    divided: str | None = None
+    """The ``curation.rundir.graph.Inputs`` of the feature's ``division``, described for each generation, or None."""
+    division: str | None = None
+    """A ``curation.stages.chooser.RowDivision``, which says how many rows of each group an arm may take."""
     selected: str | None = None
     """Stages after selection."""
     analysis: str | None = None
@@ -74,6 +86,8 @@ class Feature:
     """A Jinja template for the report, as ``package:file``; it gets the numbers (``found``) and ``figures``."""
     figures: str | None = None
     """A function from the numbers and a prefix of ids to SVG by name."""
+    spread: str | None = None
+    """A function of ``curation.report.evidence.Evidence`` to advice on a selection of too few labels, or None."""
     lines: str | None = None
     """A function from the numbers (of a filter: the content of ``filter.json``) to lines for the terminal."""
     publish: str | None = None
@@ -123,15 +137,32 @@ def sections(taken: Set[str], of: Literal["run", "filter"]) -> dict[str, tuple[A
     """
     if both := sorted(taken & features().keys()):
         raise ConfigError(f"entry point {both[0]} of {GROUP}: every {of} has a key of that name; rename the feature")
-    found = {name: (load_code(part.section), part) for name, part in features().items() if part.of == of}
+    own = {name: part for name, part in features().items() if part.of == of and part.within is None}
+    found = {name: (load_code(part.section), part) for name, part in own.items()}
     return {name: (section | None, section() if feature.is_on else None) for name, (section, feature) in found.items()}
+
+
+def list_extensions(within: str) -> list[type[Any]]:
+    """Return the classes by which features add their keys to a section of the configuration."""
+    return [load_code(feature.section) for feature in features().values() if feature.within == within]
+
+
+def list_divisions() -> list[str]:
+    """Return the names of the features by which an arm's rows are divided."""
+    return [name for name, feature in features().items() if feature.division is not None]
+
+
+def is_divided(budget: Mapping[str, object]) -> bool:
+    """Return whether the arms of a recorded budget may leave out rows of the top n, because of a division."""
+    return any(budget.get(name) is not None for name in list_divisions())
 
 
 def active(config: object) -> Iterator[tuple[str, Feature, Any]]:
     """Yield the name, the feature and the section of each feature that a run's or a filter's configuration has."""
     for name, feature in features().items():
-        if (section := getattr(config, name, None)) is not None:
-            yield name, feature, section
+        home = config if feature.within is None else getattr(config, feature.within, None)
+        if (section := getattr(home, name, None)) is not None:
+            yield name, feature, section if feature.within is None else home
 
 
 def parts(config: object, part: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:

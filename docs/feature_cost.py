@@ -26,8 +26,14 @@ FEATURES = {
     "judge": Pattern(r"(?i)\bjudges?\b|Judge[A-Z]|judge_|_judge"),
     "signals": Pattern(r"SignalsConfig|MeasureSignal|signals_of\b|curation\.signals", "curation/signals"),
     "first cut": Pattern(r"(?i)first_?cut|cascade", "curation/extras/first_cut"),
-    "class quotas": Pattern(r"(?i)quota"),
-    "caps": Pattern(r"max_per_label|[cC]apped\b|CapKeys|cap_keys"),
+    "class quotas": Pattern(
+        r"(?<!curation\.selection\.)\b[qQ]uotas?\b|(?<!insufficient)_quota|\bquota_|Quota[A-Z]|QUOTAS",
+        "curation/extras/quotas",
+    ),
+    "caps": Pattern(
+        r"max_per_label|\bCapped\b|[._]capped\b|\bcapped\s*[:=]|CapKeys|LabelKeys|cap_keys|extras\.caps",
+        "curation/extras/caps",
+    ),
     "check of the best rows": Pattern(
         r"selection\.verify|stages\.verify|is_verified|\bverified\b|check_best|CheckBest", "curation/extras/check_best"
     ),

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from curation.config import RunConfig
+from curation.config import RunConfig, SelectionConfig
 from curation.config.base import PresetSection, Section
 from curation.config.filter import FilterConfig
 from curation.config.models import StudentConfig
@@ -90,7 +90,7 @@ PARTS = {
     "features": Part(
         "Keys of features",
         "The [check of the best rows](../data-forms.md), [why an arm's rows teach](../analysis.md), trackers.",
-        tuple(name for name, feature in features().items() if feature.of == "run"),
+        tuple(name for name, feature in features().items() if feature.of == "run" and feature.within is None),
     ),
     "filter": Part("Keys of a filter", "[Exports and filtering](../exports.md) has an example."),
     "ablation": Part("Keys of an ablation", "[Trust](../trust.md) has an example."),
@@ -171,7 +171,7 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings under the fields of a section, its own and those that it has from others."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        if not issubclass(base, Section) or base in (RunConfig, FilterConfig):  # made with features
+        if not issubclass(base, Section) or base in (RunConfig, FilterConfig, SelectionConfig):  # made with features
             continue
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(definition, ast.ClassDef)

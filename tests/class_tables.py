@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import Domain, get_domain
+from curation.extras.quotas.division import Classes
 from curation.refs import TableRef
 from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import Classes
 from curation.stages.gold import GoldTexts
 from curation.tables import schemas
 
@@ -62,13 +62,15 @@ def job_of(
         generation=0,
         seed=SEED,
         texts=GoldTexts(source="answer"),
-        classes=Classes(
-            names=names,
-            wanted=None,
-            examples=write(folder, "source", source, schemas.make_examples_schema(columns, gold=True)),
-            labels=write(folder, "source-labels", source, schema),
-            grades=write(folder, "source-grades", by_id(source), schemas.GRADES),
-        ),
+        divided={
+            "quota": Classes(
+                names=names,
+                wanted=None,
+                examples=write(folder, "source", source, schemas.make_examples_schema(columns, gold=True)),
+                labels=write(folder, "source-labels", source, schema),
+                grades=write(folder, "source-grades", by_id(source), schemas.GRADES),
+            )
+        },
     )
 
 

@@ -109,7 +109,7 @@ def make_run(
     Manifest.load(directory).record(
         "gen-0/select",
         {"choice": choice},
-        {"budget": asdict(found), "arms": {item.arm: asdict(item) for item in selections}},
+        {"budget": found.to_json(), "arms": {item.arm: asdict(item) for item in selections}},
         rows=found.n,
         seconds=1.0,
         kind="Select",

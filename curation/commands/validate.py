@@ -8,7 +8,6 @@ from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.resolved import describe_resolved, iter_warnings
 from curation.config.states import find_depth_problem, find_other_layers
-from curation.domains import get_domain
 from curation.errors import ModelError
 from curation.models.dtypes import settle_cpus
 from curation.pipeline import extending
@@ -22,7 +21,6 @@ from curation.pipeline.settling import settle
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
 from curation.sources import compute_split_sizes, describe_left_out, discover
-from curation.stages.class_quota import describe_quota
 from curation.stages.overlap_look import look
 from curation.stages.prepare import check_columns
 from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
@@ -75,9 +73,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     seen = preview(config, files, taken)
     yield from (CheckedLine("rows", line) for line in check_preview(seen, config))
     yield from (CheckedLine("rows", line) for line in look(config, files, taken))
-    check_settings(config, files, num_pool)
-    if (places := describe_quota(config.selection, get_domain(config.domain_of("pool")))) is not None:
-        yield CheckedLine("setting", places)
+    yield from (CheckedLine("setting", line) for line in check_settings(config, files, num_pool))
     if config.trust.search or config.tune != TuneConfig():
         check_search(config, num_pool)
     teachers = {"teacher", "reader", *(f"student {index}" for index in range(len(config.generations) - 1))}

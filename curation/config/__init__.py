@@ -11,7 +11,7 @@ from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, Split
 from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
 from curation.config.prices import PricesConfig
 from curation.config.scripted import ScriptConfig, ScriptedConfig
-from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
+from curation.config.selection import BudgetConfig, RiskConfig
 from curation.config.signals import JudgeConfig, RewardConfig
 from curation.config.teacher import (
     ActorsConfig,
@@ -25,7 +25,7 @@ from curation.config.trust import TrustConfig
 from curation.config.tune import TuneConfig
 
 if TYPE_CHECKING:
-    from curation.config.run import RayConfig, RunConfig
+    from curation.config.run import RayConfig, RunConfig, SelectionConfig
 
 __all__ = [
     "ActorsConfig",
@@ -62,7 +62,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return a class of ``run``, imported late: ``run`` imports all features' sections, which import this package."""
-    if name not in ("RayConfig", "RunConfig"):
+    if name not in ("RayConfig", "RunConfig", "SelectionConfig"):
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from curation.config import run
 

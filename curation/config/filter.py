@@ -14,7 +14,7 @@ from curation.config.run import RayConfig
 from curation.config.scripted import ScriptedConfig
 from curation.config.selection import ClassRiskConfig
 from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig
-from curation.features import iter_found, sections
+from curation.features import iter_found, list_divisions, sections
 from curation.storage.paths import Place, to_place
 
 Format = Literal["parquet", "jsonl", "lance"]
@@ -117,10 +117,11 @@ class KeepConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_cap(cls, value: object) -> Any:
-        if isinstance(value, Mapping) and (found := {"max_per_label", "max_per_label_by", "quota"} & value.keys()):
+        names = list_divisions()
+        if isinstance(value, Mapping) and (found := [key for key in value if str(key).startswith(tuple(names))]):
             raise ValueError(
                 f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; leave it out, and "
-                "choose among what it has written, or in a run (selection.max_per_label, selection.quota)"
+                f"choose among what it has written, or in a run ({', '.join(f'selection.{name}' for name in names)})"
             )
         return value
 

@@ -91,12 +91,6 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
     traits = _find_traits(config.domain_of("pool"))
     if traits.generates and init is not None and config.teacher.given is None:
         yield from _check_room("teacher", config.teacher.decoding, init)
-    limit, by = config.selection.max_per_label, config.selection.max_per_label_by
-    if limit is not None and by == "label" and config.domain_of("pool").name == "mcqa":
-        yield (
-            f"selection.max_per_label: {limit} rows for each option of domain mcqa, where "
-            "labels are letters: a cap is for domains with many labels; leave it out, or set max_per_label_by"
-        )
     if not config.generations:
         return
     if config.splits.test is None:

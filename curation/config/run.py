@@ -23,12 +23,12 @@ from curation.config.models import (
     with_recipes,
 )
 from curation.config.prices import PricesConfig
-from curation.config.selection import GOLD_ARMS, SelectionConfig
+from curation.config.selection import GOLD_ARMS, CoreSelection
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import PcaConfig, TeacherConfig
 from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
-from curation.features import sections
+from curation.features import list_extensions, sections
 from curation.json_types import Json
 from curation.storage.paths import Place, to_place
 
@@ -62,7 +62,7 @@ class CoreConfig(RowsConfig):
     """Settings of the search of ``curate tune`` and ``trust.search``."""
     signals: SignalsConfig = SignalsConfig()
     judge: JudgeConfig | None = None
-    selection: SelectionConfig
+    selection: CoreSelection
     student: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] = SftConfig()
     """Training of every student, unless a further student has its own recipe."""
     generations: tuple[GenerationConfig, ...] = ()
@@ -104,12 +104,12 @@ class CoreConfig(RowsConfig):
         is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
         if not is_audited or is_graded or not isinstance(selection, Mapping):
             return value
-        arms = (*choose_arms(teacher, SelectionConfig.model_fields["arms"].default), *GOLD_ARMS)
+        arms = (*choose_arms(teacher, CoreSelection.model_fields["arms"].default), *GOLD_ARMS)
         return {**value, "selection": {"arms": arms, **selection}}
 
     @classmethod
     def _with_labels(cls, value: Json) -> Json:
-        arms = choose_arms(teacher := value.get("teacher"), SelectionConfig.model_fields["arms"].default)
+        arms = choose_arms(teacher := value.get("teacher"), CoreSelection.model_fields["arms"].default)
         if is_endpoint(teacher):
             return with_endpoint(value, arms)
         return with_given(value, cls.model_fields["domain"].default.name, arms) if is_given(teacher) else value
@@ -246,6 +246,13 @@ class CoreConfig(RowsConfig):
 
 if TYPE_CHECKING:
     RunConfig: TypeAlias = CoreConfig
+    SelectionConfig: TypeAlias = CoreSelection
 else:
-    _sections = sections(CoreConfig.model_fields.keys(), "run")
+    SelectionConfig = create_model(
+        "SelectionConfig",
+        __base__=(*list_extensions("selection"), CoreSelection),
+        __module__=__name__,
+        __doc__="The arms and their common budget.",
+    )
+    _sections = {**sections(CoreConfig.model_fields.keys(), "run"), "selection": (SelectionConfig, ...)}
     RunConfig = create_model("RunConfig", __base__=CoreConfig, __module__=__name__, __doc__="A whole run.", **_sections)

@@ -1,9 +1,9 @@
 """The arms and the number of rows that each selects."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
 from curation.config.base import PositiveInt, Section, Share
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 """Columns of every selection (``tables.schemas.SELECTION``)."""
 CUTS = ("risk", "threshold")
-"""Budgets that take all rows above a cut, so that classes cannot have quotas."""
+"""Budgets that take all rows above a cut, so that classes cannot have places of their own."""
 
 
 class RiskConfig(Section):
@@ -185,38 +185,8 @@ class GoldRolloutsConfig(Section):
     """Sampling temperature of these rollouts."""
 
 
-def _count_or_share(value: object) -> Any:
-    """Refuse values that are neither a count nor a share, such as 1.0, which could mean either."""
-    if value is None:
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a number; give a number of rows, e.g. 20, or a share of n, e.g. 0.01")
-    if value <= 0 or (isinstance(value, float) and value >= 1):
-        raise ValueError(f"{value} is neither a number of rows (1, 2, ...) nor a share of n above 0 and below 1")
-    return value
-
-
-def _parse_quota(value: object) -> Any:
-    """Return a quota with class names as strings, since YAML reads 0 as a number."""
-    if not isinstance(value, Mapping):
-        return value
-    weights = list(value.values())
-    are_numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in weights)
-    if not are_numbers or not all(0 <= item < float("inf") for item in weights) or not sum(weights):
-        raise ValueError(f"{dict(value)} gives no places; give each class a number from 0 on, e.g. {{spam: 1, ham: 3}}")
-    return {str(name): float(item) for name, item in value.items()}
-
-
-def explain_no_quota(rule: str) -> str:
-    """Return why a budget that takes all rows above a cut refuses quotas, and the fix."""
-    return (
-        f"quota: classes cannot have places of their own in budget.{rule}, where all rows above a cut are taken; set "
-        "budget.n or budget.share, or quota: none"
-    )
-
-
-class SelectionConfig(Section):
-    """The arms and their common budget."""
+class CoreSelection(Section):
+    """The arms and their common budget, without the keys of features."""
 
     budget: BudgetConfig
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
@@ -227,22 +197,6 @@ class SelectionConfig(Section):
     run goes on without it, and log and report say why."""
     difficulty_bins: PositiveInt = 10
     """Number of difficulty bins of about equal size for the stratified arms; unknown difficulty has a further bin."""
-
-    max_per_label: Annotated[PositiveInt | Share | None, BeforeValidator(_count_or_share)] = None
-    """Maximum number of rows with the same label in every arm: a number (``20``), or a share of n (``0.01``); unset: no
-    limit. The best rows of a label are taken. If fewer than n rows fit, all arms select the number that fits in each.
-    No guarantee of ``budget.risk`` holds for rows selected under this limit (docs/budget.md)."""
-    max_per_label_by: Annotated[str, Field(min_length=1)] = "label"
-    """Key by which ``max_per_label`` counts rows: the ``label`` that is taught, a column of the pool, or
-    ``module:function`` of an example and its label."""
-    quota: Annotated[
-        Literal["auto", "none"] | dict[str, float],
-        BeforeValidator(_parse_quota),
-    ] = "auto"
-    """Quotas by class, if labels are a closed set (domain ``classification``): ``auto`` follows the classes' shares in
-    the pool, estimated from the teacher's labels and its confusion on labelled rows; ``none`` takes the best rows of
-    any class; ``{spam: 1, ham: 3}`` sets proportions. All arms that take their best rows have the same quotas. ``auto``
-    leaves the rows of ``budget.risk`` and ``budget.threshold`` as they are (docs/budget.md)."""
     repeats: Literal["one", "all"] = "one"
     """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
     the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
@@ -259,6 +213,11 @@ class SelectionConfig(Section):
     def used(self) -> tuple[str, ...]:
         """The arms and the budget's reference arm, whose trust functions and signals the run needs."""
         return (*self.arms, self.budget.reference)
+
+    @property
+    def counted_by(self) -> dict[str, str]:
+        """Keys by which features count rows of a group, ``label`` or another, by the name of the feature."""
+        return {}
 
     def required_by(self, arm: str) -> str | None:
         """Return the key that keeps an arm from dropping out, or None if it may."""
@@ -284,29 +243,10 @@ class SelectionConfig(Section):
                 raise ValueError(
                     f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one"
                 )
-        if self.max_per_label is None and self.max_per_label_by != "label":
-            raise ValueError("max_per_label_by: nothing is counted by it without max_per_label; set that, too")
         if taken := [name for name in self.keep if name in COLUMNS]:
             raise ValueError(f"keep: {taken[0]!r} is a column that every selection has; rename it in the pool's files")
         if len(set(self.keep)) != len(self.keep):
             raise ValueError("keep: names a column twice")
-        if isinstance(self.quota, dict) and self.budget.rule in CUTS:
-            raise ValueError(explain_no_quota(self.budget.rule))
-        others = [name for name in self.arms if ARMS[name].ranked and not ARMS[name].takes_top]
-        if isinstance(self.quota, dict) and others:
-            raise ValueError(
-                f"quota: the arm {others[0]} divides its places by another rule; leave it out, or set quota: none"
-            )
-        by_label = "budget.risk.per: label"
-        if self.budget.is_by_label and self.quota == "none":
-            raise ValueError(
-                f"quota: none: takes the best rows of whatever class, and {by_label} a cut in each; leave it out"
-            )
-        if self.budget.is_by_label and self.max_per_label is not None:
-            raise ValueError(
-                f"max_per_label: leaves out certified rows of a class, and {by_label} promises of all that pass its "
-                "cut; leave one of the two out"
-            )
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")

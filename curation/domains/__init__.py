@@ -208,7 +208,7 @@ class Domain:
     def closed_labels(self) -> tuple[str, ...] | None:
         """Return all labels that a row may have if they are few and the same for all rows; else ``None``, the default.
 
-        By default, selection quotas are divided among them (``selection.quota``).
+        By default, the places of arms are divided among them (docs/budget.md).
         """
         return None
 

@@ -9,7 +9,7 @@ from curation.errors import ConfigError
 from curation.features import features, iter_found, parts
 from curation.json_types import JsonView
 from curation.pipeline.generation_spec import GenerationSpec
-from curation.rundir.graph import Out, Table
+from curation.rundir.graph import Inputs, Out, Table
 from curation.storage.paths import Place
 
 Outs = Mapping[str, Mapping[str, Out]]
@@ -58,6 +58,12 @@ def describe_columns(generation: GenerationSpec, split: str, labels: Mapping[str
 def describe_candidates(generation: GenerationSpec, record: JsonView) -> Outs:
     """Return outputs that features add before a generation's selection: ``left_out``, the rows they leave out."""
     return _describe_part("candidates", generation.config, generation.tables, record, generation)
+
+
+def describe_divided(generation: GenerationSpec, record: JsonView) -> dict[str, Inputs]:
+    """Return what features read to divide the rows of a generation's arms, by feature."""
+    found: Mapping[str, Any] = _describe_part("divided", generation.config, generation.tables, record, generation)
+    return {name: inputs for name, inputs in found.items() if inputs is not None}
 
 
 def describe_after_selection(generation: GenerationSpec, record: JsonView, *before: Outs) -> Outs:

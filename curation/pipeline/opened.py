@@ -24,8 +24,6 @@ from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, compute_split_sizes, discover
 from curation.stages import fit
-from curation.stages.cap_keys import check_by
-from curation.stages.class_quota import find_divided_classes
 from curation.stages.keep import check_kept
 from curation.stages.overlap_look import look
 from curation.stages.preview import check_preview, preview
@@ -126,17 +124,13 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.guard_
     return opened
 
 
-def check_settings(config: RunConfig, files: Files, num_pool: int) -> None:
-    """Refuse settings that do not fit the pool's rows, its domain or the files' columns.
-
-    ``num_pool``: rows of the pool of one generation.
+def check_settings(config: RunConfig, files: Files, num_pool: int) -> list[str]:
+    """Refuse settings that do not fit a generation's ``num_pool`` rows, the domain or the files; describe the others.
 
     Raises:
         UserError: a setting does not fit; the message names the key.
     """
-    selection, domain = config.selection, get_domain(config.domain_of("pool"))
-    check_pool(selection.budget, num_pool)
-    check_by(selection.max_per_label_by, domain)
-    find_divided_classes(selection, domain)
-    check_kept(selection.keep, files[config.splits.pool.source])
+    check_pool(config.selection.budget, num_pool)
+    check_kept(config.selection.keep, files[config.splits.pool.source])
     fit.check_settings(config.trust)
+    return [*iter_found(config, "settings")]

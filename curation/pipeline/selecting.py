@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from curation.arms import ARMS
-from curation.config import AskConfig, StudentConfig
+from curation.config import AskConfig, RunConfig, StudentConfig
 from curation.domains import get_domain, get_preference_function
+from curation.features import parts
+from curation.pipeline.extending import describe_divided
 from curation.pipeline.generation_spec import GenerationSpec
 from curation.pipeline.testing import get_taught_domain
 from curation.refs import ModelRef
@@ -15,7 +17,6 @@ from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import ChoiceInputs, collect_declared
-from curation.stages.class_quota import Classes, find_divided_classes
 from curation.stages.keep import Keep
 from curation.stages.length import Limit, MeasureLength
 from curation.stages.preferences import WritePreferences
@@ -95,16 +96,13 @@ def describe_selection(
             measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
-            selection=selection.without({"gold_rollouts", "quota", "keep"}),
+            selection=selection.without({"gold_rollouts", *_list_unread(config)}),
             declared=collect_declared(selection),
             seed=config.seed,
         )
 
-    chosen = replace(choice(scored), left_out=left_out)
-    if (names := find_divided_classes(selection, get_domain(config.domain_of("pool")))) is not None:
-        quota = selection.quota if isinstance(selection.quota, dict) else None
-        split = {"examples": generation.tables["source"], "labels": labels["source"], "grades": grades["source"]}
-        chosen = replace(chosen, classes=Classes(names=names, wanted=quota, **split))
+    divided = describe_divided(generation, {"labels": labels, "grades": grades})
+    chosen = replace(choice(scored), left_out=left_out, divided=divided)
     rollouts = describe_rollouts(generation, teacher, choice=chosen, unscored=choice(labels), limit=longest)
     texts: Any = None if rollouts is None else rollouts.value("texts")
     if METHODS[config.student.method].learns != "completions":
@@ -120,6 +118,11 @@ def describe_selection(
     )
 
 
+def _list_unread(config: RunConfig) -> set[str]:
+    """Return the keys of ``selection`` that no choice of rows reads, among them those that ``divided`` stands for."""
+    return {"keep", *(name for name, _, _ in parts(config, "divided"))}
+
+
 def describe_rollouts(
     generation: GenerationSpec,
     teacher: TeacherUse,
@@ -133,7 +136,7 @@ def describe_rollouts(
     ``unscored`` is the same choice, of labels without scores. It is used if the draw depends on no score, so that a
     changed trust function does not ask the teacher again.
     """
-    selection = generation.config.selection.without({"quota", "keep"})
+    selection = generation.config.selection.without(_list_unread(generation.config))
     arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
     if not arms or (limit is not None and limit.completions is not True):
         return None

@@ -25,9 +25,6 @@ FOLDED_BITS = 20
 MUCH = 0.5
 """Share of the right labels above which wrong ones are selected too, unless trust ranks almost without error."""
 
-CAP = ("max_per_label", "asked", "limited_by")
-"""Fields of the budget that describe the effect of a cap on rows per label."""
-
 
 @dataclass(kw_only=True)
 class LabelFrequencies:
@@ -106,8 +103,7 @@ def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, 
         share = record.n / expected if expected else None
         much = share is None or share > MUCH
         right = {"basis": basis, "expected": expected, "n": record.n, "share": share, "is_much": much}
-    cap = {key: record.budget[key] for key in CAP} if record.budget.get("max_per_label") is not None else None
-    return {"arms": arms, "pool": pool_read.labels.to_json(), "right": right, "cap": cap}
+    return {"arms": arms, "pool": pool_read.labels.to_json(), "right": right}
 
 
 def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:

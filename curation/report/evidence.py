@@ -5,7 +5,7 @@ All numbers are about parsed rows, since trust can select no others. Several rul
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 
@@ -126,32 +126,22 @@ class GoldStudent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """All evidence on one generation that the verdict reads."""
+class KnownEvidence:
+    """Evidence that needs no further computation."""
 
     arm: str
     """Arm whose rows are judged."""
-    num_selected: int
-    validation: Quality | None
-    """Quality on validation rows, or ``None`` if none is parsed."""
-    pool: Quality | None
-    """Quality on the pool, or ``None`` without an audit set; its ``top`` are the selected rows."""
-    teacher: Estimate | None
-    """Teacher's accuracy on all parsed rows of the source."""
     chance: float | None
     """Accuracy of a uniform guess among the options or legal answers of the source's rows; ``None`` if unknown."""
-    foreseen: PredictedPurity | None
     checked: ReviewedPurity | None = None
     """People's verdicts on the selected rows, or ``None`` without a review by people."""
     shift: JsonView | None
     """Comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
     foreign: JsonView | None = None
     """Foreign rows among those that pass the cut (``curation.stages.shift.describe_foreign``); ``None`` if untested."""
-    capped: bool = False
-    """Whether a cap on labels or quotas by class left out rows of higher trust than some selected ones, so that
+    is_divided: bool = False
+    """Whether a division of the rows left out some of higher trust than some selected ones, so that
     validation's top rows do not represent the selected ones."""
-    rivals: tuple[Rival, ...] = ()
-    """Comparisons of the trust function with each free signal, on graded pool rows or else on validation rows."""
     repeats: Repeats | None = None
     """Repeated questions of the labelled rows, or ``None`` if the fit did not record them."""
     selected_repeats: Repeats | None = None
@@ -162,9 +152,25 @@ class Evidence:
     unread: Unread | None = None
     unseen: UnseenLabels | None = None
     """Labels of the pool that no labelled row has, or ``None`` if there are none or labels are open."""
-    labels: LabelsSeen | None = None
     option_lengths: OptionLengths | None = None
     """Lengths of options, or ``None`` unless the teacher chooses among options of several lengths by whole score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(KnownEvidence):
+    """All evidence on one generation that the verdict reads."""
+
+    num_selected: int
+    validation: Quality | None
+    """Quality on validation rows, or ``None`` if none is parsed."""
+    pool: Quality | None
+    """Quality on the pool, or ``None`` without an audit set; its ``top`` are the selected rows."""
+    teacher: Estimate | None
+    """Teacher's accuracy on all parsed rows of the source."""
+    foreseen: PredictedPurity | None
+    rivals: tuple[Rival, ...] = ()
+    """Comparisons of the trust function with each free signal, on graded pool rows or else on validation rows."""
+    labels: LabelsSeen | None = None
     classes: ClassesChosen | None = None
     """Class shares of the selection, or ``None`` if labels are no closed set."""
     gold_student: GoldStudent | None = None
@@ -178,10 +184,9 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class Material(KnownEvidence):
     """The rows from which the evidence of a generation is computed."""
 
-    arm: str
     function: str
     """Trust function that ranks the arm's rows."""
     validation: GradedSet | None
@@ -191,21 +196,9 @@ class Material:
     """Parsed rows of the source, one per question."""
     selected_trust_M: Float64s
     num_pool: int
-    chance: float | None
-    shift: JsonView | None
-    foreign: JsonView | None = None
     seed: int
-    checked: ReviewedPurity | None = None
-    capped: bool = False
-    repeats: Repeats | None = None
-    selected_repeats: Repeats | None = None
-    groups: tuple[PossibleGroups, ...] = ()
-    near: NearCopies | None = None
     cluster_M: Int64s | None = None
     """Cluster of near-copies of each selected row, or of a sample: the first rows of ``selected_trust_M``."""
-    unread: Unread | None = None
-    unseen: UnseenLabels | None = None
-    option_lengths: OptionLengths | None = None
 
 
 def weigh(of: Material) -> Evidence:
@@ -233,25 +226,13 @@ def weigh(of: Material) -> Evidence:
             rivals = find_rivals(of.pool, "pool", of.function, num_selected, of.seed, false_alarms=FALSE_ALARMS)
     teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
     return Evidence(
-        arm=of.arm,
+        **{item.name: getattr(of, item.name) for item in fields(KnownEvidence)},
         num_selected=num_selected,
         validation=validation,
         pool=pool,
         teacher=teacher,
-        chance=of.chance,
         foreseen=expected,
-        checked=of.checked,
-        shift=of.shift,
-        foreign=of.foreign,
-        capped=of.capped,
         rivals=rivals,
-        repeats=of.repeats,
-        selected_repeats=of.selected_repeats,
-        groups=of.groups,
-        near=of.near,
-        unread=of.unread,
-        unseen=of.unseen,
-        option_lengths=of.option_lengths,
     )
 
 

@@ -1,5 +1,6 @@
 """Whether the guarantee of a risk-controlled budget is claimed, what it assumes, and why it is withheld."""
 
+from curation.features import list_divisions
 from curation.json_types import Json
 from curation.report.record import GenerationRecord, RunInputs
 
@@ -25,8 +26,9 @@ def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
     if not record.n:
         withheld = "nothing is selected"
     elif record.budget.get("asked") is not None:
+        names = " and ".join(f"selection.{name}" for name in list_divisions() if record.budget.get(name) is not None)
         withheld = (
-            f"selection.max_per_label leaves {record.n:,} of {record.budget['asked']:,} certified rows, and those of "
+            f"{names} leaves {record.n:,} of {record.budget['asked']:,} certified rows, and those of "
             "rarer labels may have more wrong labels"
         )
     elif risk["rule"] == "hoeffding":

@@ -1,6 +1,8 @@
 """Findings of the verdict on labels, such as one label for all rows, collapsed classes, unreadable labels, copies."""
 
 from curation.escaping import quote_text
+from curation.features import features
+from curation.registry import load_code
 from curation.report.class_table import COLLAPSE
 from curation.report.evidence import Evidence
 from curation.report.headline import format_percent
@@ -52,25 +54,9 @@ def find_collapse(evidence: Evidence) -> Finding | None:
 
 
 def describe_spread(evidence: Evidence) -> str:
-    """Return the advice that gives a selection more classes, with a line of configuration if one helps."""
-    found = evidence.classes
-    if found is None:
-        line = f"selection: {{max_per_label: {compute_cap(evidence)}}}"
-        return f"Cap the rows of a label, unless one class is what is wanted: {line}."
-    if found.is_divided and found.is_of_sets:
-        return (
-            "Places are divided by the rarest class of each set, and this is left: select fewer rows "
-            "(selection.budget), label a larger pool, or take a stronger teacher."
-        )
-    if found.is_divided:
-        return (
-            "Places by class are set, and the teacher gave too few rows the other labels: select fewer rows "
-            "(selection.budget), label a larger pool, or take a stronger teacher."
-        )
-    if found.is_cut:
-        n = evidence.num_selected
-        return f"Divide a number of rows among the classes: selection: {{budget: {{n: {n}}}, quota: auto}}."
-    return "Divide the places among the classes: selection: {quota: auto}."
+    """Return the advice of a feature that gives a selection more classes, with a line of configuration if one helps."""
+    advisers = (feature.spread for feature in features().values() if feature.spread is not None)
+    return next((advice for path in advisers if (advice := load_code(path)(evidence)) is not None), "")
 
 
 def find_short_options(evidence: Evidence) -> Finding | None:
@@ -84,12 +70,6 @@ def find_short_options(evidence: Evidence) -> Finding | None:
         f"shorter than the right one by {found.shorter.value:.1f} characters; mean score {scores}; by the score per "
         f"character {100 * found.gain.value:.0f} points more of the choices are right)"
     )
-
-
-def compute_cap(evidence: Evidence) -> float:
-    """Return a maximum share of rows per label: twice an even share of the teacher's labels, from .01 to .6."""
-    given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
-    return max(0.01, round(min(0.6, 2 / given), 2))
 
 
 def find_unreadable(evidence: Evidence) -> Finding | None:

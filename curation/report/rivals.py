@@ -2,7 +2,7 @@
 
 A free signal (``curation.arms.FREE``) is one column that every labelling pass fills. It needs neither gold labels nor a
 fit, so a trust function that does not rank better than the best of them is not worth its fit. Rows rank by raw score
-alone, without a cap or quotas of the arm that selects by it. For a pool on the grid (``curation.report.pool_grid``) the
+alone, without a division of the arm that selects by it. For a pool on the grid (``curation.report.pool_grid``) the
 differences are those of its sample.
 """
 

@@ -170,7 +170,7 @@ def find_purity_fall(evidence: Evidence) -> Finding | None:
     else:
         return None
     before, rows = evidence.validation.top, "validation rows"
-    if evidence.capped:  # the top has no cap: ask validation rows of the same trust
+    if evidence.is_divided:  # the top is not: ask validation rows of the same trust
         if evidence.foreseen is None:
             return None
         before, rows = widen_interval(evidence.foreseen.purity), "validation rows of the same trust"
@@ -185,7 +185,7 @@ def find_shift(evidence: Evidence) -> Finding | None:
     """Return a finding if pool and labelled rows differ, and neither gold labels nor people checked the pool."""
     if evidence.pool is not None or _is_checked(evidence) or evidence.shift is None:
         return None
-    drop = None if evidence.foreseen is None or evidence.capped else evidence.foreseen.drop
+    drop = None if evidence.foreseen is None or evidence.is_divided else evidence.foreseen.drop
     if drop is not None and drop.low > DROP:
         return (
             CARE,

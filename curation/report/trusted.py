@@ -20,6 +20,7 @@ import pyarrow as pa
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
 from curation.domains.unseen_labels import UnseenLabels
+from curation.features import is_divided
 from curation.hashing import draw_by_hash
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
@@ -40,7 +41,6 @@ from curation.report.rivals import (
     make_rival_entry,
 )
 from curation.report.rows import Judged
-from curation.selection.capped import is_capped
 from curation.tables import io
 
 LOOKED_AT, CHARACTERS = 2_000, 40
@@ -96,7 +96,7 @@ def collect_evidence(
         shift=record.shift.get("source"),
         foreign=record.foreign.get(arm),
         seed=run.seed,
-        capped=is_capped(record.budget),
+        is_divided=is_divided(record.budget),
         repeats=count_repeats(record.trust_fit),
         selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
         groups=tuple(run.groups),

@@ -82,7 +82,7 @@ class Pool:
     floor: float | None = None
     """Lowest raw score of the rows from which the calibration rows were drawn; None if drawn from all rows."""
     classes: Sequence[str] | None = None
-    """The closed set of labels, if there is a cut or a quota for each class."""
+    """The closed set of labels, or None if labels are open."""
     seed: int
 
     @property
@@ -109,7 +109,7 @@ class Count(NamedTuple):
     is_cut: bool = False
     """Whether the n rows are all rows that pass a threshold of the reference arm; rows that a cap on labels removes are
     then not replaced by rows below the threshold."""
-    quota: ClassShares | None = None
+    shares: ClassShares | None = None
     """Shares of the classes among the n rows, if each class has its own threshold."""
 
 
@@ -182,14 +182,6 @@ class Threshold:
         assert pool.scores is not None, "declared"
         found = f"no row has a trust of at least {self.threshold}"
         return Count(_require_some(pool.scores.num_trusted(self.threshold), "threshold", found), is_cut=True)
-
-
-def compute_label_cap(limit: float, n: int) -> int:
-    """Return how many rows with one label ``selection.max_per_label`` allows: a number, or a share of n rounded down.
-
-    A share that is less than one row allows one.
-    """
-    return limit if isinstance(limit, int) else max(1, count_share(limit, n))
 
 
 def check_pool(budget: BudgetConfig, num_rows: int) -> None:

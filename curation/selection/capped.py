@@ -11,7 +11,7 @@ walk over the kept rows is therefore the walk over all rows. A part holds at mos
 bytes and one batch, however many rows and labels there are.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,11 +58,6 @@ class Capped:
     def score_n(self) -> Floats:
         """Scores of the selected rows, float64 [n]."""
         return from_score_keys(~self.rows_n["key"])
-
-
-def is_capped(budget: Mapping[str, object]) -> bool:
-    """Return whether a recorded budget has a cap or class quotas, by which its arms may omit rows of the top n."""
-    return budget.get("max_per_label") is not None or budget.get("quota") is not None
 
 
 def make_own_labels(row_ids_N: Int64s) -> Labels:

@@ -3,8 +3,9 @@
 This module reads the pool's gold labels only as counts. A budget that needs them is marked ``oracle``.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -58,14 +59,20 @@ class ComputedBudget:
     """The configuration and the result of the calibration (``curation.selection.risk.RiskCut``)."""
     is_cut: bool = False
     """Whether all n rows pass a threshold of the reference arm."""
-    max_per_label: int | None = None
-    """Maximum number of rows per label in an arm (``selection.max_per_label``), or None for no limit."""
     asked: int | None = None
-    """The n of the rule if ``max_per_label`` leaves fewer rows, else None."""
+    """The n of the rule if divisions leave fewer rows, else None."""
     limited_by: str | None = None
     """The arm with the fewest rows left, if that arm sets n."""
-    quota: ClassShares | None = None
-    """Shares of the classes among an arm's rows (``selection.quota``), or None without a quota."""
+    shares: ClassShares | None = None
+    """Shares of the classes among the rows, if each class has a cut of its own."""
+    divided: Mapping[str, Any] = field(default_factory=dict)
+    """The number or shares by which each division of an arm's rows divides them, by feature."""
+
+    def to_json(self) -> Json:
+        """Return the budget as it is recorded: the divisions stand beside the other fields, by feature."""
+        found = dict(vars(self))
+        del found["shares"]
+        return found | dict(found.pop("divided"))
 
 
 def resolve(

@@ -1,9 +1,10 @@
 """Selection of an arm's rows from the labelled pool by the arm's rule, in rank order."""
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,26 +14,26 @@ from curation.arms import ARMS, TOP, TRUST, Arm, Rule
 from curation.arrays import Float64s, Int64s
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
-from curation.domains.class_counts import Grouping
 from curation.domains.grading import read_grades
 from curation.domains.unseen_labels import SeenLabels, collect_seen_labels
+from curation.features import features
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
 from curation.registry import load_code
 from curation.rundir.graph import In, InEach, Inputs
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.capped import Capped
-from curation.selection.quotas import allocate, assign_bins
+from curation.selection.quotas import assign_bins
 from curation.selection.top_n import check
 from curation.stages.budget import ComputedBudget, ScoredSplit
-from curation.stages.cap_keys import LabelKeys
-from curation.stages.class_quota import Classes
 from curation.stages.gold import Gold, GoldTexts
-from curation.stages.pool_scores import PoolScores
+from curation.stages.pool_scores import Groups, PoolScores
 from curation.stages.selected import PART_ROWS
 from curation.stages.signal import describe_unread, make_missed_error
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids, include
+
+T = TypeVar("T")
 
 
 class ChoiceInputs(Inputs):
@@ -58,8 +59,8 @@ class ChoiceInputs(Inputs):
     """Arms and budget; ``repeats`` says whether one row of each question is selected, or all."""
     declared: Mapping[str, Any] = field(default_factory=dict)
     """Result of :func:`collect_declared`, so that a changed registry entry makes a new selection."""
-    classes: Classes | None = None
-    """Classes among which an arm's rows are divided, or None if they are not divided."""
+    divided: Mapping[str, Inputs] = field(default_factory=dict)
+    """Further inputs of the divisions of an arm's rows, by feature."""
     left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
     """Tables of rows (schema ``schemas.LEFT_OUT``), by feature: arms ranked like the reference arm leave them out."""
     seed: int
@@ -111,6 +112,12 @@ class SelectJob(ChoiceInputs):
     teacher: ModelRef | None
     generation: int
 
+    @cached_property
+    def divisions(self) -> "Mapping[str, RowDivision[Any]]":
+        """The divisions of an arm's rows, by feature."""
+        paths = {name: feature.division for name, feature in features().items()}
+        return {name: load_code(path)(self) for name, path in paths.items() if path is not None}
+
     @property
     def repeated(self) -> TableRef | None:
         """The repeated rows if only one row of each question is selected, else None."""
@@ -142,37 +149,55 @@ class ArmRows:
     threshold: float | None
 
 
+class RowDivision(ABC, Generic[T]):
+    """A rule of a feature by which an arm takes only so many rows of each group, those that it ranks highest."""
+
+    leaves_fewer: ClassVar[bool] = False
+    """Whether an arm may be left fewer rows than the budget's n, which is then lowered to what every arm has."""
+
+    def __init__(self, job: SelectJob) -> None:
+        self.job = job
+
+    @abstractmethod
+    def set(self, budget: ComputedBudget) -> T | None:
+        """Return what is recorded in a budget of at least one row, such as a number, or None to divide nothing."""
+
+    @abstractmethod
+    def group(self, arm: Arm, scores: PoolScores, n: int, value: T, before: Groups | None) -> Groups | None:
+        """Return the groups of the rows from which an arm takes n, by the ``value`` that was set.
+
+        The groups take the place of those of the divisions ``before``, which an arm that is not divided keeps.
+        """
+
+    @abstractmethod
+    def describe(self, budget: ComputedBudget, value: T | None) -> Iterator[str]:
+        """Yield lines for the log."""
+
+
 class Chooser:
     """A selector of each arm's rows; values that several arms share are computed once, when needed.
 
     An arm that takes its top rows reads scores in streams; for gold arms the ids are held, 8 bytes per selected row.
     The other rules need all rows at once: 12 bytes per row of the pool, 20 with its bins.
 
-    Under a ``cap`` an arm may take a row only if fewer than ``cap`` rows with its label rank before it. The label is
-    the one that the arm teaches, so that the rows of ``ground_truth`` count by their gold labels; a ranking gold arm
-    has the rows of its weak twin, which count by their weak labels. Top rows are found in one pass and held, 32 bytes
-    per selected row (:mod:`curation.selection.capped`); the other rules choose among the rows that the cap leaves,
-    which takes 32 more bytes per row of the pool.
-
-    With a ``quota``, an arm that ranks and takes its top rows takes the top rows of each class, with as much memory as
-    under a cap. If a class has too few rows, the other classes get its places. Uniform draws, and arms with a rule of
-    their own, ignore the quota.
+    Divided top rows are found in one pass and held, 32 bytes per selected row (:mod:`curation.selection.capped`); the
+    other rules choose among the rows that the divisions leave, which takes 32 more bytes per row of the pool.
     """
 
     def __init__(self, job: SelectJob, budget: ComputedBudget) -> None:
-        self._job, self._n, self._cap, self._quota = job, budget.n, budget.max_per_label, budget.quota
+        self._job, self._n = job, budget.n
+        self._divisions = [(job.divisions[name], value) for name, value in budget.divided.items()]
         self._bin_N: Int64s | None = None
-
-    def _is_divided(self, arm: Arm) -> bool:
-        return self._quota is not None and arm.takes_top
 
     def taken(self, arm: Arm) -> ArmRows:
         """Return the rows of an arm, best first; an arm that takes its top rows streams them without holding them."""
-        if self._n and arm.rule == TOP and not arm.gold and self._cap is None and not self._is_divided(arm):
+        is_top = self._n and arm.rule == TOP and not arm.gold
+        left = self._divide(arm, self._n) if is_top else None
+        if is_top and left is None:
             scores = self.scores(arm)
             bound = scores.bound(self._n, derive(self._job.seed, "ties"))
             return ArmRows(row_ids=scores.ranked(bound), threshold=bound.score)
-        cut = self.cut(arm)
+        cut = self.cut(arm) if left is None else _make_cut(left)
         return ArmRows(row_ids=[cut.row_ids_n], threshold=cut.threshold)
 
     def cut(self, arm: Arm) -> Cut:
@@ -190,7 +215,7 @@ class Chooser:
 
     def scores(self, arm: Arm) -> PoolScores:
         """Return the scores that rank the rows which an arm may take."""
-        # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
+        # All uniform arms share one draw: they differ only in whose label is used, or in the bins' sizes.
         seed = derive(self._job.seed, "draw")
         return PoolScores(
             labels=self._job.labels,
@@ -227,25 +252,27 @@ class Chooser:
     def candidates(self, arm: Arm) -> Candidates:
         """Return the rows that an arm may take, with the fields that its rule reads; gold arms need a gold label."""
         candidates = self.scores(arm).candidates()
-        if self._cap is not None:
-            left_N = np.isin(candidates.row_ids_N, self._select_capped(arm, len(candidates.row_ids_N)).row_ids_n)
+        if (left := self._divide(arm, len(candidates.row_ids_N))) is not None:
+            left_N = np.isin(candidates.row_ids_N, left.row_ids_n)
             candidates = replace(candidates, raw_score_N=np.where(left_N, candidates.raw_score_N, np.nan))
         return replace(candidates, **self._read_by(arm.rule))
 
     def num_left(self, arm: Arm) -> int:
-        """Return how many rows an arm takes under the cap and quota: n, or fewer.
+        """Return how many rows the divisions leave to an arm: n, or fewer.
 
         Raises:
             BudgetError: n is larger than the number of rows with a score.
         """
-        found = self._select_by_class(arm) if self._is_divided(arm) else self._select_capped(arm, self._n)
+        if (found := self._divide(arm, self._n)) is None:
+            return self._n
         check(self._n, found.num_scored, found.num_rows)
         return len(found)
 
     def num_left_of_top(self, arm: Arm) -> int:
-        """Return how many of the n best rows of an arm the cap leaves."""
+        """Return how many of the n best rows of an arm the divisions leave."""
+        if (found := self._divide(arm, self._n)) is None:
+            return self._n
         bound = self.scores(arm).bound(self._n, derive(self._job.seed, "ties"))
-        found = self._select_capped(arm, self._n)
         return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())
 
     @cached_property
@@ -287,9 +314,9 @@ class Chooser:
             num = min(self._n, int(np.isfinite(raw_score_N).sum()))
             return self._apply_rule(arm, replace(candidates, raw_score_N=raw_score_N), num)
         scores = self.scores(arm)
-        if self._cap is not None:
-            left = self._select_capped(arm, scores.num_rows).row_ids_n
-            return Cut(row_ids_n=left[~find_missing_ids(left, self._gold.teachable)][: self._n], threshold=None)
+        if (left := self._divide(arm, scores.num_rows)) is not None:
+            ids_M = left.row_ids_n
+            return Cut(row_ids_n=ids_M[~find_missing_ids(ids_M, self._gold.teachable)][: self._n], threshold=None)
         scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
         num_taught = scores.num_scored
         if not num_taught:
@@ -298,38 +325,17 @@ class Chooser:
 
     def top(self, arm: Arm) -> Cut:
         """Return the best rows of an arm."""
-        if self._is_divided(arm):
-            found = self._select_by_class(arm)
-            check(self._n, found.num_scored, found.num_rows)
-        elif self._cap is None:
-            return self.scores(arm).top(self._n, derive(self._job.seed, "ties"))
-        else:
-            found = self._select_capped(arm, self._n)
-        return Cut(row_ids_n=found.row_ids_n, threshold=float(found.score_n[-1]))
+        left = self._divide(arm, self._n)
+        return self.scores(arm).top(self._n, derive(self._job.seed, "ties")) if left is None else _make_cut(left)
 
-    def _select_capped(self, arm: Arm, n: int) -> Capped:
-        """Return the n best rows of an arm under the cap, or fewer."""
-        assert self._cap is not None, "the caller asks"
-        job = self._job
-        drawn_gold = arm.gold and not arm.ranked
-        keys = LabelKeys(by=job.selection.max_per_label_by, pool=job.pool, audit=job.audit if drawn_gold else None)
-        return self.scores(arm).capped(keys, n, self._cap, derive(job.seed, "ties"))
-
-    def _select_by_class(self, arm: Arm) -> Capped:
-        """Return the best rows of each class: n in total, or fewer if the cap leaves fewer."""
-        assert self._quota is not None, "the caller asks"
-        scores, classes = self.scores(arm), self._groups
-        size_C, num_rows = scores.sizes(classes)
-        room_C = size_C if self._cap is None else np.minimum(size_C, self._cap)
-        quota_C = allocate(self._quota.shares, room_C, min(self._n, int(room_C.sum())))
-        found = scores.by_class(classes, quota_C, derive(self._job.seed, "ties"))
-        return replace(found, num_scored=int(size_C.sum()), num_rows=num_rows)
-
-    @cached_property
-    def _groups(self) -> Grouping:
-        """The classes or strata among which rows are divided."""
-        assert self._job.classes is not None, "places are divided"
-        return self._job.classes.groups(get_domain(self._job.domain))
+    def _divide(self, arm: Arm, n: int) -> Capped | None:
+        """Return the n best rows of an arm that its divisions leave, or fewer; None if nothing divides its rows."""
+        if not self._divisions:
+            return None
+        scores, groups = self.scores(arm), None
+        for division, value in self._divisions:
+            groups = division.group(arm, scores, n, value, groups)
+        return None if groups is None else scores.grouped(groups, n, derive(self._job.seed, "ties"))
 
     def _compute_bin_accuracy(self, num_strata: int) -> Float64s:
         """Return the share of right labels in each bin: the weights of the paper's distribution-aware draw."""
@@ -339,6 +345,10 @@ class Chooser:
         place_M = order_N[np.searchsorted(self._row_ids_N, graded.row_ids_N, sorter=order_N)]
         right_S = np.bincount(self.bin_N[place_M], graded.correct_N, minlength=num_strata)
         return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
+
+
+def _make_cut(left: Capped) -> Cut:
+    return Cut(row_ids_n=left.row_ids_n, threshold=float(left.score_n[-1]))
 
 
 def _compute_difficulties(job: SelectJob, row_ids_N: Int64s) -> Float64s:

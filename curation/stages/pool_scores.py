@@ -8,7 +8,7 @@ process, batch by batch. Ids of selected rows are returned ranked and in parts
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,10 @@ from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, find_exact_bound, merge_counts, tally
-from curation.selection.capped import Capped, Labelled, Labels, walk_batches, walk_parts
+from curation.selection.capped import Cap, Capped, Labelled, Labels, walk_batches, walk_parts
 from curation.selection.class_shares import ClassScores
 from curation.selection.external_sort import iter_ranked
 from curation.selection.order import Streamed
-from curation.stages.cap_keys import LabelKeys, Reader
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids
 from curation.trust import Scores, TrustFunction, get_trust
@@ -38,6 +37,16 @@ LAST = np.float32(-1e38)
 Batch = tuple[Int64s, Scores]
 """Row ids and scores [B]; NaN for a row that is never selected."""
 Result = TypeVar("Result")
+Reader = Callable[[Int64s, pa.Array], Labels]
+"""Function from the row ids and weak labels of some rows to their groups."""
+
+
+class Groups(NamedTuple):
+    """Groups of rows, of each of which an arm takes only so many."""
+
+    make_reader: Callable[[], Reader]
+    """Function that each task calls once; pickled."""
+    most: Cap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,13 +191,13 @@ class PoolScores:
             if len(place_M):
                 yield ids_B[place_M], raw_B[place_M]
 
-    def capped(self, keys: LabelKeys, n: int, cap: int, seed: int) -> Capped:
-        """Return the n best rows, or fewer, at most ``cap`` of them with one key (:mod:`curation.selection.capped`)."""
+    def grouped(self, groups: Groups, n: int, seed: int) -> Capped:
+        """Return the n best rows that ``groups`` leave, or fewer (:mod:`curation.selection.capped`)."""
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
-            return walk_batches(scores._iter_keyed(keys.reader(), fragments), n, cap, seed)
+            return walk_batches(scores._iter_keyed(groups.make_reader(), fragments), n, groups.most, seed)
 
-        return walk_parts(self._map_tables(of), n, cap)
+        return walk_parts(self._map_tables(of), n, groups.most)
 
     def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
         """Return the number of rows of each class that may be selected, int64 [C], and the number of all rows."""
@@ -231,18 +240,6 @@ class PoolScores:
 
         total_T: Int64s = np.sum([*self._map_tables(counted)], axis=0)
         return total_T[:-1]
-
-    def by_class(self, classes: Grouping, quota_C: Int64s, seed: int) -> Capped:
-        """Return the best rows of each class, as many as its quota; they are held in memory, as under a cap."""
-        none_last_T, num = np.append(quota_C, 0), int(quota_C.sum())
-
-        def numbered(_: Int64s, weak_M: pa.Array) -> Labels:
-            return find_class_places(weak_M, classes).astype(np.uint64)
-
-        def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
-            return walk_batches(scores._iter_keyed(numbered, fragments), num, none_last_T, seed)
-
-        return walk_parts(self._map_tables(of), num, none_last_T)
 
     def _iter_keyed(self, read: Reader, fragments: Sequence[int] | None) -> Iterator[Labelled]:
         def at(ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:

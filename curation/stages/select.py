@@ -17,16 +17,15 @@ import numpy as np
 from curation import memory
 from curation.arms import ARMS, Arm
 from curation.arrays import Int64s
-from curation.config.selection import explain_no_quota
 from curation.domains import get_domain
 from curation.domains.formats import Format
 from curation.domains.unseen_labels import UnseenLabels, count_unseen
 from curation.errors import BudgetError, RunFailedError
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.selection.budget import compute_label_cap
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
@@ -35,14 +34,6 @@ from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.trust import get_trust
-
-UNCERTIFIED = (
-    "none for the rows that are selected, because selection.max_per_label leaves out rows of frequent labels, and the "
-    "others may have more wrong labels; before it"
-)
-"""Text before the guarantee of a risk budget if a cap removes some of its rows."""
-MOST_CLASSES = 5
-"""Maximum number of classes whose shares the log names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +52,7 @@ class Selection:
     threshold: float | None
     """The lowest raw score selected, or None for uniform arms and if rows without a value are selected."""
     oracle: bool
-    """Whether the pool's gold labels were used: as labels, for quotas or for the budget."""
+    """Whether the pool's gold labels were used: as labels, for places of difficulty bins or for the budget."""
     format: Format
     """The format of the arm's completions; for weak arms that of the pool."""
     completion_source: str
@@ -93,8 +84,8 @@ class Select(Stage):
     """
 
     class Made(NamedTuple):
-        budget: ComputedBudget | None
-        """The budget, or None if no arm is left."""
+        budget: Json | None
+        """The :class:`curation.stages.budget.ComputedBudget`, or None if no arm is left."""
         arms: dict[str, Selection]
         """Selections of the arms that did not drop out."""
         rows_of: dict[str, TableRef | None]
@@ -137,19 +128,13 @@ class Select(Stage):
         budget, selections = select(job, task.directory)
         for selection in selections:
             task.say(selection.words)
-        if budget.asked is not None:
-            task.say(
-                f"selection.max_per_label: with at most {budget.max_per_label:,} rows of a label {budget.n:,} of "
-                f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
-            )
-        if budget.quota is not None:
-            task.say(_describe_quota(budget, is_of_sets=get_domain(job.domain).closed_labels() is None))
-        elif job.classes is not None and budget.n:
-            task.say(f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class")
+        for name, division in job.divisions.items():
+            for line in division.describe(budget, budget.divided.get(name)):
+                task.say(line)
         if not budget.n:
             task.say(f"NOTHING IS SELECTED: {(budget.risk or {})['guarantee']}")
         made = self.Made(
-            budget=budget,
+            budget=budget.to_json(),
             arms={selection.arm: selection for selection in selections},
             rows_of={selection.arm: selection.table if selection.num_rows else None for selection in selections},
             dropped=dropped,
@@ -172,24 +157,6 @@ class Select(Stage):
             absent=describe_absent_arms(dropped) | {"budget": why},
         )
         return Done(outputs=made, rows=0)
-
-
-def _describe_quota(budget: ComputedBudget, *, is_of_sets: bool) -> str:
-    """Return a description of the class shares, their basis and the largest ones, or of the classes' guarantee."""
-    quota = budget.quota
-    assert quota is not None, "the caller asks"
-    if quota.basis == "certified":
-        return f"selection.budget.risk.per: label: {(budget.risk or {})['guarantee']}"
-    basis = {
-        "confusion": f"estimated from the teacher's labels and its confusion on {quota.num_labelled:,} labelled rows",
-        "counts": f"the teacher's own counts, since {quota.why}",
-        "given": "of the configuration",
-    }[quota.basis]
-    pairs = sorted(zip(quota.classes, quota.shares, strict=True), key=lambda pair: -pair[1])
-    most = ", ".join(f"{name} {100 * share:.0f} %" for name, share in pairs[:MOST_CLASSES])
-    more = f", and {len(pairs) - MOST_CLASSES} more" if len(pairs) > MOST_CLASSES else ""
-    to = "classes, each row by the rarest of its set," if is_of_sets else "classes"
-    return f"selection.quota: places go to {len(pairs)} {to} by shares {basis}: {most}{more}"
 
 
 def describe_absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
@@ -235,8 +202,8 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
     """Return the budget over the pool's labels, with the one n that all arms can select.
 
     Raises:
-        BudgetError: the budget is 0, an arm has fewer rows than the budget, even without a cap, or the budget is a cut
-            although the configuration sets shares of classes.
+        BudgetError: the budget is 0, an arm has fewer rows than the budget, even if they are not divided, or its rows
+            cannot be divided.
     """
     budget = resolve(
         job.selection.budget,
@@ -247,21 +214,19 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
         too_long=job.too_long,
         repeats=job.repeated,
         seen=job.first,
-        classes=None if job.classes is None else job.classes.names,
+        classes=get_domain(job.domain).closed_labels(),
         seed=derive(job.seed, "risk"),
     )
-    if job.classes is not None and budget.n:
-        if not budget.is_cut:
-            budget = replace(budget, quota=job.classes.shares(job.labels, get_domain(job.domain)))
-        elif job.classes.wanted is not None:
-            raise BudgetError(f"selection.{explain_no_quota(budget.rule)}")
-    limit = job.selection.max_per_label
-    return budget if limit is None or not budget.n else _apply_cap(job, budget, compute_label_cap(limit, budget.n))
+    if not budget.n:
+        return budget
+    values = {name: division.set(budget) for name, division in job.divisions.items()}
+    budget = replace(budget, divided={name: value for name, value in values.items() if value is not None})
+    return _fit_all(job, budget) if any(job.divisions[name].leaves_fewer for name in budget.divided) else budget
 
 
-def _apply_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudget:
-    """Return the budget with the largest number of rows that every arm has under the cap."""
-    chooser, left = Chooser(job, replace(budget, max_per_label=cap)), {}
+def _fit_all(job: SelectJob, budget: ComputedBudget) -> ComputedBudget:
+    """Return the budget with the largest number of rows that the divisions leave to every arm."""
+    chooser, left = Chooser(job, budget), {}
     for name in job.selection.arms:
         try:
             left[name] = chooser.num_left(ARMS[name])
@@ -271,9 +236,14 @@ def _apply_cap(job: SelectJob, budget: ComputedBudget, cap: int) -> ComputedBudg
         left[budget.reference] = chooser.num_left_of_top(ARMS[budget.reference])
     fewest = min(left, key=left.__getitem__)
     if left[fewest] == budget.n:
-        return replace(budget, max_per_label=cap)
-    risk = budget.risk and {**budget.risk, "guarantee": f"{UNCERTIFIED}: {budget.risk['guarantee']}"}
-    return replace(budget, n=left[fewest], max_per_label=cap, asked=budget.n, limited_by=fewest, risk=risk)
+        return budget
+    risk = budget.risk and {
+        **budget.risk,
+        "guarantee": "none for the rows that are selected, because "
+        f"{' and '.join(f'selection.{name}' for name in budget.divided)} leaves out rows of frequent labels, and the "
+        f"others may have more wrong labels; before it: {budget.risk['guarantee']}",
+    }
+    return replace(budget, n=left[fewest], asked=budget.n, limited_by=fewest, risk=risk)
 
 
 def _count_repeated(job: SelectJob, selected: TableRef) -> int:

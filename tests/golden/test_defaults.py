@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from curation import config, extras
 from curation.config.base import Section
 from curation.config.filter import CoreFilterConfig
-from curation.config.run import CoreConfig
+from curation.config.run import CoreConfig, SelectionConfig
 from train.recipe import Recipe
 
 GOLDEN = Path(__file__).with_name("defaults.json")
@@ -26,8 +26,8 @@ GOLDEN = Path(__file__).with_name("defaults.json")
 
 def sections(of: type[Section] = Section) -> Iterator[type[Section]]:
     for section in of.__subclasses__():
-        is_core = section in (CoreConfig, CoreFilterConfig)
-        if section.__module__.startswith(("curation.config", "curation.extras")) and not is_core:
+        is_part = section in (CoreConfig, CoreFilterConfig, *SelectionConfig.__mro__[1:])  # features extend these
+        if section.__module__.startswith(("curation.config", "curation.extras")) and not is_part:
             yield section
         yield from sections(section)
 

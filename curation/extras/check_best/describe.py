@@ -5,12 +5,12 @@ from dataclasses import replace
 from curation.arms import ARMS, TRUST
 from curation.config import AskConfig
 from curation.extras.check_best.stage import CheckBest, CheckBestByJudge
+from curation.features import is_divided
 from curation.json_types import Json, JsonView
 from curation.pipeline.extending import FeatureInputs
 from curation.pipeline.grading import GONE, find_known_checker
 from curation.report.measures import compute_count_share
 from curation.rundir.graph import Out, Stage
-from curation.selection.capped import is_capped
 
 
 def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
@@ -53,12 +53,12 @@ def count_passed(outputs: JsonView) -> Json:
     """Return the counts, and how many selected rows are among those that passed.
 
     Rows that pass rank above rows that were not checked. The number of selected rows that passed is ``None`` (unknown)
-    if the selection has quotas or a cap, too.
+    if the selection is divided, too.
     """
     counts, num_selected = outputs["counts"], outputs["num_selected"]
     return {
         **counts,
         "share": compute_count_share(counts["passed"], counts["asked"]),
         "selected": num_selected,
-        "selected_checked": None if is_capped(outputs["budget"]) else min(num_selected, counts["passed"]),
+        "selected_checked": None if is_divided(outputs["budget"]) else min(num_selected, counts["passed"]),
     }

@@ -18,13 +18,13 @@ from curation.config import DomainConfig
 from curation.config.filter import WORK
 from curation.domains import attempt, get_domain
 from curation.errors import ReviewError
+from curation.features import is_divided
 from curation.filter.output import MANIFEST
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef
 from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.selection.bound import Bound
-from curation.selection.capped import is_capped
 from curation.selection.review import REACH, ScoredRows
 from curation.stages.select import Select
 from curation.storage.paths import Place, require_reachable
@@ -49,8 +49,8 @@ class Origin:
     function: str
     """The trust function by whose columns the rows are ranked."""
     ranked: bool
-    """Whether the selection is the top of a ranking. A random draw, or a selection by quotas or under a cap on labels,
-    is reviewed without a cut."""
+    """Whether the selection is the top of a ranking. A random draw, or a selection with a division of its rows, is
+    reviewed without a cut."""
     labels: tuple[TableRef, ...]
     pools: tuple[TableRef, ...]
     """The prepared rows of each table of ``labels``."""
@@ -125,7 +125,7 @@ def _find_in_run(run: Place, generation: int, record: StageRecord, arm: str | No
         arm=arm,
         function=ARMS[arm].trust,
         ranked=ARMS[arm].takes_top
-        and not is_capped(budget)
+        and not is_divided(budget)
         and not choice.get("left_out")
         and not choice.get("repeats")
         and not record.outputs.get("unseen"),

@@ -65,7 +65,7 @@ def _describe_purity(what: str, share: Json | None) -> list[str]:
 def _cut(result: Json) -> list[str]:
     cut, before, after = result["cut"], result["cut"]["before"], result["cut"]["after"]
     if after is None:
-        why = "are not the best by score (a draw, quotas or a cap on labels)"
+        why = "are not the best by score (a draw, or divided by label)"
         return [f"certified cut: none, as the rows of {result['arm']} {why}"]
     level = f"at most {cut['alpha']:.0%} wrong with confidence {1 - cut['delta']:.0%}"
     lines = [f"certified cut before the review: {_describe_before(before)}"]

@@ -297,4 +297,4 @@ def _count_by_class(pool: Pool, settings: Mapping[str, object]) -> Count:
     num_C = pool.scores.num_above_by_class(pool.classes, cuts.threshold_C)
     n = int(num_C.sum())
     risk = {**settings, "per": "label", **cuts.to_json(num_C)}
-    return Count(n, risk=risk, is_cut=True, quota=cuts.shares(num_C) if n else None)
+    return Count(n, risk=risk, is_cut=True, shares=cuts.shares(num_C) if n else None)

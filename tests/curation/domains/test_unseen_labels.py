@@ -149,7 +149,7 @@ def test_arms_that_rank_take_unseen_labels_last_and_others_as_before(
     ]
     selection = {"budget": {"n": 40}, "arms": ["trust", "naive"], "quota": "none", "unseen": unseen}
     job = job_of(tmp_path, rows, source, domain, ("cat", "dog", "bird"), selection)
-    job = replace(job, classes=None, labelled=job.classes.examples)
+    job = replace(job, divided={}, labelled=job.divided["quota"].examples)
     assert job.seen is not None and job.seen.labels == ("cat", "dog")
     _, found = select(job, to_place(str(tmp_path / "selected")))
     ids = {item.arm: io.read(item.table)["row_id"].to_pylist() for item in found}

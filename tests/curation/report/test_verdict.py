@@ -366,9 +366,12 @@ def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -
     low = PredictedPurity(purity=about(0.71, 0.66, 0.76), drop=about(0.14, 0.1, 0.18))
     free = replace(HEALTHY, pool=replace(pool, top_trust=0.7), foreseen=low)
     assert reach_verdict(free, "d").level == CARE
-    assert reach_verdict(replace(free, capped=True), "d").level == USE
-    assert reach_verdict(replace(free, capped=True, pool=None, shift={**DIFFERENT, "differs": False}), "d").level == USE
-    fallen = replace(free, capped=True, foreseen=replace(low, purity=about(0.8, 0.76, 0.84)))
+    assert reach_verdict(replace(free, is_divided=True), "d").level == USE
+    assert (
+        reach_verdict(replace(free, is_divided=True, pool=None, shift={**DIFFERENT, "differs": False}), "d").level
+        == USE
+    )
+    fallen = replace(free, is_divided=True, foreseen=replace(low, purity=about(0.8, 0.76, 0.84)))
     (finding,) = reach_verdict(fallen, "d").findings
     assert finding["rule"] == "purity" and "80.0\u00a0% on validation rows of the same trust" in finding["finding"]
 

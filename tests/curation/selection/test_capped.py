@@ -11,7 +11,6 @@ from benchmarks.capped import CAP, CASES, NUM_FREQUENT, Labelled
 from benchmarks.risk_simulation import chess_like
 from curation.hashing import hash64
 from curation.selection import capped
-from curation.selection.budget import compute_label_cap
 from curation.selection.capped import count_before, make_own_labels, walk_batches, walk_parts
 
 
@@ -109,15 +108,6 @@ def test_quotas_take_the_best_of_each_label(scores, quotas, seed, held, num_part
 def test_rows_before_a_row_with_its_label_are_counted():
     assert count_before(np.array([5, 3, 5, 5, 3, 1])).tolist() == [0, 0, 1, 2, 1, 0]
     assert count_before(np.zeros(0, dtype=np.uint64)).tolist() == []
-
-
-def test_a_share_of_n_is_rounded_down_and_allows_one_row():
-    assert [compute_label_cap(limit, n) for limit, n in [(20, 5), (0.29, 100), (0.01, 2_099), (0.01, 50)]] == [
-        20,
-        29,
-        20,
-        1,
-    ]
 
 
 def test_the_noise_that_the_benchmark_computes_is_that_of_a_large_pool():

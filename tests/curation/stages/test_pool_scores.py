@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from curation.errors import BudgetError, SourceError
+from curation.extras.caps.division import LabelKeys
 from curation.refs import ListDigest, TableRef, fingerprint
 from curation.report import pool_grid
 from curation.selection.capped import count_before
 from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
-from curation.stages.cap_keys import LabelKeys
-from curation.stages.pool_scores import PoolScores
+from curation.stages.pool_scores import Groups, PoolScores
 from curation.tables import io, scans, schemas
 from curation.tables.row_ids import make_bitmap
 
@@ -52,7 +52,7 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
     candidates = scores.candidates()
     num = int((~np.isnan(candidates.raw_score_N)).sum())
     wanted = {n: TopN().cut(candidates, n, 5) for n in (1, 700, num)}
-    keys, label_of = LabelKeys(by="label", pool=labels), labels_by_id(labels)
+    groups, label_of = Groups(LabelKeys(by="label", pool=labels).reader, 7), labels_by_id(labels)
     left = count_before(np.array([label_of[row_id] for row_id in wanted[num].row_ids_n.tolist()])) < 7
     third_N = np.arange(len(candidates.row_ids_N)) % 3 == 0
     counted = pool_grid_counts(labels)
@@ -62,7 +62,7 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
         for n, cut in wanted.items():
             found = scores.top(n, 5)
             assert np.array_equal(found.row_ids_n, cut.row_ids_n) and found.threshold == cut.threshold
-        capped = scores.capped(keys, 200, 7, 5)
+        capped = scores.grouped(groups, 200, 5)
         assert np.array_equal(capped.row_ids_n, wanted[num].row_ids_n[left][:200]) and capped.num_scored == num
         again = scores.candidates()
         assert np.array_equal(again.row_ids_N, candidates.row_ids_N)

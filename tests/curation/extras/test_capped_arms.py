@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lance
@@ -16,10 +17,10 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.config.filter import KeepConfig
 from curation.domains.chess import Chess
 from curation.errors import BudgetError, ConfigError
+from curation.extras.caps.division import CapDivision, check_settings
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import TableRef
 from curation.stages.budget import ComputedBudget, ScoredSplit
-from curation.stages.cap_keys import check_by
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.select import select
@@ -124,7 +125,7 @@ def ids(rows: list[dict[str, Any]]) -> list[int]:
 def test_every_arm_takes_the_walk_of_its_own_ranking(pool: tuple[SelectJob, list[dict]], tmp_path: Path):
     job, rows = pool
     budget, made = chosen(job, tmp_path)
-    assert (budget.n, budget.max_per_label, budget.asked, budget.limited_by) == (N, 4, None, None)
+    assert (budget.n, budget.divided["max_per_label"], budget.asked, budget.limited_by) == (N, 4, None, None)
     read = [row for row in rows if row["label"] is not None]
     weak, gold = (lambda row: row["label"]), (lambda row: row["gold"])
     assert ids(made["trust"]) == ids(made["trust_gold"]) == walk(read, raw, weak, N, 4)
@@ -207,8 +208,20 @@ def test_filters_have_no_cap():
 def test_what_cannot_be_counted_by_is_refused():
     with pytest.raises(ValidationError, match="nothing is counted by it without max_per_label"):
         SelectionConfig.model_validate({"budget": {"n": 5}, "max_per_label_by": "rating"})
-    domain = Chess()
-    check_by("label", domain), check_by("rating", domain), check_by(f"{__name__}:first_square", domain)
+    run: Any = SimpleNamespace(domain_of=lambda _: DomainConfig(name="chess"))
+
+    def check_by(by: str) -> None:
+        given = {"budget": {"n": 5}, "max_per_label": 2, "max_per_label_by": by}
+        assert check_settings(run, SelectionConfig.model_validate(given)) == ()
+
+    check_by("label"), check_by("rating"), check_by(f"{__name__}:first_square")
     for by, found in [("opening", "no column 'opening'; give one of label, fen"), ("nowhere:f", "cannot be imported")]:
         with pytest.raises(ConfigError, match=found):
-            check_by(by, domain)
+            check_by(by)
+
+
+@pytest.mark.parametrize("limit, n, cap", [(20, 5, 20), (0.29, 100, 29), (0.01, 2_099, 20), (0.01, 50, 1)])
+def test_a_share_of_n_is_rounded_down_and_allows_one_row(limit: float, n: int, cap: int):
+    selection = SelectionConfig.model_validate({"budget": {"n": n}, "max_per_label": limit})
+    job: Any = SimpleNamespace(selection=selection)
+    assert CapDivision(job).set(ComputedBudget(n=n, rule="n", reference="trust", oracle=False)) == cap

@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from curation.config.load import load_config
-from curation.domains import get_domain
 from curation.errors import ConfigError
+from curation.extras.quotas.division import describe_settings
 from curation.pipeline.chain import describe
 from curation.pipeline.opened import open_run
 from curation.rundir.graph import to_plain_json, with_outs
 from curation.sources import discover
-from curation.stages.class_quota import describe_quota
 
 
 def load(folder: Path, **selection: Any):
@@ -70,14 +69,14 @@ def test_quotas_change_the_selection_alone(tmp_path: Path):
     of_scores = {"gen-0/select", "gen-0/rollouts"}  # trust_gold ranks, so that its rollouts are of the same rows
     for key in (auto, given):
         assert {name for name in none if none[name] != key[name]} == of_scores
-    classes = auto["gen-0/select"]["choice"].pop("classes")
+    classes = auto["gen-0/select"]["choice"].pop("divided")["quota"]
     assert auto["gen-0/select"] == none["gen-0/select"]  # the key of a run that was finished before there were quotas
     assert classes["names"] == ["a", "b"] and classes["wanted"] is None
-    assert given["gen-0/select"]["choice"]["classes"]["wanted"] == {"a": 1.0, "b": 3.0}
+    assert given["gen-0/select"]["choice"]["divided"]["quota"]["wanted"] == {"a": 1.0, "b": 3.0}
     plain, by_label = (keys(load(tmp_path, budget={"risk": {"alpha": 0.1} | per})) for per in ({}, {"per": "label"}))
     changed = {name for name in plain if plain[name] != by_label[name]}
-    assert changed == of_scores and by_label["gen-0/select"]["choice"]["classes"]["names"] == ["a", "b"]
-    assert "classes" not in plain["gen-0/select"]["choice"]
+    assert changed == of_scores and by_label["gen-0/select"]["choice"]["divided"]["quota"]["names"] == ["a", "b"]
+    assert "divided" not in plain["gen-0/select"]["choice"]
     drawn = {"arms": ["naive", "trust", "ground_truth"]}
     with_draw = [keys(load(tmp_path, quota=quota, **drawn))["gen-0/rollouts"] for quota in ("none", "auto")]
     assert with_draw[0] == with_draw[1]
@@ -98,8 +97,8 @@ def test_quotas_change_the_selection_alone(tmp_path: Path):
 )
 def test_validate_says_what_happens_to_classes(tmp_path: Path, selection: dict[str, Any], words: str):
     config = load(tmp_path, **selection)
-    line = describe_quota(config.selection, get_domain(config.domain))
-    assert line is not None and line.startswith("selection.quota: ") and words in line
+    (line,) = describe_settings(config, config.selection)
+    assert line.startswith("selection.quota: ") and words in line
 
 
 def test_a_run_with_an_unknown_class_is_refused_before_anything_is_done(tmp_path: Path):

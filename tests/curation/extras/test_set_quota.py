@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.domains import get_domain
 from curation.domains.class_counts import RarestClass
 from curation.errors import ConfigError
+from curation.extras.quotas.division import describe_settings, find_divided_classes
 from curation.hashing import derive, hash64
 from curation.selection.class_shares import estimate_shares
 from curation.selection.quotas import allocate
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import describe_quota, find_divided_classes
 from curation.stages.select import select
 from curation.tables import io, schemas
 
@@ -57,8 +58,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row]
 
 def test_a_row_counts_by_the_rarest_class_of_its_set(pool):
     job, _, source = pool
-    assert job.classes is not None
-    found = job.classes.groups(get_domain(DOMAIN))
+    found = job.divided["quota"].groups(get_domain(DOMAIN).label_sets)
     assert isinstance(found, RarestClass) and found.names == STRATA
     labels = ["often", "often, rare, middle", "often, middle", "none", None, "tax", "rare, tax"]
     assert found.places(pa.array(labels)).tolist() == [0, 1, 2, 3, 4, 4, 4]
@@ -78,8 +78,10 @@ def test_the_best_of_each_stratum_are_taken_by_its_estimated_share(pool, tmp_pat
     read = [row for row in rows if row["label"] is not None]
     size_S = [sum(stratum(row["label"]) == name for row in read) for name in STRATA]
     wanted = estimate_shares(STRATA, np.array([*size_S, len(rows) - len(read)]), counts)
-    assert budget.quota is not None and budget.quota.classes == STRATA
-    assert budget.quota.shares == pytest.approx(wanted.shares) and budget.quota.basis == "confusion"
+    assert budget.divided["quota"].classes == STRATA
+    assert (
+        budget.divided["quota"].shares == pytest.approx(wanted.shares) and budget.divided["quota"].basis == "confusion"
+    )
     left = Counter(dict(zip(STRATA, allocate(wanted.shares, size_S, N).tolist(), strict=True)))
     ties = hash64(np.array([row["row_id"] for row in read]), derive(SEED, "ties"))
     best = []
@@ -109,9 +111,10 @@ def test_places_of_sets_are_told_and_what_cannot_be_is_refused():
         find_divided_classes(settings(), domain) == STRATA
         and find_divided_classes(settings(quota="none"), domain) is None
     )
-    words = str(describe_quota(settings(), domain))
+    run: Any = SimpleNamespace(domain_of=lambda _: DOMAIN)
+    (words,) = describe_settings(run, settings())
     assert "places of arms that rank go to the 3 classes and to rows of none, each row by its rarest class, by" in words
-    assert "none: the best rows are selected" in str(describe_quota(settings(quota="none"), domain))
+    assert "none: the best rows are selected" in next(describe_settings(run, settings(quota="none")))
     for changes, problem in (
         (
             {"quota": {"rare": 1}},

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ from curation.domains import get_domain
 from curation.domains.class_counts import count_confusion, count_given
 from curation.domains.classification import Classification
 from curation.errors import BudgetError, ConfigError
+from curation.extras.quotas.division import describe_settings, find_divided_classes
 from curation.hashing import derive, hash64, hash_unit
 from curation.selection.class_shares import estimate_shares
 from curation.selection.quotas import allocate
 from curation.selection.risk import calibrate
 from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import SelectJob
-from curation.stages.class_quota import describe_quota, find_divided_classes
 from curation.stages.select import select
 from curation.tables import io, scans, schemas
 
@@ -71,10 +72,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[Row]
 def chosen(
     job: SelectJob, folder: Path, wanted: dict[str, float] | None = None, **changes: Any
 ) -> tuple[ComputedBudget, dict[str, list[Row]]]:
-    assert job.classes is not None
     given = {"budget": {"n": N}, "arms": ARMS} | changes
-    classes = replace(job.classes, wanted=wanted)
-    budget, made = select(replace(job, classes=classes, selection=SelectionConfig.model_validate(given)), folder)
+    divided = {"quota": replace(job.divided["quota"], wanted=wanted)}
+    budget, made = select(replace(job, divided=divided, selection=SelectionConfig.model_validate(given)), folder)
     return budget, {item.arm: io.read(item.table).to_pylist() for item in made}
 
 
@@ -115,7 +115,9 @@ def confused(rows: list[Row]) -> Any:
 
 def test_counts_are_those_of_scikit_learn(pool):
     job, rows, source = pool
-    found = count_confusion(job.classes.examples, job.classes.labels, job.classes.grades, CLASSES)
+    found = count_confusion(
+        job.divided["quota"].examples, job.divided["quota"].labels, job.divided["quota"].grades, CLASSES
+    )
     assert found.tolist() == confused(source).tolist()
     found = count_given(job.labels, CLASSES)
     assert found.tolist() == [*by_class(rows).values(), sum(row["label"] is None for row in rows)]
@@ -125,11 +127,14 @@ def test_a_question_counts_once_and_a_grade_is_no_class(pool, tmp_path: Path):
     job, _, source = pool
     rows = sorted(source, key=lambda row: row["row_id"])
     asked = write(tmp_path, "asked", [row | {"question": row["row_id"] // 3} for row in rows], schemas.GRADES)
-    assert count_confusion(job.classes.examples, job.classes.labels, asked, CLASSES).sum() == NUM_SOURCE / 3
+    assert (
+        count_confusion(job.divided["quota"].examples, job.divided["quota"].labels, asked, CLASSES).sum()
+        == NUM_SOURCE / 3
+    )
     only = [row | {"gold": "grade: right" if row["correct"] else "grade: wrong"} for row in rows]
     examples = write(tmp_path, "graded", only, schemas.make_examples_schema(Classification.columns, gold=True))
-    classes = replace(job.classes, examples=examples)
-    shares = classes.shares(job.labels, get_domain(job.domain))
+    classes = replace(job.divided["quota"], examples=examples)
+    shares = classes.shares(job.labels)
     assert shares.basis == "counts" and shares.num_labelled == 0
 
 
@@ -140,8 +145,10 @@ def test_every_arm_that_ranks_takes_the_best_of_each_class(pool, tmp_path: Path)
     counts = confused(source)
     given_T = np.array([*by_class(rows).values(), len(rows) - len(read)])
     wanted = estimate_shares(CLASSES, given_T, counts)
-    assert budget.n == N and budget.quota is not None
-    assert budget.quota.shares == pytest.approx(wanted.shares) and budget.quota.basis == "confusion"
+    assert budget.n == N
+    assert (
+        budget.divided["quota"].shares == pytest.approx(wanted.shares) and budget.divided["quota"].basis == "confusion"
+    )
     quotas = dict(zip(CLASSES, allocate(wanted.shares, given_T[:-1], N).tolist(), strict=True))
     assert ids(made["trust"]) == ids(made["trust_gold"]) == best(read, raw, quotas)
     assert ids(made["internal_confidence"]) == best(read, lambda row: row["mean_logprob"], quotas)
@@ -170,7 +177,7 @@ def test_places_without_a_row_go_to_the_others(pool, tmp_path: Path):
     has = by_class(read)
     budget, made = chosen(job, tmp_path, {"optimism": 1.0, "anger": 1.0}, budget={"n": has["optimism"] * 4})
     quotas = by_class(made["trust"])
-    assert budget.quota is not None and budget.quota.basis == "given" and budget.quota.shares == (0.5, 0.0, 0.5, 0.0)
+    assert budget.divided["quota"].basis == "given" and budget.divided["quota"].shares == (0.5, 0.0, 0.5, 0.0)
     assert quotas["optimism"] == has["optimism"] and quotas["anger"] == min(has["anger"], 3 * has["optimism"])
     assert len(made["trust"]) == budget.n and ids(made["trust"]) == best(read, raw, quotas)
     with pytest.raises(
@@ -193,7 +200,7 @@ def test_rows_above_a_threshold_keep_their_classes(pool, tmp_path: Path):
     job, rows, _ = pool
     passing = [row for row in rows if row["label"] is not None and row["trust_trust"] >= 0.9]
     budget, made = chosen(job, tmp_path, arms=("trust",), budget={"threshold": 0.9})
-    assert budget.quota is None and {*ids(made["trust"])} == {*ids(passing)}
+    assert "quota" not in budget.divided and {*ids(made["trust"])} == {*ids(passing)}
     with pytest.raises(BudgetError, match=r"quota: classes cannot have places of their own in budget\.threshold"):
         chosen(job, tmp_path / "no", {"joy": 1.0}, arms=("trust",), budget={"threshold": 0.9})
 
@@ -235,16 +242,16 @@ def test_each_class_has_a_certified_cut_of_its_own(pool, tmp_path: Path):
     assert [line["num_kept"] for line in budget.risk["classes"]] == [cut.num_kept for cut in cuts.values()]
     assert len(made["naive"]) == budget.n
     none, made = chosen(job, tmp_path / "none", arms=("trust",), budget={"risk": risk | {"alpha": 0.001}})
-    assert none.n == 0 and none.quota is None and made["trust"] == []
+    assert none.n == 0 and not none.divided and made["trust"] == []
     assert none.risk is not None and "no cut is certified in any of 4 classes" in none.risk["guarantee"]
 
 
 def test_cuts_of_classes_that_cannot_be_are_refused():
     risk = {"alpha": 0.1, "per": "label"}
     assert find_divided_classes(settings(budget={"risk": risk}), get_domain(DOMAIN)) == CLASSES
-    assert "per: label: each of 4 classes has" in str(
-        describe_quota(settings(budget={"risk": risk}), get_domain(DOMAIN))
-    )
+    run: Any = SimpleNamespace(domain_of=lambda _: DOMAIN)
+    (line,) = describe_settings(run, settings(budget={"risk": risk}))
+    assert "per: label: each of 4 classes has" in line
     assert "per" not in settings(budget={"risk": {"alpha": 0.1}}).budget.to_key()["risk"]
     with pytest.raises(ConfigError, match=r"risk\.per: label: domain chess has no closed set of labels; leave per out"):
         find_divided_classes(settings(budget={"risk": risk}), get_domain(DomainConfig(name="chess")))
@@ -296,7 +303,7 @@ def test_which_runs_have_quotas():
         ({"quota": {"xxx": 1}}, "there are anger, joy, optimism, sadness"),
         (
             {"max_per_label": 3, "max_per_label_by": "text"},
-            "max_per_label_by counts by 'text'; .* set selection.quota: none",
+            "max_per_label counts by 'text'; .* set selection.quota: none",
         ),
     ],
 )

@@ -1,38 +1,44 @@
-"""Keys by which rows count as one label (``selection.max_per_label``): label, pool column, or function.
+"""The cap on the rows of a label: the key by which rows count as one label, and the cap's part of a selection.
 
 Keys are hashes of texts (:mod:`curation.tables.text_hashes`). Each row without a text (an unparsed label, a null) has
 a key of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.arms import Arm
 from curation.arrays import Int64s
-from curation.domains import Domain, attempt
+from curation.config import RunConfig
+from curation.config.base import count_share
+from curation.domains import attempt, get_domain
 from curation.errors import ConfigError
+from curation.extras.caps import CapKeys
 from curation.refs import TableRef
 from curation.registry import load_code
+from curation.report.evidence import Evidence
 from curation.selection.capped import Labels, make_own_labels
+from curation.stages.budget import ComputedBudget
+from curation.stages.chooser import RowDivision
+from curation.stages.pool_scores import Groups, PoolScores, Reader
 from curation.tables import io
 from curation.tables.text_hashes import NO_TEXT, hash_texts
 
 BY_LABEL = "label"
 _KEY = "selection.max_per_label_by"
 
-Reader = Callable[[Int64s, pa.Array], Labels]
-"""Function from the row ids and weak labels of some rows to the keys that count as their labels."""
 
-
-def check_by(by: str, domain: Domain) -> None:
-    """Refuse a ``selection.max_per_label_by`` that the rows of a domain do not have.
+def check_settings(config: RunConfig, section: CapKeys) -> tuple[str, ...]:
+    """Refuse a ``selection.max_per_label_by`` that the pool's rows do not have; return no line.
 
     Raises:
         ConfigError: it is neither ``label``, nor a column of the pool, nor a function.
     """
+    by, columns = section.max_per_label_by, get_domain(config.domain_of("pool")).columns.names
     if ":" in by:
         try:
             found = load_code(by)
@@ -40,9 +46,19 @@ def check_by(by: str, domain: Domain) -> None:
             raise ConfigError(f"{_KEY}: {by!r} cannot be imported ({error}); give module:function") from error
         if not callable(found):
             raise ConfigError(f"{_KEY}: {by!r} is not a function; give a function of an example and its label")
-    elif by != BY_LABEL and by not in domain.columns.names:
-        known = ", ".join([BY_LABEL, *domain.columns.names])
+    elif by != BY_LABEL and by not in columns:
+        known = ", ".join([BY_LABEL, *columns])
         raise ConfigError(f"{_KEY}: the pool has no column {by!r}; give one of {known}, or module:function")
+    return ()
+
+
+def find_warnings(config: RunConfig, section: CapKeys) -> Iterator[str]:
+    """Yield a warning if the labels that are counted are letters of options."""
+    if section.max_per_label_by == "label" and config.domain_of("pool").name == "mcqa":
+        yield (
+            f"selection.max_per_label: {section.max_per_label} rows for each option of domain mcqa, where "
+            "labels are letters: a cap is for domains with many labels; leave it out, or set max_per_label_by"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +116,48 @@ def _as_text(column: pa.Array, name: str) -> pa.Array:
         raise ConfigError(
             f"{_KEY}: the column {name!r} is {column.type}, which is neither text nor a number"
         ) from error
+
+
+class CapDivision(RowDivision[int]):
+    """A cap: an arm may take a row only if fewer than so many rows with its label rank before it.
+
+    The label is the one that the arm teaches, so that the rows of ``ground_truth`` count by their gold labels; a
+    ranking gold arm has the rows of its weak twin, which count by their weak labels.
+    """
+
+    leaves_fewer = True
+
+    def set(self, budget: ComputedBudget) -> int | None:
+        """Return the number of rows of a label: the number of the configuration, or its share of n, at least 1."""
+        limit = self._keys.max_per_label
+        return limit if limit is None or isinstance(limit, int) else max(1, count_share(limit, budget.n))
+
+    def group(self, arm: Arm, scores: PoolScores, n: int, value: int, before: Groups | None) -> Groups:
+        """Return the labels with their common cap."""
+        gold = self.job.audit if arm.gold and not arm.ranked else None
+        return Groups(LabelKeys(by=self._keys.max_per_label_by, pool=self.job.pool, audit=gold).reader, value)
+
+    def describe(self, budget: ComputedBudget, value: int | None) -> Iterator[str]:
+        """Yield a line if fewer than the budget's rows fit."""
+        if value is not None and budget.asked is not None:
+            yield (
+                f"selection.max_per_label: with at most {value:,} rows of a label {budget.n:,} of {budget.asked:,} "
+                f"rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
+            )
+
+    @property
+    def _keys(self) -> CapKeys:
+        assert isinstance(self.job.selection, CapKeys), "the section has the keys of all features"
+        return self.job.selection
+
+
+def suggest_cap(evidence: Evidence) -> str | None:
+    """Return the advice to cap the rows of a label, if labels are no closed set.
+
+    The line of configuration has twice an even share of the teacher's labels, from .01 to .6.
+    """
+    if evidence.classes is not None:
+        return None
+    given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
+    line = f"selection: {{max_per_label: {max(0.01, round(min(0.6, 2 / given), 2))}}}"
+    return f"Cap the rows of a label, unless one class is what is wanted: {line}."
