@@ -22,7 +22,7 @@ CAPS = Feature(
 def _count_or_share(value: object) -> Any:
     """Refuse values that are neither a count nor a share, such as 1.0, which could mean either."""
     if isinstance(value, bool) or not isinstance(value, int | float | None):
-        raise ValueError(f"{value!r} is no number; give a number of rows, e.g. 20, or a share of n, e.g. 0.01")
+        raise ValueError(f"{value!r} is not a number; give a number of rows, e.g. 20, or a share of n, e.g. 0.01")
     if value is not None and (value <= 0 or (isinstance(value, float) and value >= 1)):
         raise ValueError(f"{value} is neither a number of rows (1, 2, ...) nor a share of n above 0 and below 1")
     return value
