@@ -17,7 +17,7 @@ from curation.config import RunConfig
 from curation.config.base import count_share
 from curation.domains import attempt, get_domain
 from curation.errors import ConfigError
-from curation.extras.caps import CapKeys
+from curation.extras.caps.config import CapKeys
 from curation.refs import TableRef
 from curation.registry import load_code
 from curation.report.evidence import Evidence

@@ -15,7 +15,7 @@ from curation.domains import Domain, get_domain
 from curation.domains.class_counts import Grouping, RarestClass, count_confusion, count_given, find_class_places
 from curation.domains.label_sets import LabelSets
 from curation.errors import BudgetError, ConfigError
-from curation.extras.quotas import QuotaKeys, explain_no_quota
+from curation.extras.quotas.config import QuotaKeys, explain_no_quota
 from curation.pipeline.extending import FeatureInputs
 from curation.refs import TableRef
 from curation.report.evidence import Evidence
