@@ -125,7 +125,7 @@ def test_students_learn_the_selected_preferences_by_dpo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"domain": "math"}, "student.method: dpo learns from pairs of answers, and rows of domain math"),
+        ({"domain": "math"}, "student.method: dpo learns from pairs of answers, but rows of domain math"),
         ({"num": 2}, "generations: 2 are a chain"),
         ({"student": {"method": "dpo", "beta": -1}}, "student.beta"),
         ({"student": {"method": "dpo", "sharding": "fsdp"}}, "sharding: fsdp divides the weights"),
