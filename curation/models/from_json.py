@@ -31,7 +31,7 @@ NAMED = {
 }
 """Further keys that a family's configurations must have."""
 HEADED = ("gemma3_text", "qwen3")
-"""Families whose configurations must have the width of a head."""
+"""Families whose configurations must have the key ``head_dim``."""
 AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer", "Qwen2Tokenizer")
 """Classes, without ``Fast``, that use tokenizer.json unchanged, while others rebuild it."""
 

@@ -25,7 +25,7 @@ OWN_CREDENTIALS = (
 """Variables that give the process or its pod credentials; if one is set, no profile is read."""
 KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 ELSEWHERE = ("role_arn", "sso_session", "sso_start_url")
-"""Settings by which a profile refers to credentials other than its own keys."""
+"""Settings of a profile whose credentials come from a role or a single sign-on, not from keys in the file."""
 
 
 @cache
