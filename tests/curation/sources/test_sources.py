@@ -290,7 +290,7 @@ def test_a_key_that_first_stands_in_a_late_row_is_a_column(tmp_path: Path) -> No
         (
             "x.csv",
             b"\xef\xbb\xbfsep=;\r\na;b\r\n1;2\r\n",
-            'sep=;. is Excel.s hint .* delete line 1, and set delimiter: ";"',
+            'sep=;. is Excel.s hint, .* delete line 1, and set delimiter: ";"',
         ),
         ("x.csv", b"a,b,,\n1,2,,3\n", "record 1 has 4 fields, the header 2"),
         ("x.csv", b'a,b\n"1,x\n2",y\n', "record 1 is one row of 2 lines .* have 2 fields .*set quoting: none"),
