@@ -84,7 +84,7 @@ class DomainConfig(Section):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The numbers that labels of this domain have beside those of all; none if the labels were made elsewhere."""
+        """Columns of numbers that only labels of this domain have; empty if the labels were made elsewhere."""
         return () if self.given_labels is not None else find_traits(self.name, self.options).numbers
 
     @property

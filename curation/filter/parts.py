@@ -16,7 +16,7 @@ class PackagePart(Section):
     ABSENT: ClassVar[str]
     """Description of a package without the part, for its page."""
     FILES: ClassVar[tuple[str, ...]] = ()
-    """The files of the part beside its function's."""
+    """Names of the part's files, without those of its trust function."""
 
     inputs: tuple[str, ...]
     """Teacher's states that the function reads, in order."""

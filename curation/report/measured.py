@@ -60,7 +60,7 @@ class GradedSet(Protocol):
 
     @property
     def share_right(self) -> Estimate:
-        """The share of right labels; NaN for no rows."""
+        """The share of right labels; NaN if there are no rows."""
         ...
 
     @property
@@ -111,7 +111,7 @@ class InMemory:
 
     @property
     def share_right(self) -> Estimate:
-        """The share of right labels; NaN for no rows."""
+        """The share of right labels; NaN if there are no rows."""
         return self.judged.share_right()
 
     @property

@@ -25,7 +25,7 @@ class LabelGate(Gate, Protocol):
 
 
 class PassingTest(NamedTuple):
-    """A test of which rows would pass a rule, bool [N], by states [N, D] of these names."""
+    """A function that tells which rows would pass a rule, bool [N], and the states, [N, D] each, that it reads."""
 
     states: tuple[str, ...]
     passes: Callable[[Mapping[str, Floats]], Bools]

@@ -17,7 +17,7 @@ class CascadeConfig(Section):
     confidence: Share | None = None
     """Probability with which ``loss`` holds. Unset: the package's."""
     keep: Share | None = None
-    """The share of the pool, best by raw score, for which ``loss`` holds. Unset: what the filter's rule keeps."""
+    """The best share of the pool by raw score, of which at most ``loss`` is lost. Unset: the share that is kept."""
 
 
 def find_problems(config: "FilterConfig", section: CascadeConfig) -> Iterator[str]:

@@ -41,7 +41,7 @@ class FirstCutRule(GateRule):
     threshold: float
     """Raw score below which rows are not answered."""
     break_even: float
-    """The share of dropped rows below which the cut does not pay (``threshold.FirstCut``)."""
+    """The share of dropped rows below which the cut costs more tokens than it saves (``threshold.FirstCut``)."""
     goal: Mapping[str, float] = field(default_factory=dict)
     """The goal that the threshold was set for, for the record."""
     check_rows: int = CHECK_ROWS
