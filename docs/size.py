@@ -32,7 +32,7 @@ BUDGETS: dict[str, int] = {
     "curation/selection": 2_295,
     "curation/signals": 500,
     "curation/sources": 2_040,
-    "curation/stages": 7_810,
+    "curation/stages": 7_815,
     "curation/storage": 1_825,
     "curation/tables": 1_930,
     "curation/teachers": 5_725,

@@ -198,10 +198,11 @@ def label(
 
 def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
     """Count the rows of a labels table by result, in streams; ``gate`` is the rule with which it was made, if any."""
-    rows = unparsed = truncated = 0
+    rows = unparsed = truncated = dropped = unasked = 0
     errors, tokens, orders = Counter[str](), Counter[str](), Counter[str]()
     table = io.open_table(ref)
-    wanted = {"label", "truncated", "error", *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
+    gated = () if gate is None else gate.columns.names
+    wanted = {"label", "truncated", "error", *gated, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
     columns = [name for name in table.schema.names if name in wanted]
     for batch in iter_checked(table.scanner(columns=columns).to_batches()):
         rows += batch.num_rows
@@ -211,7 +212,9 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
         tokens.update({kind: count_tokens(batch, kind) for kind in TOKEN_COLUMNS})
         orders.update(count_orders(batch))
-    dropped = io.count_dropped(ref)
+        if gate is not None:  # an error row may have a score, if its answer failed
+            dropped += pc.sum(batch.column(schemas.DROPPED)).as_py() or 0
+            unasked += pc.sum(pc.and_(*(batch.column(name).is_null() for name in (gate.score, "error")))).as_py() or 0
     return LabelCounts(
         rows=rows,
         unparsed=unparsed - dropped,
@@ -220,7 +223,7 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
         output_tokens=tokens["output"],
         errors=dict(errors.most_common()),
         dropped=dropped,
-        unasked=0 if gate is None else io.count(ref, filter=f"error IS NULL AND {gate.score} IS NULL"),
+        unasked=unasked,
         **orders,
     )
 
