@@ -194,7 +194,7 @@ def committed(directory: str, num_commits: int, options: argparse.Namespace) -> 
     for _ in range(num_commits):
         for _ in range(per_commit):
             ids_N = np.arange(start, start + options.chunk_rows)
-            rows = pa.table({"row_id": ids_N, "value": ids_N.astype(np.float32)}, schema=schemas.SIGNAL)
+            rows = signals_of(ids_N)
             (row,) = commits.write_fragment(rows, uri, schemas.SIGNAL).to_pylist()
             committer.add(row["fragments"], row["row_ids"])
             start += options.chunk_rows
@@ -212,11 +212,16 @@ def committed(directory: str, num_commits: int, options: argparse.Namespace) -> 
     return bar("the last commit / the first", last / first, MOST_GROWTH)
 
 
+def signals_of(ids_N: np.ndarray) -> pa.Table:
+    """Return rows of a table of signals."""
+    columns = {"row_id": ids_N, "value": ids_N.astype(np.float32), "error": pa.nulls(len(ids_N), pa.string())}
+    return pa.table(columns, schema=schemas.SIGNAL)
+
+
 def fragment_of(uri: str) -> str:
     """Make a table without rows; the description of a fragment for it."""
     io.create(uri, schemas.SIGNAL)
-    row = pa.Table.from_pylist([{"row_id": 0, "value": 1.0}], schema=schemas.SIGNAL)
-    found: str = commits.write_fragment(row, uri, schemas.SIGNAL)["fragments"][0].as_py()
+    found: str = commits.write_fragment(signals_of(np.zeros(1, np.int64)), uri, schemas.SIGNAL)["fragments"][0].as_py()
     return found
 
 

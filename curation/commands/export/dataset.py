@@ -56,7 +56,7 @@ def export_rows(
     measured = read_numbers_after(manifest, student.selecting, generation)
     num_rows = io.count(table)
     with write_folder(output, force=force, marker=MARKER) as folder:
-        num_files = _write_parquet(table, folder.path / "data")
+        num_files = write_parquet(table, folder.path / "data")
         lineage = describe_rows_lineage(student, measured, num_rows, describe_files(folder.path), command)
         folder.describe(lineage, _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names))
     many = "s" if num_files > 1 else ""
@@ -70,7 +70,7 @@ def export_rows(
     return words if push is None else [*words, _push(fetch_folder(str(output)), push, output)]
 
 
-def _write_parquet(table: TableRef, folder: Path) -> int:
+def write_parquet(table: TableRef, folder: Path) -> int:
     """Write the table in stored order to Parquet files with the hub's names, and return their number."""
     scanner = io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True)
     pyarrow.dataset.write_dataset(
