@@ -46,7 +46,7 @@ RARE = {
     "ablate": f"{_EXTRAS}.ablate.verb:ablate",
     "analyze": f"{_EXTRAS}.analyze.verb:analyze",
     "explain": f"{_EXTRAS}.explain.verb:explain",
-    "verify": f"{_COMMANDS}.verify.verb:verify",
+    "verify": f"{_COMMANDS}.verify:verify",
     "clean": f"{_COMMANDS}.clean_verb:clean",
     "doctor": f"{_COMMANDS}.doctor_verb:doctor",
 }
