@@ -10,12 +10,7 @@ from typing import Any
 import click
 
 from curation.activity import get_current_activity
-from curation.errors import (
-    CurationError,
-    describe_file_error,
-    describe_lance_error,
-    is_panic,
-)
+from curation.errors import CurationError, describe_file_error, describe_lance_error, is_panic
 from curation.escaping import echo, get_logger
 from curation.namesakes import claim
 from curation.periodic import every

@@ -261,11 +261,7 @@ def _accept_path(path: str, found: object) -> str:
 
 FORMS: Registry[str | None] = Registry(
     "form",
-    {
-        "rows": None,
-        "prodigy": "curation.sources.forms:Prodigy",
-        "label_studio": "curation.sources.forms:LabelStudio",
-    },
+    {"rows": None, "prodigy": "curation.sources.forms:Prodigy", "label_studio": "curation.sources.forms:LabelStudio"},
     _accept_path,
     groups=("curation.forms",),
 )

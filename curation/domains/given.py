@@ -128,9 +128,7 @@ class GivenLabels(_Around):
         pairs = zip(labels, golds, strict=True)
         found: list[bool | RowError] = [label is not None and gold == RIGHT for label, gold in pairs]
         verdicts = self._domain.check(
-            [labels[place] for place in asked],
-            [golds[place] for place in asked],
-            [examples[place] for place in asked],
+            [labels[place] for place in asked], [golds[place] for place in asked], [examples[place] for place in asked]
         )
         for place, verdict in zip(asked, verdicts, strict=True):
             found[place] = verdict

@@ -71,8 +71,8 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
     new = [name for name, content in files.items() if content is None]
     durable.sync(home / name for name in new)
     for name, now in find_files(home, new).items():
-        path = home / name
-        files[name] = Content(now.size, TAG + now.tag) if isinstance(path, Remote) else compute_quick_content(path)
+        at = home / name
+        files[name] = Content(now.size, TAG + now.tag) if isinstance(at, Remote) else compute_quick_content(at)
     text = json.dumps(files, indent=0)
     sums = list_of(home / folder)
     write_atomically(sums, text)

@@ -47,8 +47,9 @@ def read_clusters(files: Sequence[SourceFile], column: str) -> Int64s:
     Raises:
         SourceError: a file cannot be read.
     """
-    in_order = sorted(files, key=lambda file: file.index)
-    return _read_clusters(tuple(json.dumps(file.recorded()) for file in in_order), column)
+    return _read_clusters(
+        tuple(json.dumps(file.recorded()) for file in sorted(files, key=lambda file: file.index)), column
+    )
 
 
 @lru_cache(maxsize=8)
@@ -81,19 +82,19 @@ class Permutation:
 
     def __call__(self, positions_N: Int64s) -> Int64s:
         """Return the place of each position, int64 [N], in [0, size)."""
-        moved_N = self._permute(np.asarray(positions_N, dtype=np.int64))
-        while (outside := np.flatnonzero(moved_N >= self.size)).size:
-            moved_N[outside] = self._permute(moved_N[outside])
-        return moved_N
+        return self._walk(positions_N, back=False)
 
     def inverse(self, places_N: Int64s) -> Int64s:
         """Return the positions that go to these places, int64 [N]."""
-        moved_N = self._permute(np.asarray(places_N, dtype=np.int64), back=True)
+        return self._walk(places_N, back=True)
+
+    def _walk(self, positions_N: Int64s, *, back: bool) -> Int64s:
+        moved_N = self._permute(np.asarray(positions_N, dtype=np.int64), back=back)
         while (outside := np.flatnonzero(moved_N >= self.size)).size:
-            moved_N[outside] = self._permute(moved_N[outside], back=True)
+            moved_N[outside] = self._permute(moved_N[outside], back=back)
         return moved_N
 
-    def _permute(self, positions_N: Int64s, *, back: bool = False) -> Int64s:
+    def _permute(self, positions_N: Int64s, *, back: bool) -> Int64s:
         bits = max((self.size - 1).bit_length(), 2)
         low_bits = bits // 2
         low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
@@ -249,15 +250,10 @@ def make_assignment(
     splits = {name: split for name, split in config.splits.named().items() if split.source == source}
     before = {name: number for name, number in taken.items() if name in splits}
     new = {name: split for name, split in splits.items() if name not in taken}
-    group = config.splits.group
+    group, num_rows = config.splits.group, sum(file.num_rows for file in files)
     takes_all = len(splits) == 1 and all(split.rows is None and split.fraction is None for split in splits.values())
-    return assign(
-        sum(file.num_rows for file in files),
-        new,
-        derive(config.seed, f"splits:{source}"),
-        before,
-        cluster_N=None if group is None or takes_all else read_clusters(files, group),
-    )
+    cluster_N = None if group is None or takes_all else read_clusters(files, group)
+    return assign(num_rows, new, derive(config.seed, f"splits:{source}"), before, cluster_N=cluster_N)
 
 
 def _format_sizes(rows: Mapping[str, int]) -> str:

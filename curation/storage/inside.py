@@ -9,12 +9,13 @@ copied (:func:`to_record`, :func:`from_record`).
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from curation.errors import RunDirError
+from curation.json_types import map_texts
 from curation.storage.paths import Place, Remote
 
 HERE = "./"
@@ -46,12 +47,12 @@ def to_record(value: object, home: Place) -> Any:
     homes = dict.fromkeys([str(home), str(home.absolute()), str(home.resolve())])
 
     def change(text: str) -> str:
-        found = next((root for root in homes if f"{text}/".startswith(f"{root}/")), None)
-        if found is not None:
-            return HERE + text[len(found) + 1 :]
+        for root in homes:
+            if f"{text}/".startswith(f"{root}/"):
+                return HERE + text[len(root) + 1 :]
         return HERE + text if text.startswith(HERE) else text
 
-    return _with_texts(value, change)
+    return map_texts(change, value)
 
 
 def from_record(value: object, home: Place) -> Any:
@@ -62,7 +63,7 @@ def from_record(value: object, home: Place) -> Any:
         path = text.removeprefix(HERE)
         return path if path == text or path.startswith(HERE) else f"{root}/{path}".rstrip("/")
 
-    return _with_texts(value, change)
+    return map_texts(change, value)
 
 
 def run_around(path: Place) -> Place:
@@ -71,14 +72,6 @@ def run_around(path: Place) -> Place:
     while above.name and not any((above / name).is_file() for name in ("manifest.json", "filter.json")):
         above = above.parent
     return above if above.name else path
-
-
-def _with_texts(value: object, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _with_texts(part, change) for key, part in value.items()}
-    return [_with_texts(part, change) for part in value] if isinstance(value, list | tuple) else value
 
 
 def is_inside(home: Place, path: Place) -> bool:

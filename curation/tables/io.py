@@ -231,12 +231,7 @@ def take_offsets(ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | No
     return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))
 
 
-def _take(
-    ref: TableRef,
-    row_ids_N: "Int64s",
-    offsets_N: "Int64s",
-    columns: Sequence[str] | None,
-) -> pa.Table:
+def _take(ref: TableRef, row_ids_N: "Int64s", offsets_N: "Int64s", columns: Sequence[str] | None) -> pa.Table:
     """Return the rows at the offsets; -1 marks an id that is not in the table."""
     if (offsets_N < 0).any():
         missing = row_ids_N[offsets_N < 0]
