@@ -110,14 +110,13 @@ class Chess(Domain):
 
     def parse(self, completion: str, example: Example) -> str | None:
         """Return the first word of the first line as a legal move, read as UCI, else as SAN; ``None`` otherwise."""
-        words = completion.strip().split()
+        words = completion.split()
         if not words:
             return None
-        board = read_fen(example["fen"])
-        word = words[0]
+        board, word = read_fen(example["fen"]), words[0]
         try:
-            uci = _UCI.fullmatch(word.lower())
-            move = board.parse_uci(word.lower()) if uci else board.parse_san(word)
+            is_uci = _UCI.fullmatch(word.lower())
+            move = board.parse_uci(word.lower()) if is_uci else board.parse_san(word)
             return move.uci() if move else None  # python-chess reads a pass as the null move
         except ValueError:  # python-chess derives illegal, ambiguous and unreadable moves from it
             return None
@@ -278,7 +277,13 @@ def find_mating_moves(board: chess.Board) -> list[chess.Move]:
         (_find_discoverers(board, king, own & (straight | diagonal)), chess.BB_ALL),
     ):
         tried.update(board.generate_legal_moves(pieces & own, squares))
-    return [move for move in tried if _is_mate(board, move)]
+    found = []
+    for move in tried:
+        board.push(move)
+        if board.is_checkmate():
+            found.append(move)
+        board.pop()
+    return found
 
 
 def _find_lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.Bitboard, chess.Bitboard]:
@@ -296,10 +301,3 @@ def _find_discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bit
         if own & (straight & (board.rooks | board.queens) | diagonal & (board.bishops | board.queens)):
             found |= chess.BB_SQUARES[square]
     return found
-
-
-def _is_mate(board: chess.Board, move: chess.Move) -> bool:
-    board.push(move)
-    mates = board.is_checkmate()
-    board.pop()
-    return mates

@@ -95,11 +95,17 @@ class GivenLabels(_Around):
         Raises:
             RowError: as the domain; ``null_field``: there is no completion; ``bad_value``: a text is no number.
         """
-        example, name = self._domain.read(raw), self._given.completion
+        example, name = dict(self._domain.read(raw)), self._given.completion
         if raw[name] is None or not (completion := format_cell(raw[name])):
             raise RowError(f"null_field: {name} is empty")
-        numbers = {column: _read_number(source, raw[source]) for source, column in self._given.numbers.items()}
-        return {**example, WEAK_COMPLETION: completion, **numbers}
+        for source, column in self._given.numbers.items():
+            value: Any = raw[source]
+            try:
+                number = None if value is None or not format_cell(value) else float(value)
+            except (TypeError, ValueError):
+                raise RowError(f"bad_value: {source} is {quote_text(format_cell(value))}, not a number") from None
+            example[column] = number if number is not None and math.isfinite(number) else None
+        return {**example, WEAK_COMPLETION: completion}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
         """Return the grade of a row that has one, as ``RIGHT`` or ``WRONG``, else the domain's own gold label.
@@ -183,14 +189,3 @@ def get_given_completion(domain: Domain, example: Example) -> str | None:
 def get_given_numbers(domain: Domain) -> tuple[str, ...]:
     """Return the columns of numbers that came with labels made elsewhere; none for other domains."""
     return getattr(domain, "given_numbers", ())
-
-
-def _read_number(name: str, value: Any) -> float | None:
-    """Return a cell as a number, or ``None`` if it is empty or not finite."""
-    if value is None or not format_cell(value):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise RowError(f"bad_value: {name} is {quote_text(format_cell(value))}, not a number") from None
-    return number if math.isfinite(number) else None

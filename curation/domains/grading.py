@@ -101,26 +101,22 @@ def check_labels(
         UserError: as the domain raises it.
     """
     try:
-        found = [
-            verdict if isinstance(verdict, RowError) else bool(verdict)
-            for verdict in domain.check(labels, golds, examples)
-        ]
+        verdicts = domain.check(labels, golds, examples)
+        found = [verdict if isinstance(verdict, RowError) else bool(verdict) for verdict in verdicts]
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # users' code
+    except (Exception, SystemExit) as error:
         return [RowError(f"domain_failed: {type(error).__name__}: {format_error(error)}")] * len(labels)
     if len(found) != len(labels):
-        problem = f"domain_failed: check gave {len(found)} verdicts for {len(labels)} rows"
-        return [RowError(problem)] * len(labels)
+        return [RowError(f"domain_failed: check gave {len(found)} verdicts for {len(labels)} rows")] * len(labels)
     return found
 
 
 def hash_questions(domain: Domain, examples: list[Example]) -> list[int | None]:
     """Return the hash of each row's question; ``None`` where the domain cannot say what identifies it."""
-    found = (attempt(_get_identity, domain, example)[0] for example in examples)
-    return [None if identity is None else hash_question(domain.name, identity) for identity in found]
 
+    def hash_one(example: Example) -> int:
+        text, parts = domain.identity(example)
+        return hash_question(domain.name, Identity(str(text), tuple(map(str, parts))))
 
-def _get_identity(domain: Domain, example: Example) -> Identity:
-    text, parts = domain.identity(example)
-    return Identity(str(text), tuple(map(str, parts)))
+    return [attempt(hash_one, example)[0] for example in examples]

@@ -58,9 +58,7 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = guard_nothing) ->
     try:  # the actors of the pass keep their CPUs for other passes
         rewritten = list(run_in_tasks(rewrite, ((ref, task) for task in tasks), beside_actors=True))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
-        if isinstance(find_root_error(error), CommitError):
-            raise find_root_error(error) from error
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, describe_lance_error(error) or error)
+        _say_kept(ref.uri, "its", error)
         return ref
     return commit(ref, rewritten, guard=guard)
 
@@ -116,7 +114,7 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
         Compaction.commit(dataset, list(rewritten))
         sync_version(dataset)
     except REFUSALS as error:
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, describe_lance_error(error) or error)
+        _say_kept(ref.uri, "its", error)
         return ref
     files = _list_first_files(fragment.metadata for fragment in dataset.get_fragments())
     if not files <= known or dataset.count_rows() != len(ids.ids):
@@ -161,19 +159,13 @@ class Merger:
         Raises:
             CommitError: a file was changed since it was written, or rows are missing.
         """
-        found = []
-        for task in (
-            ray.wait([*self._under_way], num_returns=len(self._under_way), timeout=0)[0] if self._under_way else ()
-        ):
+        found, tasks = [], [*self._under_way]
+        for task in ray.wait(tasks, num_returns=len(tasks), timeout=0)[0] if tasks else ():
             group = self._under_way.pop(task)
             try:
                 new = [FragmentMetadata.from_json(json.dumps(item)) for item in ray.get(task)]
             except (*REFUSALS, ray.exceptions.RayError) as error:
-                if isinstance(find_root_error(error), CommitError):
-                    raise find_root_error(error) from error
-                logger.warning(
-                    "%s: keeps %d small fragments (%s)", self._uri, len(group), describe_lance_error(error) or error
-                )
+                _say_kept(self._uri, str(len(group)), error)
                 continue
             before, after = (sum(fragment.physical_rows for fragment in part) for part in (group, new))
             if before != after:
@@ -223,6 +215,14 @@ def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
 def _require_unchanged(ref: TableRef, fragments: Sequence[FragmentMetadata]) -> None:
     if wrong := find_changed(ref.uri, fragments):  # a copy with digests of its own would hide that
         raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({wrong[0]})")
+
+
+def _say_kept(uri: str, which: str, error: BaseException) -> None:
+    """Warn that a table keeps its small fragments; raise a ``CommitError``, which may be one of a task."""
+    root = find_root_error(error)
+    if isinstance(root, CommitError):
+        raise root from error
+    logger.warning("%s: keeps %s small fragments (%s)", uri, which, describe_lance_error(error) or error)
 
 
 def _compute_batch_rows(row_bytes: float) -> int:

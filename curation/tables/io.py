@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 import lance
 import numpy as np
@@ -60,36 +61,31 @@ def find_latest(uri: str) -> TableRef:
 
 def write(table: pa.Table, uri: str) -> TableRef:
     """Write a small table at once; replace a table that an interrupted run left there."""
-    to_place(uri).parent.mkdir(parents=True, exist_ok=True)
-    mode = "overwrite" if to_place(uri).exists() else "create"
-    return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
+    return _write(table, table.schema, uri)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str) -> TableRef:
     """Write a table from batches as they come; replace a table that an interrupted run left there."""
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    return _write(reader, schema, uri, max_rows_per_file=FRAGMENT_ROWS)
+
+
+def _write(rows: pa.Table | pa.RecordBatchReader, schema: pa.Schema, uri: str, **limits: int) -> TableRef:
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if to_place(uri).exists() else "create"
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
-    written = lance.write_dataset(reader, uri, schema=schema, mode=mode, max_rows_per_file=FRAGMENT_ROWS)
-    return TableRef(uri=uri, version=written.version)
+    return TableRef(uri=uri, version=lance.write_dataset(rows, uri, schema=schema, mode=mode, **limits).version)
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
     """Write like :func:`write_batches`, at least ``FRAGMENT_ROWS`` rows at a time; pass on errors of ``parts``."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
-    held: list[pa.Table] = []
-
-    def flush() -> None:
-        fragments.extend(write_fragments(pa.concat_tables(held), uri, schema=schema, mode="append"))
-        held.clear()
-
-    for part in parts:
-        held.append(part)
-        if sum(table.num_rows for table in held) >= FRAGMENT_ROWS:
-            flush()
-    if sum(table.num_rows for table in held):
-        flush()
+    held = schema.empty_table()
+    for part in chain(parts, [None]):
+        held = held if part is None else pa.concat_tables([held, part])
+        if held.num_rows >= (1 if part is None else FRAGMENT_ROWS):
+            fragments += write_fragments(held, uri, schema=schema, mode="append")
+            held = schema.empty_table()
     if not fragments:
         return empty
     operation = lance.LanceOperation.Append(fragments)
@@ -134,7 +130,7 @@ def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = Non
     Raises:
         CommitError: an id is not in the table.
     """
-    return _take(ref, row_ids_N, find_offsets(ref, row_ids_N), columns)
+    return take_offsets(ref, find_offsets(ref, row_ids_N), columns, row_ids_N)
 
 
 def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
@@ -188,7 +184,7 @@ class Lookup:
 
     def take(self, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
-        return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
+        return take_offsets(self._ref, self.offsets(row_ids_N), columns, row_ids_N)
 
     def offsets(self, row_ids_N: "Int64s") -> "Int64s":
         """Return each id's position in the table, int64 [N], for :func:`take_offsets`; -1 for an id not in it."""
@@ -219,21 +215,20 @@ def _iter_runs(ref: TableRef) -> "Iterator[Int64s]":
         offset += len(ids_N)
 
 
-def take_offsets(ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
+def take_offsets(
+    ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None, row_ids_N: "Int64s | None" = None
+) -> pa.Table:
     """Return the rows at the positions from :func:`find_offsets` or :meth:`Lookup.offsets`, in that order.
+
+    ``row_ids_N``: the ids at these positions, for the message.
 
     Raises:
         CommitError: a position is -1.
     """
     if (offsets_N < 0).any():
-        num_missing = int((offsets_N < 0).sum())
-        raise CommitError(f"{ref.uri}: {num_missing} of {len(offsets_N)} ids that were asked for are not in it")
-    return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))
-
-
-def _take(ref: TableRef, row_ids_N: "Int64s", offsets_N: "Int64s", columns: Sequence[str] | None) -> pa.Table:
-    """Return the rows at the offsets; -1 marks an id that is not in the table."""
-    if (offsets_N < 0).any():
-        missing = row_ids_N[offsets_N < 0]
-        raise CommitError(f"{ref.uri}: {len(missing)} of {len(row_ids_N)} ids are not in it, e.g. {missing[0]}")
+        (missing_M,) = np.nonzero(offsets_N < 0)
+        what = f"{len(missing_M)} of {len(offsets_N)} ids that were asked for are not in it"
+        if row_ids_N is not None:
+            what = f"{len(missing_M)} of {len(offsets_N)} ids are not in it, e.g. {row_ids_N[missing_M[0]]}"
+        raise CommitError(f"{ref.uri}: {what}")
     return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))

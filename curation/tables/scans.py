@@ -34,10 +34,7 @@ def iter_table_batches(
     ``columns`` are SQL expressions by name; ``num_rows`` is the maximum number of rows of a batch.
     """
     table = open_table(ref)
-    chosen = None
-    if fragments is not None:
-        wanted = set(fragments)
-        chosen = [item for item in table.get_fragments() if item.fragment_id in wanted]
+    chosen = None if fragments is None else [table.get_fragment(number) for number in fragments]
     scanner = table.scanner(
         columns=dict(columns),
         filter=filter,
@@ -54,8 +51,7 @@ def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Resu
     """Yield ``function(None)`` or, for a large table, ``function(fragments)`` for each task's fragments, in order.
 
     Raises:
-        UserError: as the function raised it.
-        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+        UserError, ray.exceptions.RayError: as :func:`stream_fragments`.
     """
     yield from stream_fragments(ref, lambda fragments: [function(fragments)])
 
@@ -67,30 +63,18 @@ def stream_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], I
         UserError: as the function raised it.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
-    parts = _group_fragments(
-        (item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments()
-    )
-    if len(parts) < 2:
-        yield from function(None)
-        return
-
-    def of_part(numbers: list[int]) -> list[Result]:
-        return list(function(numbers))
-
-    for found in run_in_tasks(of_part, ((numbers,) for numbers in parts)):
-        yield from found
-
-
-def _group_fragments(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Return the ids of each task's fragments; an empty list if this process reads the table."""
-    known = list(fragments)
     parts: list[list[int]] = []
-    if sum(num_rows for _, num_rows in known) > ROWS_IN_PROCESS:
+    fragments = [(item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments()]
+    if sum(num_rows for _, num_rows in fragments) > ROWS_IN_PROCESS:
         held = ROWS_A_TASK
-        for number, num_rows in known:
+        for number, num_rows in fragments:
             if held >= ROWS_A_TASK:
                 parts.append([])
                 held = 0
             parts[-1].append(number)
             held += num_rows
-    return parts
+    if len(parts) < 2:
+        yield from function(None)
+        return
+    for found in run_in_tasks(lambda numbers: list(function(numbers)), ((numbers,) for numbers in parts)):
+        yield from found

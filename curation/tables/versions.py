@@ -9,6 +9,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import lance
@@ -80,29 +81,23 @@ def find_torn(table: Path, after: int | None = None) -> list[Path]:
 
     ``after``: version after which versions that Lance cannot open, for whatever reason, count as cut off too.
     """
+
+    def is_whole(path: Path, version: int) -> bool:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - len(MAGIC)))
+            ends_well = file.read() == MAGIC
+        if ends_well and after is not None and version > after:
+            try:
+                list_version_files(TableRef(uri=str(table), version=version))
+            except TableError:
+                return False
+        return ends_well
+
     known = {path: parse_version(f"{VERSIONS}/{path.name}") for path in (table / VERSIONS).glob("*.manifest")}
-    torn: list[Path] = []
-    for version, path in sorted(((n, path) for path, n in known.items() if n is not None), reverse=True):
-        if _is_whole(path) and (after is None or version <= after or _can_open(table, version)):
-            break
-        torn.append(path)
-    return torn
-
-
-def _is_whole(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - len(MAGIC)))
-        return file.read() == MAGIC
-
-
-def _can_open(table: Path, version: int) -> bool:
-    try:
-        list_version_files(TableRef(uri=str(table), version=version))
-    except TableError:
-        return False
-    return True
+    newest_first = sorted(((version, path) for path, version in known.items() if version is not None), reverse=True)
+    return [path for version, path in takewhile(lambda item: not is_whole(item[1], item[0]), newest_first)]
 
 
 def set_torn_aside(uri: str, after: int | None = None) -> None:
@@ -115,12 +110,9 @@ def set_torn_aside(uri: str, after: int | None = None) -> None:
         path.replace(path.with_name(f"{path.name}.torn"))
     if torn:
         sync_folder(table / VERSIONS)
-        logger.warning(
-            "%s: its last %s was cut off or damaged; it continues from the one before, and does again what only that "
-            "held",
-            uri,
-            "version" if len(torn) == 1 else f"{len(torn)} versions",
-        )
+        lost = "version" if len(torn) == 1 else f"{len(torn)} versions"
+        told = "was cut off or damaged; it continues from the one before, and does again what only that held"
+        logger.warning("%s: its last %s %s", uri, lost, told)
 
 
 class Superseded:
@@ -151,14 +143,11 @@ class Superseded:
         self._newest = dataset.version
         self._num_commits += 1
         if self._num_commits % EVERY == 0:
-            self._remove(dataset, now - KEPT_SECONDS)
-
-    def _remove(self, dataset: lance.LanceDataset, before: float) -> None:
-        old = []
-        while self._replaced and self._replaced[0][1] <= before:
-            old.append(self._replaced.popleft()[0])
-        self._guard()
-        remove_versions(dataset, old)
+            old = []
+            while self._replaced and self._replaced[0][1] <= now - KEPT_SECONDS:
+                old.append(self._replaced.popleft()[0])
+            self._guard()
+            remove_versions(dataset, old)
 
 
 def remove_older(ref: TableRef, pinned: Collection[int]) -> None:
