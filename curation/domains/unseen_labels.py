@@ -8,7 +8,7 @@ none counts as unseen. The same holds if labels are graded otherwise than by equ
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -55,11 +55,25 @@ class UnseenLabels:
     expected: float
     """Upper end of the 95 % interval of the share of such rows, estimated from the labelled rows."""
     num_read: int
-    """Number of pool rows with a readable label; ``num_rows`` of them have one of ``num_labels`` unseen labels."""
+    """Number of pool rows with a readable label."""
     num_rows: int
+    """Number of those rows whose label is unseen."""
     num_labels: int
+    """The number of different unseen labels."""
     most: dict[str, int]
     """The most frequent unseen labels, with their numbers of rows."""
+
+    @classmethod
+    def of(cls, seen: SeenLabels, num_read: int, unseen: Counter[str]) -> Self:
+        """Return the counts for ``num_read`` labels, of which ``unseen`` are not among those seen."""
+        return cls(
+            num_seen=len(seen.labels),
+            expected=compute_proportion(seen.num_once, seen.num_rows).high,
+            num_read=num_read,
+            num_rows=unseen.total(),
+            num_labels=len(unseen),
+            most=dict(unseen.most_common(MOST)),
+        )
 
     @property
     def words(self) -> str:
@@ -104,12 +118,5 @@ def count_unseen(labels: TableRef, seen: SeenLabels) -> UnseenLabels:
         return num_read, found
 
     parts = [*scans.map_fragments(labels, counted)]
-    unseen = sum((counts for _, counts in parts), Counter[str]())
-    return UnseenLabels(
-        num_seen=len(seen.labels),
-        expected=compute_proportion(seen.num_once, seen.num_rows).high,
-        num_read=sum(num_read for num_read, _ in parts),
-        num_rows=unseen.total(),
-        num_labels=len(unseen),
-        most=dict(unseen.most_common(MOST)),
-    )
+    found = sum((counts for _, counts in parts), Counter[str]())
+    return UnseenLabels.of(seen, sum(num_read for num_read, _ in parts), found)

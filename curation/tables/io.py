@@ -70,10 +70,13 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str
     return _write(reader, schema, uri, max_rows_per_file=FRAGMENT_ROWS)
 
 
-def _write(rows: pa.Table | pa.RecordBatchReader, schema: pa.Schema, uri: str, **limits: int) -> TableRef:
+def _write(
+    rows: pa.Table | pa.RecordBatchReader, schema: pa.Schema, uri: str, max_rows_per_file: int = 1 << 20
+) -> TableRef:
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if to_place(uri).exists() else "create"
-    return TableRef(uri=uri, version=lance.write_dataset(rows, uri, schema=schema, mode=mode, **limits).version)
+    written = lance.write_dataset(rows, uri, schema=schema, mode=mode, max_rows_per_file=max_rows_per_file)
+    return TableRef(uri=uri, version=written.version)
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:

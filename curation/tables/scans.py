@@ -34,7 +34,9 @@ def iter_table_batches(
     ``columns`` are SQL expressions by name; ``num_rows`` is the maximum number of rows of a batch.
     """
     table = open_table(ref)
-    chosen = None if fragments is None else [table.get_fragment(number) for number in fragments]
+    chosen = None
+    if fragments is not None:
+        chosen = [item for number in fragments if (item := table.get_fragment(number)) is not None]
     scanner = table.scanner(
         columns=dict(columns),
         filter=filter,

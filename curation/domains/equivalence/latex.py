@@ -13,11 +13,6 @@ class Exploded(Exception):
     """An error for answers that cannot be compared within the limits."""
 
 
-def normalise_latex(text: str) -> str:
-    """Return an answer in a canonical spelling without its unit, as :func:`parse_measured`."""
-    return parse_measured(text).text
-
-
 def parse_measured(text: str) -> MeasuredAnswer:
     r"""Return an answer in a canonical spelling, and its unit.
 
