@@ -113,11 +113,7 @@ def as_json(value: object) -> Any:
 
 
 def fingerprint(value: object) -> str:
-    """Return a 16-digit hexadecimal digest of a JSON value; equal values give equal digests.
-
-    Raises:
-        TypeError, ValueError: the value is not JSON.
-    """
+    """Return a 16-digit hexadecimal digest of a JSON value, equal for equal values; ``ValueError``, ``TypeError``."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
 
 

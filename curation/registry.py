@@ -20,11 +20,7 @@ T = TypeVar("T")
 
 
 def load_code(path: str) -> Any:
-    """Return the class, function or constant that ``module:Name`` names.
-
-    Raises:
-        ImportError, AttributeError, ValueError: the path names nothing that exists.
-    """
+    """Return what ``module:Name`` names, or raise ``ImportError``, ``AttributeError`` or ``ValueError``."""
     module, _, name = path.partition(":")
     return getattr(own_modules.import_own_module(module), name)
 
@@ -36,11 +32,7 @@ def find_installed(group: str) -> Mapping[str, str]:
 
 
 def check_options(key: str, function: Callable[..., Any], *arguments: object, **options: object) -> None:
-    """Raise if a class or function does not take a user's settings for it.
-
-    Raises:
-        ConfigError: it does not; the message names the ``key`` of the settings in the configuration.
-    """
+    """Raise ``ConfigError``, with the ``key`` of the settings, if a class or function does not take them."""
     try:
         inspect.signature(function).bind(*arguments, **options)
     except TypeError as error:

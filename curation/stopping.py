@@ -42,11 +42,7 @@ _own = _Own()
 
 
 def check() -> None:
-    """Raise ``Stopped`` if the work of this thread is to end.
-
-    Raises:
-        Stopped: this thread's event is set, and this was not raised before.
-    """
+    """Raise ``Stopped`` once if the work of this thread is to end: its event is set."""
     if _own.event is not None and _own.event.is_set() and not _own.is_raised:
         _own.is_raised = True
         raise Stopped
@@ -182,11 +178,7 @@ def wait_for_call(call: Callable[[], Result]) -> Result:
 
 
 def iter_arriving(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items as they arrive; a thread of their own iterates over them.
-
-    Raises:
-        Stopped: the work of the calling thread is to end.
-    """
+    """Yield the items as a thread of their own makes them; raise ``Stopped`` if the caller's work is to end."""
     given: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     ended = threading.Event()
 

@@ -170,10 +170,7 @@ class Domain:
         return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
 
     def identity(self, example: Example) -> Identity:
-        """Return what is equal for two rows that ask the same question, and only for them, however they are written.
-
-        By default :func:`plain_identity` of the prompt.
-        """
+        """Return what two rows share that ask the same question, however written; by default their plain prompts."""
         return plain_identity(self.prompt(example))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
@@ -181,10 +178,7 @@ class Domain:
         return None
 
     def candidates(self, example: Example) -> tuple[str, ...] | None:
-        """Return all completions that answer a row, for constrained decoding, by default the options; or ``None``.
-
-        A candidate that is a prefix of another can still be chosen (docs/method.md).
-        """
+        """Return all completions that answer a row, for constrained decoding, by default the options; or ``None``."""
         return self.options(example)
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
@@ -192,10 +186,7 @@ class Domain:
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """Return all labels that a row may have if they are few and the same for all rows; else ``None``, the default.
-
-        By default, the places of arms are divided among them (docs/budget.md).
-        """
+        """Return all labels, by which arms' places are divided, if they are few and the same for all rows; or None."""
         return None
 
     def num_answers(self, example: Example) -> int | None:
@@ -323,11 +314,7 @@ def get_preference_function(domain: Domain) -> Callable[[str, Example], Preferen
 
 
 def format_cell(value: Any, name: str = "a value") -> str:
-    """Return a value of the column ``name`` as text; a whole number stored as float has no decimal point.
-
-    Raises:
-        RowError: ``not_a_text``: it is a list, an object, or bytes that are not UTF-8.
-    """
+    """Return a cell as text, a whole float without a point; raise ``RowError`` of a list, an object or other bytes."""
     if isinstance(value, bytes):
         raise RowError(f"not_a_text: {name} is bytes that are not UTF-8, not a text; convert them")
     if isinstance(value, list | tuple | Mapping):
@@ -343,11 +330,7 @@ def to_one_line(value: Any) -> str:
 
 
 def require_texts(**options: object) -> None:
-    """Refuse options that are not texts, such as a column's name that YAML reads as a number; accept ``None``.
-
-    Raises:
-        ConfigError: the message names the key.
-    """
+    """Raise ``ConfigError`` for options that are neither texts nor ``None``, as a name that YAML reads as a number."""
     for key, value in options.items():
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"domain.{key}: {value!r} is not a text; put it in quotes")

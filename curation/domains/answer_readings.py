@@ -153,10 +153,7 @@ class AnswerTally:
         return (None if self._as_alone[best] == self.num_rows else best), warning * (doubt != "" and best in _NUMBERS)
 
     def _find_fitting(self) -> tuple[list[str], str]:
-        """Return the possible readings, column names first, the likelier numbering first; and a doubt or "".
-
-        Only one numbering reads a 0, or the number of the last option counted from 1.
-        """
+        """Return the possible readings, column names first, the likelier numbering first; and a doubt or "" on them."""
         fits = [name for name in READINGS if self._read[name] >= RIVAL * max(self._read.values())]
         most = max((self._read[name] for name in fits if name in _NUMBERS), default=0)
         if "column" in fits and self._read["column"] == most:

@@ -46,21 +46,13 @@ class Chess(Domain):
     answering = "listed"
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the position that the solver sees, as FEN, and the puzzle's rating if the row has one.
-
-        Raises:
-            RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
-        """
+        """Return the position that the solver sees, as FEN, and the puzzle's rating if the row has one."""
         board = read_fen(get_cell(raw, "fen"))
         _push(board, _split_moves(raw)[0], "the opponent's move")
         return {"fen": board.fen(en_passant="fen"), "rating": to_whole_number(get_cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
-
-        Raises:
-            RowError: as :meth:`read`; ``illegal_move`` for the gold move too.
-        """
+        """Return the second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move."""
         moves = _split_moves(raw)
         if len(moves) < 2:
             return None
@@ -91,10 +83,7 @@ class Chess(Domain):
         )
 
     def identity(self, example: Example) -> Identity:
-        """Return board, side to move, castling rights, and the en-passant square if a pawn can be captured there.
-
-        Move counters and rating are left out, because they do not change the best move.
-        """
+        """Return board, side, castling rights and a usable en-passant square; counters do not change the best move."""
         board, side, castling, square = example["fen"].split()[:4]
         if square != "-" and not read_fen(example["fen"]).has_legal_en_passant():
             square = "-"
@@ -168,11 +157,7 @@ def to_whole_number(rating: Any) -> int | None:
 
 
 def read_fen(fen: object) -> chess.Board:
-    """Return a position.
-
-    Raises:
-        RowError: ``null_field``: it is empty; ``bad_fen``: it is no FEN, or no game can have it.
-    """
+    """Return a position; raise ``RowError``: ``null_field``, or ``bad_fen`` for no FEN or one that no game can have."""
     if not isinstance(fen, str) or not fen.strip():
         raise RowError("null_field: fen is empty")
     try:
@@ -219,11 +204,7 @@ class ChessMate(Chess):
     forms = (("fen",), ("FEN",))
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the position that the solver sees, as FEN, and the rating if the row has one.
-
-        Raises:
-            RowError: as :meth:`curation.domains.chess.Chess.read`.
-        """
+        """Return the position that the solver sees, as FEN, and the rating if the row has one."""
         if get_cell(raw, "moves"):
             return super().read(raw)
         return {
@@ -232,11 +213,7 @@ class ChessMate(Chess):
         }
 
     def gold(self, raw: Mapping[str, object]) -> str:
-        """Return all mating moves in UCI notation, sorted, with a space between them.
-
-        Raises:
-            RowError: as :meth:`read`; ``no_mate`` if no move mates.
-        """
+        """Return all mating moves in UCI notation, sorted, a space between them; ``RowError`` ``no_mate`` without."""
         board = read_fen(self.read(raw)["fen"])
         if not (mates := sorted(move.uci() for move in find_mating_moves(board))):
             raise RowError(f"no_mate: no move mates in {quote_text(board.fen(), 100)}")

@@ -131,11 +131,7 @@ class Classification(Domain):
         return found._replace(needs=needs)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
-        """Return the text; several columns give one line each, without empty ones.
-
-        Raises:
-            RowError: ``null_field``, where all are empty; ``not_a_text``; or as the template.
-        """
+        """Return the text; several columns give one line each, without empty ones."""
         if self._template is not None:
             lines = [self._template.render(raw).strip()]
         else:
@@ -145,11 +141,7 @@ class Classification(Domain):
         return {"text": "\n".join(filter(None, lines))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the class of a row, or the set of its classes as a text; ``None`` if the column is empty.
-
-        Raises:
-            RowError: ``bad_label``: it is not one of the classes; or as :meth:`LabelSets.label_of`.
-        """
+        """Return the class of a row, or the set of its classes as a text; ``None`` if the column is empty."""
         value = raw.get(self._label)
         if value is None:
             return None
@@ -222,20 +214,13 @@ class Classification(Domain):
 
 
 def parse_labels(value: object, options: Mapping[str, Any]) -> set[str]:
-    """Return the classes in a cell of the label column, by the domain's options.
-
-    Raises:
-        RowError: ``bad_label``: one of several is empty.
-    """
+    """Return the classes in a cell of the label column, by the domain's options; ``RowError`` if one is empty."""
     form = set_format(options.get("multi", False))
     return {to_one_line(value)} if form is None else set(split_names(value, form))
 
 
 def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
-    """Return labels as ``classes``; if one has underscores, map all to words with spaces instead.
-
-    If two labels would have the same words, return the labels unchanged.
-    """
+    """Return labels as ``classes``, mapped to words with spaces for underscores, unless two would be the same."""
     words = {label: to_one_line(label.replace("_", " ")) for label in labels}
     if list(words.values()) == list(labels) or not all(words.values()) or _find_alike(words.values()) is not None:
         return list(labels)

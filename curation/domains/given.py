@@ -90,11 +90,7 @@ class GivenLabels(_Around):
         return tuple(tuple(dict.fromkeys((*form, *named))) for form in self._domain.forms)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the domain's own example, with the completion and the numbers.
-
-        Raises:
-            RowError: as the domain; ``null_field``: there is no completion; ``bad_value``: a text is no number.
-        """
+        """Return the domain's example, completion and numbers; ``RowError`` ``null_field``, ``bad_value`` of these."""
         example, name = dict(self._domain.read(raw)), self._given.completion
         if raw[name] is None or not (completion := format_cell(raw[name])):
             raise RowError(f"null_field: {name} is empty")
@@ -108,11 +104,7 @@ class GivenLabels(_Around):
         return {**example, WEAK_COMPLETION: completion}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the grade of a row that has one, as ``RIGHT`` or ``WRONG``, else the domain's own gold label.
-
-        Raises:
-            RowError: as the domain; ``bad_grade``: it is neither 1, 0, true nor false.
-        """
+        """Return the row's grade, ``RIGHT`` or ``WRONG`` (``RowError``: ``bad_grade``), or the domain's gold label."""
         name = self._given.grade
         if name is None or (value := raw.get(name)) is None:
             return self._domain.gold(raw)
@@ -172,11 +164,7 @@ class GivenLabels(_Around):
 
 
 def wrap_domain(domain: Domain, given: GivenConfig | None) -> Domain:
-    """Return the domain wrapped to read labels made elsewhere, or itself without such labels.
-
-    Raises:
-        ConfigError: the domain has a column of one of the names that are added.
-    """
+    """Return the domain, wrapped if labels were made elsewhere; ``ConfigError`` if it has a column of an added name."""
     return domain if given is None else cast(Domain, GivenLabels(domain, given))
 
 

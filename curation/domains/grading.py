@@ -95,11 +95,7 @@ def grade_pairs(
 def check_labels(
     domain: Domain, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
 ) -> list[bool | RowError]:
-    """Return a verdict for each row, by :meth:`curation.domains.Domain.check`, which may be users' code.
-
-    Raises:
-        UserError: as the domain raises it.
-    """
+    """Return a verdict for each row, by the domain's ``check``, which may be users' code; pass on its ``UserError``."""
     try:
         verdicts = domain.check(labels, golds, examples)
         found = [verdict if isinstance(verdict, RowError) else bool(verdict) for verdict in verdicts]

@@ -27,11 +27,7 @@ class SetFormat(NamedTuple):
 
 
 def set_format(multi: object) -> SetFormat | None:
-    """Return the format that ``domain.multi`` gives: true, or a mapping of ``separator`` and ``empty``; None of false.
-
-    Raises:
-        ConfigError: it is something else, or one of the two is no text.
-    """
+    """Return the format of ``domain.multi``: true, false (None) or a mapping; raise ``ConfigError`` of all else."""
     if isinstance(multi, bool):
         return SetFormat() if multi else None
     if not isinstance(multi, Mapping) or not set(multi) <= set(SetFormat._fields):
@@ -105,11 +101,7 @@ class LabelSets:
         self._joint = form.separator if form.separator[-1].isspace() else f"{form.separator} "
 
     def label_of(self, value: object) -> str:
-        """Return the set in a cell, as a text.
-
-        Raises:
-            RowError: ``bad_label``: a label is none of the classes, is empty, or stands there twice.
-        """
+        """Return the set in a cell as a text; ``RowError`` of a label that is no class, empty, or there twice."""
         found = split_names(value, self._form)
         names = [name if name in self._words else self._by_look.get(look(name), name) for name in found]
         for place, name in enumerate(names):

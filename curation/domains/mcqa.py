@@ -111,20 +111,12 @@ class Mcqa(Domain):
             self.forms = ((question, *choices),)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
-
-        Raises:
-            RowError: ``null_field``, ``no_options``, ``too_many_options``, ``duplicate_options``.
-        """
+        """Return the question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled)."""
         row = self._read_row(raw)
         return {"question": row.question, "choices": row.choices}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the letter of the right option; ``None`` if the row has no answer.
-
-        Raises:
-            RowError: as :meth:`read`; ``bad_answer`` if the answer is not exactly one of the options.
-        """
+        """Return the right option's letter; ``None`` without an answer; ``RowError`` ``bad_answer`` of another one."""
         row = self._read_row(raw)
         key = "" if row.key is None else format_cell(row.key)
         if not key:
@@ -145,11 +137,7 @@ class Mcqa(Domain):
         return StatedAnswer(format_cell(row.key), is_number, row.choices, self._choices)
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
-        """Return the reading that fits the answers of a source's labelled rows, ignoring rows without an answer.
-
-        Raises:
-            ConfigError: two readings fit.
-        """
+        """Return the reading that fits all answers of a source's labelled rows; ``ConfigError`` if two fit."""
         tally = AnswerTally()
         for raw in rows:
             row, _ = attempt(self._read_row, raw)

@@ -113,23 +113,14 @@ class AnswerPair(Domain):
         self.forms = ((*texts, chosen, rejected), (*texts, first, second))
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the prompt and both answers, ordered by a hash for a row with ``chosen``, else by the columns.
-
-        Raises:
-            RowError: ``null_field``, ``not_a_text``; ``same_answers``: the two are equal but for white space; or as the
-                template.
-        """
+        """Return the prompt and both answers, ordered by a hash for a row with ``chosen``, else by the columns."""
         question, one, other = self._read_texts(raw)
         if self._is_ordered(raw) and _is_chosen_second(question, one, other):
             one, other = other, one
         return {"question": question, FIRST: one, SECOND: other}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the place of the chosen or preferred answer; ``None`` for an unlabelled row.
-
-        Raises:
-            RowError: as :meth:`read`; ``bad_label``: ``preferred`` names neither answer.
-        """
+        """Return the place of the chosen or preferred answer; ``None`` for an unlabelled row."""
         if self._is_ordered(raw):
             return SECOND if _is_chosen_second(*self._read_texts(raw)) else FIRST
         if (value := raw.get(self._preferred)) is None:

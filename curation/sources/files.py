@@ -95,11 +95,7 @@ def describe_left_out(files: Iterable[SourceFile]) -> list[str]:
 
 
 def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> None:
-    """Refuse files of the run that changed or vanished; accept new files.
-
-    Raises:
-        SourceError: a file changed or vanished; the message names it and what changed.
-    """
+    """Raise ``SourceError`` for a file of the run that changed or vanished, saying what changed; accept new files."""
     current = {file.path: file for file in now}
     for old in before:
         new = current.get(old.path)

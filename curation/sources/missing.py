@@ -28,10 +28,7 @@ def is_missing(value: object) -> bool:
 
 
 def replace_missing(value: object) -> Any:
-    """Return the value with None for missing parts and with bytes decoded as text, in lists and structs too.
-
-    Bytes that are not UTF-8 stay unchanged, for the domain to refuse.
-    """
+    """Return the value, lists and structs too, with None for missing parts and texts for bytes that are UTF-8."""
     if isinstance(value, Mapping):
         return {name: replace_missing(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -49,11 +46,7 @@ def as_json(values: Iterable[object]) -> pa.Array:
 
 
 def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
-    """Return the rows of a file's batch as a domain receives them, with None for missing values.
-
-    Raises:
-        SourceError: neither Python nor Arrow's own texts can give the values of a column.
-    """
+    """Return the rows of a file's batch as a domain receives them, with None for missing values, or raise as below."""
     columns = [to_python_values(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return [
         {name: replace_missing(value) for name, value in zip(batch.schema.names, row, strict=True)}
@@ -85,11 +78,7 @@ _TEXTS = ("text", "json", "choice")
 
 
 def make_kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.Field]:
-    """Return the kept columns as fields, with their types in the files.
-
-    Raises:
-        SourceError: files disagree about the type of a column.
-    """
+    """Return the kept columns as fields with their types in the files; ``SourceError`` if files disagree on one."""
     fields = []
     for name in columns:
         found = {file.schema[name]: file.path for file in files if name in file.schema}

@@ -36,11 +36,7 @@ BLOCKS, BLOCK_BYTES = 16, 64 << 10
 
 
 def get_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """Return the filesystem of a path or URL, and the path on it.
-
-    Raises:
-        SourceError: neither pyarrow nor fsspec understands the URL.
-    """
+    """Return the filesystem of a path or URL, and the path on it; ``SourceError`` if no library knows the URL."""
     if "://" not in path:
         return pafs.LocalFileSystem(), path
     try:

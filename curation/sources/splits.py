@@ -40,13 +40,7 @@ def compute_cluster(value: object) -> int | None:
 
 
 def read_clusters(files: Sequence[SourceFile], column: str) -> Int64s:
-    """Return the cluster of each row of a source by position, int64 [N]; a row without a value has its own.
-
-    All rows of the column are read, once per process.
-
-    Raises:
-        SourceError: a file cannot be read.
-    """
+    """Return the cluster of each row by position, int64 [N], its own without a value; read once per process."""
     return _read_clusters(
         tuple(json.dumps(file.recorded()) for file in sorted(files, key=lambda file: file.index)), column
     )
@@ -242,11 +236,7 @@ def assign(
 def make_assignment(
     config: RowsConfig, source: str, files: Sequence[SourceFile], taken: Mapping[str, int] = NOTHING
 ) -> Assignment:
-    """Return the assignment of a source's rows to splits; ``taken`` are rows of splits that were assigned before.
-
-    Raises:
-        ConfigError, SourceError: as :func:`assign`.
-    """
+    """Return the assignment of a source's rows to splits, or raise as :func:`assign`; those of ``taken`` stay."""
     splits = {name: split for name, split in config.splits.named().items() if split.source == source}
     before = {name: number for name, number in taken.items() if name in splits}
     new = {name: split for name, split in splits.items() if name not in taken}
@@ -263,11 +253,7 @@ def _format_sizes(rows: Mapping[str, int]) -> str:
 def compute_split_sizes(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, int]:
-    """Return the number of rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
-
-    Raises:
-        ConfigError, SourceError: as :func:`assign`.
-    """
+    """Return the rows of each split, in the order of ``SplitsConfig.named``, or raise as :func:`assign`."""
     named = config.splits.named()
     sizes: dict[str, int] = {}
     for source in dict.fromkeys(split.source for split in named.values()):

@@ -13,11 +13,7 @@ from curation.storage.paths import Place, Remote
 
 
 def sync(paths: Iterable[Place]) -> None:
-    """Wait until local files, and their names in their folders, are on the disk; skip objects of a store.
-
-    Raises:
-        OSError: the disk failed, or a file is not there.
-    """
+    """Wait until local files, and their names in their folders, are on the disk; skip objects of a store."""
     local = [path for path in paths if not isinstance(path, Remote)]
     for path in local:
         sync_file(path)

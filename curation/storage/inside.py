@@ -82,13 +82,7 @@ def is_inside(home: Place, path: Place) -> bool:
 
 
 def require_enclosed(home: Place) -> None:
-    """Refuse a directory with a link that leads out of it, through which files elsewhere would be changed or removed.
-
-    Also refuse a directory with a pipe, a socket or a device, since reading it may never end.
-
-    Raises:
-        RunDirError: there is such an entry; the message names the first one.
-    """
+    """Raise ``RunDirError`` for a link that leads out of a directory, or a pipe, a socket or a device in it."""
     for path in () if isinstance(home, Remote) else _iter_odd_entries(home):
         if not path.is_symlink():
             raise RunDirError(f"{path}: is a pipe, a socket or a device, which no run makes; remove it")

@@ -11,21 +11,12 @@ DEEPEST = 100
 
 
 def read_json(path: Place) -> Any:
-    """Return the value in a JSON file.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: as :func:`parse_json`.
-    """
+    """Return the value in a JSON file, or raise ``OSError``, or ``ValueError`` as :func:`parse_json`."""
     return parse_json(path.read_bytes() if isinstance(path, Remote) else read_file(path))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value that a JSON text holds.
-
-    Raises:
-        ValueError: the text is no JSON, is nested more than ``DEEPEST`` deep, or holds a lone surrogate.
-    """
+    """Return a JSON text's value; ``ValueError`` if it is none, nested beyond ``DEEPEST``, or has a lone surrogate."""
     try:
         level = [found := json.loads(text)]
         for _ in range(DEEPEST):

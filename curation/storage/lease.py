@@ -68,11 +68,7 @@ class Holder:
 
     @classmethod
     def parse(cls, text: str, directory: Place) -> Self:
-        """Return the record in a register's text.
-
-        Raises:
-            RunDirError: the text is no such record.
-        """
+        """Return the record in a register's text, or raise ``RunDirError``."""
         try:
             record = cls(**json.loads(text))
             float(record.expires), float(record.since), int(record.pid), int(record.counter)
@@ -104,11 +100,7 @@ class LeaseClaim:
     owner: str
 
     def require(self) -> None:
-        """Raise if another driver has the directory; do nothing if the register cannot be read.
-
-        Raises:
-            CommitError: another driver has the directory.
-        """
+        """Raise ``CommitError`` if another driver has the directory; do nothing if the register cannot be read."""
         try:
             _, record = _read_holder(make_register(self.directory / "lease"), self.directory)
         except (OSError, RunDirError):  # the driver finds out
@@ -182,11 +174,7 @@ class Lease:
         return None if self._lost_to is None else _make_lost_error(self._directory, self._lost_to)
 
     def still_held(self) -> None:
-        """Check that this driver holds the lease, and renew it if it is late.
-
-        Raises:
-            CommitError: the lease was lost, or could not be renewed in time.
-        """
+        """Check that this driver holds the lease, and renew it if it is late; raise ``CommitError`` if it was lost."""
         if self._is_late():  # nobody may have taken it all the same: a conditional write tells
             self._renew()
         if self._token is None:

@@ -260,11 +260,7 @@ Place = Path | Remote
 
 
 def to_place(text: str | Place) -> Place:
-    """Return the place that a path or a URL names.
-
-    Raises:
-        RunDirError: the URL names an unsupported kind of store, or :func:`check_name` refuses the text.
-    """
+    """Return the place that a path or a URL names; ``RunDirError`` of an unsupported store or name."""
     if not isinstance(text, str):
         return text
     if check_name(text).startswith("file://"):

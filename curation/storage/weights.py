@@ -74,11 +74,7 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
 
 
 def check_names(index: str, names: object) -> None:
-    """Refuse an index that names files other than safetensors beside it; without an index (``None``), do nothing.
-
-    Raises:
-        ModelError: the index names such a file; the message quotes its name.
-    """
+    """Raise ``ModelError`` for an index, if not ``None``, that names other files than safetensors beside it."""
     for name in sorted({str(name) for name in names.values()} if isinstance(names, dict) else ()):
         if not name.endswith(".safetensors") or "/" in name or "\\" in name:
             raise ModelError(
@@ -99,11 +95,7 @@ def _read_index(path: Place) -> dict[str, str]:
 
 
 def _read_tensor_names(path: Place, size: int) -> set[str]:
-    """Return the names of a safetensors file's tensors, checked against the length of the file.
-
-    Raises:
-        ModelError: the file is too short, too long, or no safetensors file.
-    """
+    """Return the names of a safetensors file's tensors; ``ModelError`` if it does not fit the length of the file."""
     try:
         length = int.from_bytes(read_range(path, 0, 8), "little") if size >= 8 else 0
         if not 0 < length <= min(size - 8, MAX_HEADER):

@@ -52,11 +52,7 @@ of writing (seconds since 1970) and optionally facts about the worker as a JSON 
 
 
 def read_committed_ids(uri: str) -> BitMap64:
-    """Return the row ids of the newest version as a bitmap; every second id of a range of 10^8 takes 12.5 MB.
-
-    Raises:
-        CommitError: an id occurs twice.
-    """
+    """Return the newest version's row ids, at most 12.5 MB for each 10^8; ``CommitError`` if one occurs twice."""
     found = RowIds(uri)
     found.follow(lance.dataset(uri))
     return found.ids

@@ -85,11 +85,7 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
 
 
 def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
-    """Write one fragment, without committing.
-
-    Raises:
-        CommitError: a file was changed since it was written.
-    """
+    """Write one fragment without committing; ``CommitError`` if a file was changed since it was written."""
     _require_unchanged(ref, task.fragments)
     executed = task.execute(lance.dataset(ref.uri, version=ref.version))
     result = json.loads(executed.json())  # type: ignore[attr-defined]  # its stubs lack it
@@ -154,11 +150,7 @@ class Merger:
                 self._under_way[task.remote(TableRef(uri=self._uri, version=dataset.version), ids)] = group
 
     def take(self) -> list[MergedFragments]:
-        """Return the fragments merged since the last call; the new fragments are in no version yet.
-
-        Raises:
-            CommitError: a file was changed since it was written, or rows are missing.
-        """
+        """Return the fragments merged since the last call, in no version yet; ``CommitError`` if one is wrong."""
         found, tasks = [], [*self._under_way]
         for task in ray.wait(tasks, num_returns=len(tasks), timeout=0)[0] if tasks else ():
             group = self._under_way.pop(task)
@@ -194,11 +186,7 @@ class Merger:
 
 
 def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
-    """Write the rows of some fragments as one fragment, without committing it; return the new fragment's description.
-
-    Raises:
-        CommitError: a file was changed since it was written.
-    """
+    """Write some fragments' rows as new ones without committing, and describe those; raise as :func:`rewrite`."""
     dataset = lance.dataset(ref.uri, version=ref.version)
     old: list[Any] = [dataset.get_fragment(number) for number in ids]
     _require_unchanged(ref, [fragment.metadata for fragment in old])

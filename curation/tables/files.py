@@ -35,10 +35,7 @@ class WrittenFile:
 
 
 def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> WrittenFile:
-    """Write the batches as a ``parquet`` or ``jsonl`` file, and put it in place; replace a file of that name.
-
-    A local file's content and name are on the disk when this returns.
-    """
+    """Write the batches as a ``parquet`` or ``jsonl`` file under its name, in place of another, and onto the disk."""
     folder = Path(tempfile.mkdtemp(prefix="curation-")) if isinstance(target, Remote) else target.parent
     folder.mkdir(parents=True, exist_ok=True)
     local = folder / f".{target.name}.{uuid.uuid4().hex}"

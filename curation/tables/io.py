@@ -30,11 +30,7 @@ MOST_RUNS = 1 << 20
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
-    """Create an empty table with ``schema``, or return the newest complete version of an existing table.
-
-    Raises:
-        CommitError: the existing table has other columns.
-    """
+    """Create an empty table or find it, as its newest complete version; ``CommitError`` if it has other columns."""
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     set_torn_aside(uri)
     try:
@@ -137,10 +133,7 @@ def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = Non
 
 
 def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
-    """Return the position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
-
-    The ids must be distinct. The id column is scanned in batches.
-    """
+    """Return each distinct id's position, int64 [N], for :func:`take_offsets`; -1 if missing. The ids are scanned."""
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
     offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)

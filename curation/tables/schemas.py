@@ -56,10 +56,7 @@ A trust function may read it, too."""
 
 
 def is_number(column: str) -> bool:
-    """Return whether a column of a labels table has one number per row that trust functions read.
-
-    Such columns are ``NUMBERS``, and those that follow from the domain.
-    """
+    """Return whether a labels column has one number a row for trust functions: of ``NUMBERS``, or of the domain."""
     return column in NUMBERS or is_from_domain(column)
 
 
@@ -197,10 +194,7 @@ def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
 
 
 def make_projected_schema(schema: pa.Schema, size: int) -> pa.Schema:
-    """Return a labels schema with ``state_pca`` for its states: the projection of them concatenated, in their type.
-
-    It is null if a state is null or the type cannot hold the projection.
-    """
+    """Return a labels schema with ``state_pca``, the projection of the states in their type or null, in their place."""
     value = next(field.type.value_type for field in schema if is_state(field.name))
     fields = [field for field in schema if not is_state(field.name)]
     return pa.schema([*fields[:-1], pa.field(get_state_column("pca"), pa.list_(value, size)), fields[-1]])

@@ -57,11 +57,7 @@ def sync_version(dataset: lance.LanceDataset) -> None:
 
 
 def list_version_files(ref: TableRef) -> dict[str, int | None]:
-    """Return the size in bytes, or None if unknown, of each data file and list of deleted rows that a version names.
-
-    Raises:
-        TableError: the version cannot be read.
-    """
+    """Return the size, or None, of each data file and list of deleted rows of a version, or raise ``TableError``."""
     found: dict[str, int | None] = {}
     try:
         for fragment in lance.dataset(ref.uri, version=ref.version).get_fragments():
@@ -132,11 +128,7 @@ class Superseded:
         self._num_commits = 0
 
     def follow(self, dataset: lance.LanceDataset) -> None:
-        """Note the committer's new version; remove old versions when a removal is due.
-
-        Raises:
-            CommitError: the lease on the run directory was lost.
-        """
+        """Note the committer's new version; remove old ones when that is due, if the lease is still held."""
         now = time.monotonic()
         if self._newest is not None:
             self._replaced.append((self._newest, now))
@@ -158,10 +150,7 @@ def remove_older(ref: TableRef, pinned: Collection[int]) -> None:
 
 
 def remove_versions(dataset: lance.LanceDataset, old: Sequence[int]) -> None:
-    """Remove untagged versions of ``old``, with the files that only they name; warn if the store refuses.
-
-    A commit that was made for a removed version is refused, however late it comes.
-    """
+    """Remove untagged versions of ``old``, with the files that only they name; warn if the store refuses."""
     try:
         if old:
             dataset.cleanup_old_versions(versions=list(old), error_if_tagged_old_versions=False)

@@ -68,11 +68,7 @@ class _Rule(ABC):
 
     @abstractmethod
     def right(self, completion: str, reference: str) -> bool:
-        """Return whether a completion is right.
-
-        Raises:
-            RowError: ``bad_reference``, ``check_failed``.
-        """
+        """Return whether a completion is right, or raise ``RowError``: ``bad_reference``, ``check_failed``."""
 
 
 class Equal(_Rule):
@@ -151,11 +147,7 @@ class Pattern(_Rule):
 
 
 def _compile(pattern: object) -> Any:
-    """Return the compiled expression.
-
-    Raises:
-        RowError: ``bad_reference``: it is none.
-    """
+    """Return the compiled expression, or raise ``RowError``: ``bad_reference``."""
     if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN:
         raise RowError(f"bad_reference: a pattern is a text of at most {MOST_PATTERN:,} characters")
     try:
@@ -298,11 +290,7 @@ _RULES: Mapping[str, Any] = {
 
 
 def check_of(value: object) -> Check:
-    """Return the check that the option ``check`` gives: a name, or a mapping of one name to its options.
-
-    Raises:
-        ConfigError: there is no such check, or it does not take the options.
-    """
+    """Return the check that the option names, alone or with options in a mapping; or raise ``ConfigError``."""
     if value == REMOVED:
         return Removed()
     if isinstance(value, str) and value in _RULES:

@@ -121,10 +121,7 @@ class PlainNumber(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return an integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else.
-
-        A decimal may have an exponent, as in ``1.5e3``.
-        """
+        """Return an integer, decimal (``1.5e3`` too), fraction, mixed number or ratio in canonical form; or None."""
         found = _NUMBER.fullmatch(text)
         if not found:
             return None
