@@ -77,10 +77,7 @@ LONGEST_KIND = 60
 
 
 class RowError(CurationError):
-    """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
-
-    The message starts with a kind, ``kind: detail``; rows are counted by kind.
-    """
+    """A row that cannot be rendered, labelled or parsed: an error row, counted by the kind in ``kind: detail``."""
 
     @property
     def kind(self) -> str:

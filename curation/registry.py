@@ -74,11 +74,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return frozenset(self._entries).union(*map(find_installed, self.groups))
 
     def find(self, name: str) -> T:
-        """Return the entry of that name.
-
-        Raises:
-            ValueError: there is none; the message names the nearest one, or says what is wrong with ``module:NAME``.
-        """
+        """Return the entry of that name; ``ValueError`` names the nearest, or what is wrong with ``module:NAME``."""
         if name in self._entries:
             return self._entries[name]
         known = {key: path for group in self.groups for key, path in find_installed(group).items()}

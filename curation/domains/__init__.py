@@ -118,13 +118,10 @@ class Domain:
         return (tuple(self.columns.names),)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
-        """Return the example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
+        """Return the example of a raw row, a value per field of ``columns``, without a hint at the gold label.
 
-        Values missing in the file (``curation.sources.missing``) are None in ``raw``. By default, the columns
-        unchanged, with white space stripped from texts.
-
-        Raises:
-            RowError: ``null_field``, where a value is missing.
+        Values missing in the file (``curation.sources.missing``) are None. By default, the columns with texts stripped;
+        ``RowError`` ``null_field`` where a value is missing.
         """
         example = {}
         for column in self.columns.names:
@@ -141,20 +138,14 @@ class Domain:
         return None if label is None else format_cell(label, "label")
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
-        """Return the options of ``settles`` that fit all labelled rows of a source; ``where`` names it in messages.
+        """Return the options of ``settles`` that fit all labelled rows of a source, called ``where``; by default none.
 
-        A run keeps these options, so that all its tasks read rows in the same way. By default none.
-
-        Raises:
-            ConfigError: the rows leave a doubt; the message names the key that decides.
+        A run keeps them, so that all its tasks read rows in the same way. ``ConfigError`` if the rows leave a doubt.
         """
         return SettledOptions({})
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """Return the worked solution of a raw row as a completion that states the gold label; by default ``None``.
-
-        Gold arms train on it if the teacher writes whole solutions. It must not reach any column of an example.
-        """
+        """Return a worked solution that states the gold label, for gold arms and in no example's column; or None."""
         return None
 
     def question(self, example: Example) -> str:
@@ -162,10 +153,7 @@ class Domain:
         return "\n".join(str(example[column]) for column in self.columns.names)
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """Return the prompt's text: ``head``, the demonstrations ``shots`` (examples with ``gold``), then the row.
-
-        By default each part is a paragraph: :meth:`question`, followed by :meth:`answer` for demonstrations.
-        """
+        """Return ``head``, the demonstrations ``shots`` (examples with ``gold``) and the question, as paragraphs."""
         blocks = [self.question(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
 
@@ -199,11 +187,7 @@ class Domain:
         return f" {label}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the label that a completion states; ``None`` if it cannot be read (unparsed).
-
-        By default the completion without surrounding white space, if it is not empty and, for a row with options, is
-        one of them.
-        """
+        """Return the label that a completion states, or None if unparsed; by default its text, of options one."""
         label, options = completion.strip(), self.options(example)
         known = options is None or label in {option.strip() for option in options}
         return label if label and known else None
@@ -214,10 +198,7 @@ class Domain:
 
     @property
     def is_equality(self) -> bool:
-        """Whether a label is right only if it equals the gold label exactly; by default, if no class overrides grading.
-
-        Only then can labels of the pool be compared with gold labels of other rows.
-        """
+        """Whether only labels equal to gold are right, so that they can be compared with other rows' gold labels."""
         return type(self).is_correct is Domain.is_correct
 
     def gold_problem(self, gold: str, example: Example) -> str:
@@ -233,10 +214,7 @@ class Domain:
     ) -> list[bool | RowError]:
         """Return for each label whether it is right, by default by :meth:`is_correct`, or why that is undecidable.
 
-        Override it if grading needs the row's other columns, or is cheaper for many rows together.
-
-        Raises:
-            UserError: nothing can be graded; it ends the stage.
+        Override it to read the rows' other columns or to grade many rows together. ``UserError`` ends the stage.
         """
         found = (attempt(self.is_correct, label, gold) for label, gold in zip(labels, golds, strict=True))
         return [RowError(problem) if problem else bool(right) for right, problem in found]
@@ -261,12 +239,7 @@ def _load_domain(config: str) -> Domain:
 
 
 def get_domain(config: DomainConfig) -> Domain:
-    """Return the domain of a configuration, constructed with its options.
-
-    Raises:
-        ConfigError: there is no such name or class, or the class does not accept the options, or does not understand
-            its own examples without content.
-    """
+    """Return the domain of a configuration, made with its options; raise ``ConfigError`` if that cannot be done."""
     name = config.name
     try:
         made = find_domain_class(name)

@@ -88,11 +88,7 @@ def squeeze_spaces(text: str) -> str:
 
 
 def find_places(row: StatedAnswer) -> dict[str, int]:
-    """Return the option that each reading finds, for readings that fit a row alone.
-
-    Numbers are those at the end of columns' names, or from 0 in a list, as in MMLU; a number by the file's type is not
-    text.
-    """
+    """Return the option that each reading finds that fits a row alone: numbers count from 0 in a list, as in MMLU."""
     named = ("column" if row.columns else "number_from_0", "letter", "" if row.is_number else "text")
     return {name: place for name in READINGS if name in named and (place := READINGS[name](row)) is not None}
 
@@ -130,11 +126,7 @@ class AnswerTally:
                     self._first.setdefault((one, other), f"{quote_text(row.text)} of {listed} is {ways}")
 
     def decide(self, where: str) -> tuple[str | None, str]:
-        """Return the reading of all rows, or ``None`` if each row is read alone, and a warning or "".
-
-        Raises:
-            ConfigError: two readings fit, and name different options; ``where`` says of which rows.
-        """
+        """Return the reading of all rows, or None if each is read alone, and a warning; ``ConfigError`` in doubt."""
         if not self._read:
             return None, ""
         fits, doubt = self._find_fitting()

@@ -34,10 +34,7 @@ _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
 class Chess(Domain):
-    """The chess domain. The prompt has six metadata lines and a cue; the label is one UCI move.
-
-    Rows have the columns of the published file (``FEN``, ``Moves``, ``Rating``), or the same in small letters.
-    """
+    """The chess domain: a prompt of six metadata lines and a cue; the label is one UCI move."""
 
     name = "chess"
     forms: tuple[tuple[str, ...], ...] = (("fen", "moves"), ("FEN", "Moves"))
@@ -192,12 +189,9 @@ def _push(board: chess.Board, uci: str, whose: str) -> chess.Move:
 class ChessMate(Chess):
     """The domain of mate in one: positions of chess in which every mating move is right.
 
-    The gold label is computed from the position, so it is exact and complete, and rows are unlimited. It holds all
-    mating moves in UCI notation, sorted, with a space between them; a label is right if it is one of them. Prompt,
-    answer and parser are those of the chess domain.
-
-    A row has a position, ``fen``, with the solver to move. With ``moves`` it is a Lichess puzzle, whose first move is
-    the opponent's. The difficulty is the number of legal moves, because only puzzles have a rating.
+    The gold label holds all mating moves, computed from the position, so it is exact, and rows are unlimited. A row has
+    a position, ``fen``, with the solver to move; with ``moves`` it is a Lichess puzzle, whose first move is the
+    opponent's. The difficulty is the number of legal moves, because only puzzles have a rating.
     """
 
     name = "chess_mate"

@@ -137,10 +137,7 @@ class GivenLabels(_Around):
         return "" if gold in (RIGHT, WRONG) else self._domain.gold_problem(gold, example)
 
     def given_completion(self, example: Example) -> str:
-        """Return the completion of a row, as a teacher of the domain would write it.
-
-        A bare label, or the name of one, becomes the domain's sentence for it, which students learn from.
-        """
+        """Return a row's completion as a teacher of the domain writes it: of a bare label the domain's sentence."""
         text: str = example[WEAK_COMPLETION]
         label, _ = attempt(self._domain.parse, text, example)
         if label is None:  # no two classes differ by case alone

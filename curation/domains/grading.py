@@ -80,13 +80,7 @@ def _make_graded(table: pa.Table) -> Graded:
 def grade_pairs(
     labels: pa.Array, golds: pa.Array, domain: Domain, examples: Sequence[Example] = ()
 ) -> tuple[Bools, list[str | None]]:
-    """Return whether each weak label is right by its gold label, bool [N], and why the domain could not decide.
-
-    ``examples`` are the rows, for domains that read them to grade.
-
-    Raises:
-        UserError: the domain can grade nothing.
-    """
+    """Return whether each weak label is right, bool [N], and why the domain could not decide; pass on ``UserError``."""
     verdicts = check_labels(domain, labels.to_pylist(), golds.to_pylist(), examples)
     problems = [format_error(verdict) if isinstance(verdict, RowError) else None for verdict in verdicts]
     return np.array([verdict is True for verdict in verdicts], dtype=np.bool_), problems

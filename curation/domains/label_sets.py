@@ -41,13 +41,7 @@ def set_format(multi: object) -> SetFormat | None:
 
 
 def split_names(value: Any, form: SetFormat) -> list[str]:
-    """Return the names in a cell, from a list's items or a text's parts; none for the word for the empty set.
-
-    A text that is a list in JSON or in Python's writing is read as one.
-
-    Raises:
-        RowError: ``bad_label``: an item is empty.
-    """
+    """Return the names in a cell, of a list, a list as text or a separated text; ``RowError`` of an empty one."""
     items = value if isinstance(value, list | tuple) else parse_list(text := format_cell(value))
     if items is None:
         items = text.split(form.separator)

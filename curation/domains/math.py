@@ -105,13 +105,10 @@ class Math(Domain):
         return {"problem": problem, "difficulty": float(level[0]) if level else None}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        r"""Return the row's answer, else the last box of its solution; ``None`` without either.
+        """Return the row's answer, else the last box of its solution; ``None`` without either.
 
         If the answer is a worked solution, take what follows ``####``, the last box, or what "the answer is".
-
-        Raises:
-            RowError: ``no_box`` if the solution boxes no answer; ``bad_value``: a value is neither a text nor a number,
-                or the answer is prose that states none.
+        ``RowError``: ``no_box``; ``bad_value`` of a value of another type, or prose that states no answer.
         """
         answer = _read_text(raw, self._answers).rpartition("####")[2].strip()
         if answer:
@@ -124,13 +121,7 @@ class Math(Domain):
         return box
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """Return the solution column, or GSM8K's reasoning before ``####`` without its calculator notes.
-
-        A solution that boxes no answer gets the sentence of :meth:`answer` at its end.
-
-        Raises:
-            RowError: as :meth:`gold`.
-        """
+        """Return the solution, or GSM8K's reasoning without calculator notes, with a sentence that boxes the answer."""
         answer = _read_text(raw, self._answers)
         reasoning, marked, final = answer.rpartition("####")
         if not marked and len(_find_words(final)) >= PROSE_WORDS:

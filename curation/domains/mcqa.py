@@ -197,10 +197,7 @@ class Mcqa(Domain):
         return f" The answer is ({label})." if self._generative else self._list_answers(example)[LETTERS.index(label)]
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the letter of the option that equals the completion, up to whitespace; ``None`` if there is none.
-
-        With ``generative``: the letter that the completion's last statement names.
-        """
+        """Return the letter of the option that the completion is or, with ``generative``, states at last; or None."""
         letters = LETTERS[: len(example["choices"])]
         if self._generative:
             stated = _STATEMENT.findall(completion)

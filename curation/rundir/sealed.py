@@ -38,20 +38,10 @@ class Lost(NamedTuple):
 
 
 def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] = ()) -> Json:
-    """List the files in a run directory that the outputs of a stage name, and sync them to the disk.
+    """List the files in a run directory that the outputs of a stage name, sync them, and return the seal of the list.
 
-    Args:
-        home: The run directory.
-        folder: The stage's folder, relative to it.
-        outputs: A JSON value that names the files.
-        others: Seals of other stages: their files are not read again.
-
-    Returns:
-        The seal, by which :func:`load` finds and checks the list.
-
-    Raises:
-        TableError: a table that the outputs name cannot be read.
-        OSError: a file cannot be read, or the list cannot be written.
+    ``folder``: the stage's, relative to ``home``. ``others``: seals of other stages, whose files are not read again.
+    ``TableError``, ``OSError``: something cannot be read or written.
     """
     named = to_record(outputs, home)
     tables = {ref: path for ref in iter_table_refs(named) if (path := _parse_path_below(ref.uri))}
@@ -86,13 +76,7 @@ def list_of(folder: Place) -> Place:
 
 
 def load(home: Place, seal: JsonView) -> dict[str, Content] | None:
-    """Return the files that a seal lists, by path relative to the run directory; no files for an empty seal.
-
-    Return None if the list is missing or differs from what was written.
-
-    Raises:
-        OSError: the list cannot be read.
-    """
+    """Return the files that a seal lists, by path; none for an empty seal; None if the list is not as written."""
     if "sums" not in seal:
         return {}
     path = home / seal["sums"]

@@ -117,12 +117,7 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
 
 
 def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]]) -> None:
-    """Check that every file has all columns of one of the ``forms``.
-
-    Raises:
-        SourceError: a file lacks columns; the message names it, the missing columns of the nearest form, and the
-            columns that the file has.
-    """
+    """Raise ``SourceError`` for a file that has not all columns of one of the ``forms``, naming what it lacks."""
     for file in files:
         lacks = min(([column for column in form if column not in file.schema] for form in forms), key=len)
         if lacks:

@@ -55,11 +55,7 @@ def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
 
 
 def to_python_values(column: pa.Array, name: str) -> list[Any]:
-    """Return a column's Python values; one without a Python type (a date after 9999) becomes Arrow's text of it.
-
-    Raises:
-        SourceError: neither Python nor Arrow's own texts can give a value of the column, which is called ``name``.
-    """
+    """Return a column's Python values, or Arrow's text of one without (a date after 9999); or ``SourceError``."""
     if column.type == pa.json_():
         return [None if text is None else json.loads(text) for text in column.storage.to_pylist()]
     try:

@@ -160,10 +160,7 @@ class Assignment:
         return place_N
 
     def draw(self, splits: Collection[str], num: int, seed: int) -> Int64s:
-        """Return positions of ``num`` rows of these splits together, drawn at random without replacement; int64 [num].
-
-        The positions are in random order. No row is read for it, and no list of positions is made.
-        """
+        """Return positions of ``num`` rows of these splits together, in random order, listing none; int64 [num]."""
         starts = dict(zip(self.counts, np.cumsum([0, *self.counts.values()]).tolist(), strict=False))
         sizes = {name: self.counts[name] for name in self.counts if name in splits}
         chosen_N = Permutation(size=sum(sizes.values()), seed=seed)(np.arange(num, dtype=np.int64))

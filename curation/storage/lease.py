@@ -185,11 +185,7 @@ class Lease:
             )
 
     def require_newest(self, directory: Remote) -> None:
-        """Refuse a store whose reads or listings do not show the lease that was just written, since tables need both.
-
-        Raises:
-            RunDirError: the store does not show the lease, or cannot be read or listed.
-        """
+        """Raise ``RunDirError`` for a store that does not show the lease just written at once: tables need that."""
         try:
             found, listed = self._register.read(), [path.name for path in directory.iterdir()]
         except OSError as error:

@@ -193,11 +193,7 @@ class Remote:
                 list(pool.map(get, range(0, meta["size"], PART_BYTES)))
 
     def put(self, content: bytes | Path, mode: Any = "overwrite") -> dict[str, str]:
-        """Write the whole object and return its tag.
-
-        Raises:
-            FileExistsError: the store's content does not match ``mode`` ("create", or a tag); nothing was written.
-        """
+        """Write the whole object and return its tag; ``FileExistsError``, and no write, if ``mode`` is not met."""
         with _errors(self):
             try:
                 return _get_tag(obstore.put(self.store, self.key, content, mode=mode))
@@ -269,12 +265,9 @@ def to_place(text: str | Place) -> Place:
 
 
 def require_reachable(directory: Place, *, writable: bool = False) -> None:
-    """Refuse a store that does not answer soon, lacks the bucket or denies access, by a command's first request.
+    """Raise ``RunDirError`` for a store that does not answer soon, lacks the bucket or denies access.
 
-    Refuse a local path that cannot be a folder or, if ``writable``, cannot be written.
-
-    Raises:
-        RunDirError: the place is refused; the message has the store's reason.
+    It is a command's first request. Also refuse a local path that cannot be a folder or, if ``writable``, be written.
     """
     if not isinstance(directory, Remote):
         require_folder(directory, writable=writable)

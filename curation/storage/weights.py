@@ -31,12 +31,7 @@ BITS = {
 
 
 def check_weights(folder: Place, stem: str = MODEL) -> None:
-    """Refuse a folder of a model or an adapter (``stem``) whose weights are pickled, missing or damaged.
-
-    Raises:
-        ModelError: there is no safetensors file; a file that the index names is missing; a file is shorter or longer
-            than its header says; or a file lacks tensors that the index names. The message names the file.
-    """
+    """Raise ``ModelError`` for weights of a model or adapter (``stem``): pickled, missing, damaged or incomplete."""
     if isinstance(folder, Remote):
         sizes = {entry.path: entry.size for entry in folder.entries() if "/" not in entry.path}
     else:

@@ -69,10 +69,7 @@ def write_fragment(
 def make_written_row(
     uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, object] | None = None
 ) -> pa.Table:
-    """Return the row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes.
-
-    Put digests into the names of the fragments' files, and wait until the files are on the disk.
-    """
+    """Return the row (``WRITTEN``) of fragments, whose files get digests into their names and go to the disk."""
     described = [fragment.to_json() for fragment in fragments]
     rename_files(uri, described)
     return pa.table(
@@ -121,11 +118,7 @@ class Committer:
         return self._row_ids.ids
 
     def add(self, fragments: str, row_ids: bytes) -> None:
-        """Queue one ``WRITTEN`` row; ignore a replay of rows that are already queued or committed.
-
-        Raises:
-            CommitError: only some of the rows are already known, or an id occurs twice in the fragment.
-        """
+        """Queue a ``WRITTEN`` row unless its rows are known; ``CommitError`` if some are, or an id is there twice."""
         ids_N = np.frombuffer(row_ids, dtype=np.int64)
         ids = make_bitmap(ids_N)
         if len(ids) != len(ids_N):
@@ -136,12 +129,7 @@ class Committer:
             include_all(self._pending, ids)
 
     def flush(self) -> None:
-        """Commit the queue as one new version.
-
-        Raises:
-            CommitError: the store refused all attempts, another driver committed some of the rows of a queued fragment,
-                or the lease on the run directory was lost.
-        """
+        """Commit the queue as one new version; ``CommitError`` if store, another driver or the lease forbids it."""
         if not self._queue:
             return
         num_queued = len(self._pending)

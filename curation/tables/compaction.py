@@ -47,9 +47,7 @@ BATCH_BYTES = 16 << 20
 def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = guard_nothing) -> TableRef:
     """Rewrite rows in fragments of ``fragment_mb`` MiB or a little more; return ``ref`` if it gains little, or fails.
 
-    Raises:
-        CommitError: the lease on the run directory was lost, another driver added rows in between, or a file of the
-            table was changed since it was written.
+    ``CommitError``: the lease was lost, another driver added rows, or a file of the table was changed.
     """
     tasks = plan(ref, fragment_mb << 20)
     if not tasks:
@@ -95,11 +93,7 @@ def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
 
 
 def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = guard_nothing) -> TableRef:
-    """Replace the old fragments by the rewritten ones and return the new version, or ``ref`` if the store refuses.
-
-    Raises:
-        CommitError: the lease on the run directory was lost, or another driver added rows in between.
-    """
+    """Replace the old fragments by the rewritten ones, or return ``ref`` if the store refuses; else ``CommitError``."""
     dataset = lance.dataset(ref.uri, version=ref.version)
     ids = RowIds(ref.uri)
     ids.follow(dataset)

@@ -28,13 +28,7 @@ def digest_in(name: str) -> str | None:
 
 
 def list_contents(ref: TableRef) -> dict[str, Content | None]:
-    """Return the files of a version of a table by path in the table; an empty dictionary if there is no such version.
-
-    The content is None for a file with no digest in its name, or of unknown size.
-
-    Raises:
-        TableError: the version cannot be read.
-    """
+    """Return the files of a table's version by path, with None for an unknown content; empty if there is no version."""
     home, found = to_place(ref.uri), dict[str, Content | None]()
     for manifest in [name for name in make_manifest_names(ref.version) if (home / name).is_file()][:1]:
         found[manifest] = None
@@ -47,13 +41,8 @@ def list_contents(ref: TableRef) -> dict[str, Content | None]:
 def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) -> None:
     """Put digests into the names of newly written local data files and the fragments' descriptions, and sync the files.
 
-    Args:
-        uri: The table.
-        fragments: Descriptions by ``FragmentMetadata.to_json``; the paths in them are changed.
-        old: Data files of the fragments that keep their names, since a version names them.
-
-    Raises:
-        OSError: a file cannot be read or renamed.
+    ``fragments``: descriptions by ``FragmentMetadata.to_json``, whose paths are changed. ``old``: data files that keep
+    their names, since a version names them.
     """
     data = to_place(uri) / DATA
     if isinstance(data, Remote):

@@ -148,10 +148,7 @@ def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
 
 
 class Lookup:
-    """An index for repeated :func:`take`, which holds the table's runs of consecutive ids instead of scanning the ids.
-
-    A run takes 24 bytes. There are few runs if ids are positions in a file, and one per row for ids in random order.
-    """
+    """An index for repeated :func:`take`, which holds the table's runs of consecutive ids (24 bytes each)."""
 
     def __init__(self, ref: TableRef, runs: "Iterable[Int64s] | None" = None) -> None:
         """Build the index from ``runs`` if they were read already (:func:`make_offset_finder`), else from the table."""
@@ -214,13 +211,7 @@ def _iter_runs(ref: TableRef) -> "Iterator[Int64s]":
 def take_offsets(
     ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None, row_ids_N: "Int64s | None" = None
 ) -> pa.Table:
-    """Return the rows at the positions from :func:`find_offsets` or :meth:`Lookup.offsets`, in that order.
-
-    ``row_ids_N``: the ids at these positions, for the message.
-
-    Raises:
-        CommitError: a position is -1.
-    """
+    """Return the rows at the positions from :func:`find_offsets`; ``CommitError`` names an id where it is -1."""
     if (offsets_N < 0).any():
         (missing_M,) = np.nonzero(offsets_N < 0)
         what = f"{len(missing_M)} of {len(offsets_N)} ids that were asked for are not in it"

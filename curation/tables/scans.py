@@ -55,11 +55,9 @@ def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Resu
 
 
 def stream_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
-    """Yield the values of ``function`` in the table's order, as they come or, for a large table, task by task.
+    """Yield the values of ``function`` in the table's order; of a large table, from Ray tasks.
 
-    Raises:
-        UserError: as the function raised it.
-        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    ``UserError`` is raised as the function raised it; ``RayError`` for another error, or a process that died too often.
     """
     parts: list[list[int]] = []
     fragments = [(item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments()]

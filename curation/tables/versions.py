@@ -73,10 +73,7 @@ def list_version_files(ref: TableRef) -> dict[str, int | None]:
 
 
 def find_torn(table: Path, after: int | None = None) -> list[Path]:
-    """Return the manifests of the versions after the last complete one, newest first: those that were cut off.
-
-    ``after``: version after which versions that Lance cannot open, for whatever reason, count as cut off too.
-    """
+    """Return the last manifests that were cut off, newest first, or after version ``after`` do not open."""
 
     def is_whole(path: Path, version: int) -> bool:
         if not path.is_file():
@@ -107,8 +104,8 @@ def set_torn_aside(uri: str, after: int | None = None) -> None:
     if torn:
         sync_folder(table / VERSIONS)
         lost = "version" if len(torn) == 1 else f"{len(torn)} versions"
-        told = "was cut off or damaged; it continues from the one before, and does again what only that held"
-        logger.warning("%s: its last %s %s", uri, lost, told)
+        reason = "was cut off or damaged; it continues from the one before, and does again what only that held"
+        logger.warning("%s: its last %s %s", uri, lost, reason)
 
 
 class Superseded:

@@ -264,11 +264,7 @@ class JudgeCheck(Normalised):
         self._words = right, wrong
 
     def question(self, prompt: str, reference: str | None, answer: str) -> str:
-        """Return the judge's prompt about an answer; without ``reference``, the template lacks that name.
-
-        Raises:
-            RowError: as :meth:`curation.domains.templates.Template.render`.
-        """
+        """Return the judge's prompt about an answer, or raise as the template; without reference, it lacks the name."""
         fields: Mapping[str, object] = {"prompt": prompt, "answer": answer}
         return self._template.render(fields if reference is None else {**fields, "reference": reference})
 

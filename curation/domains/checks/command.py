@@ -121,11 +121,7 @@ class CommandCheck:
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
-        """Return a verdict for each completion; equal completions of equal rows are graded once.
-
-        Raises:
-            ConfigError: the command cannot be started, or fails on ``MOST_FAILED`` rows in a row, each given alone.
-        """
+        """Return a verdict for each completion, equal ones graded once; ``ConfigError`` if the command is broken."""
         items = [
             json.dumps({"completion": completion, "reference": reference, "row": dict(row)}, sort_keys=True)
             for completion, reference, row in zip(completions, references, rows, strict=True)
@@ -159,11 +155,7 @@ class CommandCheck:
         return found
 
     def _make_row_error(self, error: _Failed) -> RowError:
-        """Return the error of a row on which the command was run alone.
-
-        Raises:
-            ConfigError: it failed on as many rows before, one after the other.
-        """
+        """Return the error of a row given alone; raise ``ConfigError`` after ``MOST_FAILED`` of them in succession."""
         self._num_failed += 1
         if self._num_failed >= MOST_FAILED:
             raise ConfigError(
