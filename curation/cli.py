@@ -10,12 +10,7 @@ from typing import Any
 import click
 
 from curation.activity import get_current_activity
-from curation.errors import (
-    CurationError,
-    describe_file_error,
-    describe_lance_error,
-    is_panic,
-)
+from curation.errors import CurationError, describe_file_error, describe_lance_error, is_panic
 from curation.escaping import echo, get_logger
 from curation.namesakes import claim
 from curation.periodic import every
@@ -46,7 +41,7 @@ RARE = {
     "ablate": f"{_EXTRAS}.ablate.verb:ablate",
     "analyze": f"{_EXTRAS}.analyze.verb:analyze",
     "explain": f"{_EXTRAS}.explain.verb:explain",
-    "verify": f"{_COMMANDS}.verify.verb:verify",
+    "verify": f"{_COMMANDS}.verify:verify",
     "clean": f"{_COMMANDS}.clean_verb:clean",
     "doctor": f"{_COMMANDS}.doctor_verb:doctor",
 }

@@ -77,10 +77,7 @@ LONGEST_KIND = 60
 
 
 class RowError(CurationError):
-    """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
-
-    The message starts with a kind, ``kind: detail``; rows are counted by kind.
-    """
+    """A row that cannot be rendered, labelled or parsed: an error row, counted by the kind in ``kind: detail``."""
 
     @property
     def kind(self) -> str:
@@ -144,10 +141,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def describe_lance_error(error: BaseException) -> str | None:
-    """Return a message for the user about an error of Lance, without source paths; ``None`` for any other error.
-
-    A message of the store (e.g. of a full disk) is kept as it is.
-    """
+    """Return a message for the user about an error of Lance or its store, without source paths; ``None`` for others."""
     text = " ".join(str(error).split())
     if is_panic(error) or _PANIC in text:
         return "a file of a table is damaged, and cannot be read"

@@ -109,11 +109,7 @@ _FOUND = Registry("feature", {}, make_instance_check(Feature))
 
 @cache
 def features() -> Mapping[str, Feature]:
-    """Return all features by name; a feature of an installed package cannot replace one of ``OURS``.
-
-    Raises:
-        ConfigError: an entry point of an installed package does not lead to a feature.
-    """
+    """Return all features by name, ``OURS`` before those of installed packages, or raise ``ConfigError``."""
     found = {}
     for name, path in {**find_installed(GROUP), **OURS}.items():
         try:
@@ -130,11 +126,7 @@ def list_flags() -> dict[str, str]:
 
 
 def sections(taken: Set[str], of: Literal["run", "filter"]) -> dict[str, tuple[Any, Any]]:
-    """Return the type and the default of each feature's key in a configuration, whose other keys are ``taken``.
-
-    Raises:
-        ConfigError: a feature has the name of a key in ``taken``.
-    """
+    """Return type and default of each feature's key in a configuration; ``ConfigError`` if its name is ``taken``."""
     if both := sorted(taken & features().keys()):
         raise ConfigError(f"entry point {both[0]} of {GROUP}: every {of} has a key of that name; rename the feature")
     own = {name: part for name, part in features().items() if part.of == of and part.within is None}

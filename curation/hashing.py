@@ -33,10 +33,7 @@ def derive(seed: int, purpose: str) -> int:
 
 
 def draw_by_hash(row_ids_N: Int64s, num: int, seed: int) -> Int64s:
-    """Return the at most ``num`` ids with the smallest hashes, int64 [M] in the order of their hashes.
-
-    So draws from two overlapping sets share many ids.
-    """
+    """Return the at most ``num`` ids with the smallest hashes, int64 [M]: overlapping sets share many of them."""
     ids_N = np.asarray(row_ids_N, dtype=np.int64)
     drawn_M: Int64s = ids_N[np.argsort(hash64(ids_N, seed), kind="stable")[:num]]
     return drawn_M

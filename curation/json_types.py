@@ -1,9 +1,18 @@
 """Types of JSON objects: records, rows, settings, the content of reports."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Json = dict[str, Any]
 """An object of JSON, values of any type by name."""
 JsonView = Mapping[str, Any]
 """A read-only object of JSON."""
+
+
+def map_texts(change: Callable[[str], str], value: object) -> Any:
+    """Return a JSON value with ``change`` applied to all its texts but keys."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_texts(change, item) for key, item in value.items()}
+    return [map_texts(change, item) for item in value] if isinstance(value, list | tuple) else value

@@ -50,10 +50,7 @@ are null where it was not asked, and which no trust function reads."""
 
 
 def make_given_column(name: str) -> str:
-    """Return the column of a number that came with labels made elsewhere, by its name in the source: ``given_<name>``.
-
-    Characters other than letters, digits and underscores become underscores, since Lance reads a dot as nesting.
-    """
+    """Return ``given_<name>`` for a number of the source, other signs as underscores: Lance reads a dot as nesting."""
     return _PREFIX + re.sub(r"\W", "_", name)
 
 

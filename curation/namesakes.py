@@ -40,11 +40,7 @@ class _Behind(MetaPathFinder):
 
 
 def claim() -> None:
-    """Make imports of ``train`` and ``tune`` find this project's packages for the rest of this process.
-
-    Raises:
-        ConfigError: this process has imported another module of such a name.
-    """
+    """Make this process find our ``train`` and ``tune``; ``ConfigError`` if it has imported another such module."""
     for name in NAMES:
         module = sys.modules.get(name)
         if module is not None and not _is_in(module.__spec__, HOME):
@@ -61,10 +57,7 @@ def claim() -> None:
 
 
 def make_sender() -> Callable[[], None] | None:
-    """Return a picklable function that makes a worker of Ray find modules as this process does.
-
-    Return ``None`` if nothing in the working directory would hide a module from workers.
-    """
+    """Return a picklable function that makes a worker of Ray find modules as this process does; or None if it would."""
     folder = os.path.abspath(os.curdir)
     paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]
     names = {path.name.removesuffix(".py") for path in paths}

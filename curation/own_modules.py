@@ -66,11 +66,7 @@ def search_beside(path: str) -> None:
 
 
 def import_own_module(name: str) -> ModuleType:
-    """Return the module of that name, also from beside the configuration.
-
-    Raises:
-        ImportError: the module or one that it imports does not exist or has invalid syntax.
-    """
+    """Return the module of that name, also from beside the configuration, or raise ``ImportError``."""
     if _finder is not None:
         _finder.want(name)
     try:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from curation.json_types import map_texts
+
 HIDDEN = "***"
 _PASSWORD = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/\s@:]*)(?P<password>:[^/\s]*)?@")
 _PARAMETER = re.compile(
@@ -22,16 +24,17 @@ _KEY = re.compile(
 
 def redact_text(text: str) -> str:
     """Return the text without passwords and signatures of URLs; a user's name alone is hidden only in http(s) URLs."""
-    return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _PASSWORD.sub(_hide_credentials, text))
+
+    def hide(found: re.Match[str]) -> str:
+        is_secret = found["password"] is not None or (found["scheme"].lower() in ("http", "https") and found["user"])
+        return f"{found['scheme']}://{HIDDEN if is_secret else found['user']}@"
+
+    return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _PASSWORD.sub(hide, text))
 
 
 def redact_value(value: object) -> Any:
     """Return a JSON value with :func:`redact_text` applied to all its strings."""
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, Mapping):
-        return {key: redact_value(item) for key, item in value.items()}
-    return [redact_value(item) for item in value] if isinstance(value, list | tuple) else value
+    return map_texts(redact_text, value)
 
 
 def iter_secrets(value: object, at: str = "") -> Iterator[str]:
@@ -44,11 +47,3 @@ def iter_secrets(value: object, at: str = "") -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
             yield from iter_secrets(item, f"{at}.{place}")
-
-
-def _hide_credentials(found: re.Match[str]) -> str:
-    scheme, user, password = found["scheme"], found["user"], found["password"]
-    if password is None:
-        named = HIDDEN if scheme.lower() in ("http", "https") and user else user
-        return f"{scheme}://{named}@"
-    return f"{scheme}://{HIDDEN}@"

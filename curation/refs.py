@@ -95,10 +95,7 @@ def iter_leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
 
 
 def as_json(value: object) -> Any:
-    """Return outputs of a stage as JSON: references, dataclasses and NamedTuples at any depth become objects.
-
-    A trailing underscore of a NamedTuple's field, which avoids a keyword of Python, is dropped.
-    """
+    """Return outputs of a stage as JSON, references, dataclasses and NamedTuples as objects; a last _ is dropped."""
     if isinstance(value, Ref):
         return value.to_json()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -113,11 +110,7 @@ def as_json(value: object) -> Any:
 
 
 def fingerprint(value: object) -> str:
-    """Return a 16-digit hexadecimal digest of a JSON value; equal values give equal digests.
-
-    Raises:
-        TypeError, ValueError: the value is not JSON.
-    """
+    """Return a 16-digit hexadecimal digest of a JSON value, equal for equal values; ``ValueError``, ``TypeError``."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
 
 

@@ -20,11 +20,7 @@ T = TypeVar("T")
 
 
 def load_code(path: str) -> Any:
-    """Return the class, function or constant that ``module:Name`` names.
-
-    Raises:
-        ImportError, AttributeError, ValueError: the path names nothing that exists.
-    """
+    """Return what ``module:Name`` names, or raise ``ImportError``, ``AttributeError`` or ``ValueError``."""
     module, _, name = path.partition(":")
     return getattr(own_modules.import_own_module(module), name)
 
@@ -36,11 +32,7 @@ def find_installed(group: str) -> Mapping[str, str]:
 
 
 def check_options(key: str, function: Callable[..., Any], *arguments: object, **options: object) -> None:
-    """Raise if a class or function does not take a user's settings for it.
-
-    Raises:
-        ConfigError: it does not; the message names the ``key`` of the settings in the configuration.
-    """
+    """Raise ``ConfigError``, with the ``key`` of the settings, if a class or function does not take them."""
     try:
         inspect.signature(function).bind(*arguments, **options)
     except TypeError as error:
@@ -82,11 +74,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return frozenset(self._entries).union(*map(find_installed, self.groups))
 
     def find(self, name: str) -> T:
-        """Return the entry of that name.
-
-        Raises:
-            ValueError: there is none; the message names the nearest one, or says what is wrong with ``module:NAME``.
-        """
+        """Return the entry of that name; ``ValueError`` names the nearest, or what is wrong with ``module:NAME``."""
         if name in self._entries:
             return self._entries[name]
         known = {key: path for group in self.groups for key, path in find_installed(group).items()}
@@ -261,11 +249,7 @@ def _accept_path(path: str, found: object) -> str:
 
 FORMS: Registry[str | None] = Registry(
     "form",
-    {
-        "rows": None,
-        "prodigy": "curation.sources.forms:Prodigy",
-        "label_studio": "curation.sources.forms:LabelStudio",
-    },
+    {"rows": None, "prodigy": "curation.sources.forms:Prodigy", "label_studio": "curation.sources.forms:LabelStudio"},
     _accept_path,
     groups=("curation.forms",),
 )

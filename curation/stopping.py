@@ -42,11 +42,7 @@ _own = _Own()
 
 
 def check() -> None:
-    """Raise ``Stopped`` if the work of this thread is to end.
-
-    Raises:
-        Stopped: this thread's event is set, and this was not raised before.
-    """
+    """Raise ``Stopped`` once if the work of this thread is to end: its event is set."""
     if _own.event is not None and _own.event.is_set() and not _own.is_raised:
         _own.is_raised = True
         raise Stopped
@@ -87,8 +83,7 @@ def deferred() -> Iterator[None]:
 class Signals:
     """A handler of the signals that end the work: the first one stops the main thread, further ones are ignored.
 
-    With a ``farewell``, the process is ended ``LIMIT_SECONDS`` after the first signal, or at once by a second SIGINT;
-    before that, ``farewell`` is called with the first signal.
+    With a ``farewell``, called before, the process ends ``LIMIT_SECONDS`` after the first signal or at a second SIGINT.
     """
 
     def __init__(self, farewell: Callable[[signal.Signals], None] | None) -> None:
@@ -101,13 +96,9 @@ class Signals:
         self.clock.daemon = True
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: set the event and, unless :func:`deferred`, raise an exception.
+        """Handle a signal: set the event and, unless :func:`deferred`, raise ``KeyboardInterrupt`` or ``Stopped``.
 
         If Python ignores the exception, as in a finaliser, the next :func:`check` raises.
-
-        Raises:
-            KeyboardInterrupt: the first signal is SIGINT.
-            Stopped: the first signal is SIGTERM.
         """
         if self.first is not None:
             if number == signal.SIGINT and self._farewell is not None:
@@ -170,23 +161,13 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
 
 
 def wait_for_call(call: Callable[[], Result]) -> Result:
-    """Return the result of ``call``, which runs in a thread of its own so that the wait for it can be interrupted.
-
-    A call that waits outside Python, as most of Ray's do, cannot be interrupted. The thread is a daemon.
-
-    Raises:
-        Stopped: the work of the calling thread is to end.
-    """
+    """Return the result of ``call``, made in a daemon thread since calls outside Python wait on; or ``Stopped``."""
     (found,) = iter_arriving(call() for _ in range(1))
     return found
 
 
 def iter_arriving(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items as they arrive; a thread of their own iterates over them.
-
-    Raises:
-        Stopped: the work of the calling thread is to end.
-    """
+    """Yield the items as a thread of their own makes them; raise ``Stopped`` if the caller's work is to end."""
     given: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     ended = threading.Event()
 

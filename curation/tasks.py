@@ -58,10 +58,7 @@ HEAD = "node:__internal_head__"
 
 
 def keep_off_head(nodes: Sequence[JsonView]) -> tuple[int, Json]:
-    """Return the number of CPUs for tasks that request none, and options that keep them off the head if possible.
-
-    If the cluster has no other node left, the tasks run on the head.
-    """
+    """Return the CPUs for tasks that request none, and options that keep them off the head if there is another node."""
     living = [node for node in nodes if node["Alive"]]
     heads = [node["NodeID"] for node in living if HEAD in node["Resources"]]
     workers = [node for node in living if HEAD not in node["Resources"] and node["Resources"].get("CPU", 0) >= 1]

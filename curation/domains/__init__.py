@@ -48,14 +48,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The vocabulary of a domain's word-level tokenizer.
-
-    ``words`` are the tokens in id order. ``pattern`` is a regular expression whose matches are the tokens of a text;
-    other text is dropped.
-    """
+    """The vocabulary of a domain's word-level tokenizer."""
 
     words: tuple[str, ...]
+    """The tokens in id order."""
     pattern: str
+    """A regular expression whose matches are the tokens of a text; other text is dropped."""
 
 
 class Preference(NamedTuple):
@@ -93,12 +91,15 @@ class Domain:
     """The way rows are answered, as far as it is known before one is read (``curation.config.defaults``)."""
     head: str = ""
     """The prompt's first paragraph, before demonstrations; may be empty."""
-
     in_pairs: bool = False
     """Whether the options are pairs of yes and no, one per question, and the answer joins the likelier of each pair."""
-
     label_sets: "LabelSets | None" = None
     """The sets of classes if a row's label is a set; else ``None``."""
+    blanks: ClassVar[tuple[Example, ...]] = ()
+    """Examples without content that :meth:`prompt` and :meth:`options` accept, by which the choice of options can be
+    calibrated."""
+    settles: ClassVar[tuple[str, ...]] = ()
+    """Options that :meth:`settle` decides if the configuration leaves them out."""
 
     def __init_subclass__(cls) -> None:
         """Name the class."""
@@ -111,26 +112,16 @@ class Domain:
         """Return the traits of the domain with these options, which are not checked yet; by default the class's own."""
         return DomainTraits(cls.defaults, cls.answering)
 
-    blanks: ClassVar[tuple[Example, ...]] = ()
-    """Examples without content that :meth:`prompt` and :meth:`options` accept, by which the choice of options can be
-    calibrated."""
-
     @cached_property
     def forms(self) -> tuple[tuple[str, ...], ...]:
-        """The row formats that the domain reads, each given by its columns; an input file must have all columns of one.
-
-        By default one form, of all ``columns``.
-        """
+        """The columns of each row format that the domain reads, by default ``columns``; a file has all of one."""
         return (tuple(self.columns.names),)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
-        """Return the example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
+        """Return the example of a raw row, a value per field of ``columns``, without a hint at the gold label.
 
-        Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``. By
-        default, the columns unchanged, with white space stripped from texts.
-
-        Raises:
-            RowError: ``null_field``, where a value is missing.
+        Values missing in the file (``curation.sources.missing``) are None. By default, the columns with texts stripped;
+        ``RowError`` ``null_field`` where a value is missing.
         """
         example = {}
         for column in self.columns.names:
@@ -146,47 +137,28 @@ class Domain:
         label = raw.get("label")
         return None if label is None else format_cell(label, "label")
 
-    settles: ClassVar[tuple[str, ...]] = ()
-    """Options that :meth:`settle` decides if the configuration leaves them out."""
-
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
-        """Return the options of ``settles`` that fit all labelled rows of a source; ``where`` names it in messages.
+        """Return the options of ``settles`` that fit all labelled rows of a source, called ``where``; by default none.
 
-        A run keeps these options, so that all its tasks read rows in the same way. By default none.
-
-        Raises:
-            ConfigError: the rows leave a doubt; the message names the key that decides.
+        A run keeps them, so that all its tasks read rows in the same way. ``ConfigError`` if the rows leave a doubt.
         """
         return SettledOptions({})
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """Return the worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
-
-        Gold arms train on it if the teacher writes whole solutions. It must not reach any column of an example. By
-        default ``None``.
-        """
+        """Return a worked solution that states the gold label, for gold arms and in no example's column; or None."""
         return None
 
     def question(self, example: Example) -> str:
-        """Return the part of the prompt that asks about one row, up to where the completion begins.
-
-        By default the values of ``columns``, one per line.
-        """
+        """Return the prompt's part that asks about a row, up to the completion; by default a line for each column."""
         return "\n".join(str(example[column]) for column in self.columns.names)
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """Return the prompt's text: ``head``, the demonstrations ``shots`` (examples with ``gold``), then the row.
-
-        By default each part is a paragraph: :meth:`question`, followed by :meth:`answer` for demonstrations.
-        """
+        """Return ``head``, the demonstrations ``shots`` (examples with ``gold``) and the question, as paragraphs."""
         blocks = [self.question(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
 
     def identity(self, example: Example) -> Identity:
-        """Return the identity of the question: equal for two rows that ask the same question, however they are written.
-
-        It must keep what distinguishes two questions. By default :func:`plain_identity` of the prompt.
-        """
+        """Return what two rows share that ask the same question, however written; by default their plain prompts."""
         return plain_identity(self.prompt(example))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
@@ -194,11 +166,7 @@ class Domain:
         return None
 
     def candidates(self, example: Example) -> tuple[str, ...] | None:
-        """Return all completions that answer a row, for constrained decoding; ``None`` if the domain lists none.
-
-        No candidate needs to be a prefix of another; one that is can still be chosen (docs/method.md). By default the
-        options.
-        """
+        """Return all completions that answer a row, for constrained decoding, by default the options; or ``None``."""
         return self.options(example)
 
     def content_free(self, example: Example) -> tuple[Example, ...]:
@@ -206,10 +174,7 @@ class Domain:
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """Return all labels that a row may have if they are few and the same for all rows; else ``None``, the default.
-
-        By default, the places of arms are divided among them (docs/budget.md).
-        """
+        """Return all labels, by which arms' places are divided, if they are few and the same for all rows; or None."""
         return None
 
     def num_answers(self, example: Example) -> int | None:
@@ -218,18 +183,11 @@ class Domain:
         return None if listed is None else len(listed)
 
     def answer(self, label: str, example: Example) -> str:
-        """Return the completion that states ``label``; training on gold labels and demonstrations use it.
-
-        By default a space and the label.
-        """
+        """Return the completion that states ``label``, for gold labels and demonstrations; by default after a space."""
         return f" {label}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the label that a completion states; ``None`` if it cannot be read (unparsed).
-
-        By default the completion without surrounding white space, if it is not empty and, for a row with options, is
-        one of them.
-        """
+        """Return the label that a completion states, or None if unparsed; by default its text, of options one."""
         label, options = completion.strip(), self.options(example)
         known = options is None or label in {option.strip() for option in options}
         return label if label and known else None
@@ -240,17 +198,11 @@ class Domain:
 
     @property
     def is_equality(self) -> bool:
-        """Whether a label is right only if it equals the gold label exactly; by default, if no class overrides grading.
-
-        Only then can labels of the pool be compared with gold labels of other rows.
-        """
+        """Whether only labels equal to gold are right, so that they can be compared with other rows' gold labels."""
         return type(self).is_correct is Domain.is_correct
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """Return why no answer to a row can match its gold label, after the kind of this row error; or "".
-
-        By default, check that :meth:`answer` is right after :meth:`parse` has read it.
-        """
+        """Return the row error of a gold label that :meth:`parse` reads as wrong from its :meth:`answer`; or ""."""
         label = self.parse(self.answer(gold, example), example)
         if label is not None and self.is_correct(label, gold):
             return ""
@@ -260,13 +212,9 @@ class Domain:
     def check(
         self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
     ) -> list[bool | RowError]:
-        """Return for each label whether it is right, or the error if that is undecidable; called for many rows.
+        """Return for each label whether it is right, by default by :meth:`is_correct`, or why that is undecidable.
 
-        By default :meth:`is_correct` of each row. Override it if grading needs the row's other columns, or is cheaper
-        for many rows together.
-
-        Raises:
-            UserError: nothing can be graded; it ends the stage.
+        Override it to read the rows' other columns or to grade many rows together. ``UserError`` ends the stage.
         """
         found = (attempt(self.is_correct, label, gold) for label, gold in zip(labels, golds, strict=True))
         return [RowError(problem) if problem else bool(right) for right, problem in found]
@@ -276,10 +224,7 @@ class Domain:
         return None
 
     def vocabulary(self) -> Vocabulary:
-        """Return the tokens of a model made from scratch for this domain's prompts and answers.
-
-        By default one token per printable ASCII character, and the line end.
-        """
+        """Return the tokens of a model made from scratch; by default printable ASCII characters and the line end."""
         return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
 
 
@@ -294,12 +239,7 @@ def _load_domain(config: str) -> Domain:
 
 
 def get_domain(config: DomainConfig) -> Domain:
-    """Return the domain of a configuration, constructed with its options.
-
-    Raises:
-        ConfigError: there is no such name or class, or the class does not accept the options, or does not understand
-            its own examples without content.
-    """
+    """Return the domain of a configuration, made with its options; raise ``ConfigError`` if that cannot be done."""
     name = config.name
     try:
         made = find_domain_class(name)
@@ -320,16 +260,6 @@ def get_domain(config: DomainConfig) -> Domain:
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{key}: {value!r}" for key, value in config.options.items()) or "no options"
         raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
-    _check_blanks(domain)
-    if config.given_labels is None:
-        return domain
-    from curation.domains.given import wrap_domain  # it reads this module
-
-    return wrap_domain(domain, config.given_labels)
-
-
-def _check_blanks(domain: Domain) -> None:
-    """Refuse a domain whose ``blanks`` its own ``prompt`` and ``options`` cannot read."""
     for place, blank in enumerate(domain.blanks):
         for what, function in (("prompt", domain.prompt), ("options", domain.options)):
             found, problem = attempt(function, blank)
@@ -339,32 +269,30 @@ def _check_blanks(domain: Domain) -> None:
                     f"{problem or f'it gives {found!r}'}; a blank is an example without content: give it every column "
                     f"that {what} reads, or leave blanks empty"
                 )
+    if config.given_labels is None:
+        return domain
+    from curation.domains.given import wrap_domain  # it reads this module
+
+    return wrap_domain(domain, config.given_labels)
 
 
 def get_position_function(domain: Domain) -> Callable[[Example], str] | None:
     """Return the function that gives a row's position (FEN) if labels are chess moves, else ``None``."""
-    position: Callable[[Example], str] | None = getattr(domain, "position", None)
-    return position
+    return getattr(domain, "position", None)
 
 
 def get_preference_function(domain: Domain) -> Callable[[str, Example], Preference] | None:
     """Return the function that gives the pair of answers that a label orders, or ``None`` if rows are not pairs."""
-    preference: Callable[[str, Example], Preference] | None = getattr(domain, "preference", None)
-    return preference
+    return getattr(domain, "preference", None)
 
 
 def format_cell(value: Any, name: str = "a value") -> str:
-    """Return a value of the column ``name`` as text; a whole number stored as float has no decimal point.
-
-    Raises:
-        RowError: ``not_a_text``: it is a list, an object, or bytes that are not UTF-8.
-    """
-    if isinstance(value, bytes | list | tuple | Mapping):
-        what = "bytes that are not UTF-8" if isinstance(value, bytes) else type(value).__name__
-        mend = (
-            "convert them" if isinstance(value, bytes) else "name a column of texts, or write its parts by a template"
-        )
-        raise RowError(f"not_a_text: {name} is {what}, not a text; {mend}")
+    """Return a cell as text, a whole float without a point; raise ``RowError`` of a list, an object or other bytes."""
+    if isinstance(value, bytes):
+        raise RowError(f"not_a_text: {name} is bytes that are not UTF-8, not a text; convert them")
+    if isinstance(value, list | tuple | Mapping):
+        mend = "name a column of texts, or write its parts by a template"
+        raise RowError(f"not_a_text: {name} is {type(value).__name__}, not a text; {mend}")
     is_integer = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_integer else value).strip()
 
@@ -375,11 +303,7 @@ def to_one_line(value: Any) -> str:
 
 
 def require_texts(**options: object) -> None:
-    """Refuse options that are not texts, such as a column's name that YAML reads as a number; accept ``None``.
-
-    Raises:
-        ConfigError: the message names the key.
-    """
+    """Raise ``ConfigError`` for options that are neither texts nor ``None``, as a name that YAML reads as a number."""
     for key, value in options.items():
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"domain.{key}: {value!r} is not a text; put it in quotes")
@@ -389,9 +313,6 @@ def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, s
     """Call ``function``; return its result and "", or None and any error in a line: users' code may raise anything."""
     try:
         return function(*arguments), ""
-    except RowError as error:
-        return None, format_error(error) if error.has_kind else format_error(
-            RowError(f"domain_failed: RowError: {error}")
-        )
-    except (Exception, SystemExit) as error:  # users' code
-        return None, format_error(RowError(f"domain_failed: {type(error).__name__}: {error}"))
+    except (Exception, SystemExit) as error:
+        is_told = isinstance(error, RowError) and error.has_kind
+        return None, format_error(error if is_told else RowError(f"domain_failed: {type(error).__name__}: {error}"))

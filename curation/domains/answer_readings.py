@@ -7,6 +7,7 @@ reading that fits them, if no other does.
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from curation.domains.identity import normalise_unicode
@@ -37,10 +38,14 @@ class StatedAnswer(NamedTuple):
 
 
 def _find_by_column(row: StatedAnswer) -> int | None:
+    def find_only(names: Sequence[str], text: str) -> int | None:
+        known = [name.casefold() for name in names]
+        return known.index(text.casefold()) if text and known.count(text.casefold()) == 1 else None
+
     ends = [found[0].lstrip("0") or "0" if (found := _ENDING.search(name)) else "" for name in row.columns]
     found = _INTEGER.fullmatch(row.text) or _LETTER.fullmatch(row.text)
-    by_name = _find_only(row.columns, row.text)
-    return _find_only(ends, found[1].lstrip("0") or "0") if by_name is None and found else by_name
+    by_name = find_only(row.columns, row.text)
+    return find_only(ends, found[1].lstrip("0") or "0") if by_name is None and found else by_name
 
 
 def _find_by_letter(row: StatedAnswer) -> int | None:
@@ -50,36 +55,26 @@ def _find_by_letter(row: StatedAnswer) -> int | None:
 
 
 def _find_by_text(row: StatedAnswer) -> int | None:
-    for write in (
-        squeeze_spaces,
-        lambda text: squeeze_spaces(normalise_unicode(text)),
-        lambda text: squeeze_spaces(normalise_unicode(text)).casefold(),
-    ):
-        if (texts := [write(choice) for choice in row.choices]).count(write(row.text)) == 1:
-            return texts.index(write(row.text))
+    texts = [row.text, *row.choices]
+    for change in (str, normalise_unicode, lambda text: normalise_unicode(text).casefold()):
+        wanted, *choices = [squeeze_spaces(change(text)) for text in texts]
+        if choices.count(wanted) == 1:
+            return choices.index(wanted)
     return None
 
 
-def _make_number_reading(first: int) -> Callable[[StatedAnswer], int | None]:
-    def place_of(row: StatedAnswer) -> int | None:
-        found = _INTEGER.fullmatch(row.text)
-        place = int(found[1]) - first if found else -1
-        return place if 0 <= place < len(row.choices) else None
-
-    return place_of
-
-
-def _find_only(names: Sequence[str], text: str) -> int | None:
-    known = [name.casefold() for name in names]
-    return known.index(text.casefold()) if text and known.count(text.casefold()) == 1 else None
+def _find_by_number(row: StatedAnswer, first: int) -> int | None:
+    found = _INTEGER.fullmatch(row.text)
+    place = int(found[1]) - first if found else -1
+    return place if 0 <= place < len(row.choices) else None
 
 
 READINGS: Mapping[str, Callable[[StatedAnswer], int | None]] = {
     "column": _find_by_column,
     "letter": _find_by_letter,
     "text": _find_by_text,
-    "number_from_0": _make_number_reading(0),
-    "number_from_1": _make_number_reading(1),
+    "number_from_0": partial(_find_by_number, first=0),
+    "number_from_1": partial(_find_by_number, first=1),
 }
 """Readings by name, each returning the place of the option that an answer names, or ``None``. ``column``: the name of
 the option's column, or the number at its end. ``text``: as written, else ignoring Unicode forms and case."""
@@ -93,13 +88,8 @@ def squeeze_spaces(text: str) -> str:
 
 
 def find_places(row: StatedAnswer) -> dict[str, int]:
-    """Return the option that each reading finds, for readings that fit a row alone.
-
-    Numbers are those at the end of columns' names, or from 0 in a list, as in MMLU; a number by the file's type is not
-    text.
-    """
-    named = {"column"} if row.columns else {"number_from_0"}
-    named |= {"letter"} if row.is_number else {"letter", "text"}
+    """Return the option that each reading finds that fits a row alone: numbers count from 0 in a list, as in MMLU."""
+    named = ("column" if row.columns else "number_from_0", "letter", "" if row.is_number else "text")
     return {name: place for name in READINGS if name in named and (place := READINGS[name](row)) is not None}
 
 
@@ -136,11 +126,7 @@ class AnswerTally:
                     self._first.setdefault((one, other), f"{quote_text(row.text)} of {listed} is {ways}")
 
     def decide(self, where: str) -> tuple[str | None, str]:
-        """Return the reading of all rows, or ``None`` if each row is read alone, and a warning or "".
-
-        Raises:
-            ConfigError: two readings fit, and name different options; ``where`` says of which rows.
-        """
+        """Return the reading of all rows, or None if each is read alone, and a warning; ``ConfigError`` in doubt."""
         if not self._read:
             return None, ""
         fits, doubt = self._find_fitting()
@@ -159,10 +145,7 @@ class AnswerTally:
         return (None if self._as_alone[best] == self.num_rows else best), warning * (doubt != "" and best in _NUMBERS)
 
     def _find_fitting(self) -> tuple[list[str], str]:
-        """Return the possible readings, column names first, the likelier numbering first; and a doubt or "".
-
-        Only one numbering reads a 0, or the number of the last option counted from 1.
-        """
+        """Return the possible readings, column names first, the likelier numbering first; and a doubt or "" on them."""
         fits = [name for name in READINGS if self._read[name] >= RIVAL * max(self._read.values())]
         most = max((self._read[name] for name in fits if name in _NUMBERS), default=0)
         if "column" in fits and self._read["column"] == most:

@@ -34,10 +34,7 @@ _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
 class Chess(Domain):
-    """The chess domain. The prompt has six metadata lines and a cue; the label is one UCI move.
-
-    Rows have the columns of the published file (``FEN``, ``Moves``, ``Rating``), or the same in small letters.
-    """
+    """The chess domain: a prompt of six metadata lines and a cue; the label is one UCI move."""
 
     name = "chess"
     forms: tuple[tuple[str, ...], ...] = (("fen", "moves"), ("FEN", "Moves"))
@@ -46,21 +43,13 @@ class Chess(Domain):
     answering = "listed"
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the position that the solver sees, as FEN, and the puzzle's rating if the row has one.
-
-        Raises:
-            RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
-        """
+        """Return the position that the solver sees, as FEN, and the puzzle's rating if the row has one."""
         board = read_fen(get_cell(raw, "fen"))
         _push(board, _split_moves(raw)[0], "the opponent's move")
         return {"fen": board.fen(en_passant="fen"), "rating": to_whole_number(get_cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
-
-        Raises:
-            RowError: as :meth:`read`; ``illegal_move`` for the gold move too.
-        """
+        """Return the second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move."""
         moves = _split_moves(raw)
         if len(moves) < 2:
             return None
@@ -91,10 +80,7 @@ class Chess(Domain):
         )
 
     def identity(self, example: Example) -> Identity:
-        """Return board, side to move, castling rights, and the en-passant square if a pawn can be captured there.
-
-        Move counters and rating are left out, because they do not change the best move.
-        """
+        """Return board, side, castling rights and a usable en-passant square; counters do not change the best move."""
         board, side, castling, square = example["fen"].split()[:4]
         if square != "-" and not read_fen(example["fen"]).has_legal_en_passant():
             square = "-"
@@ -110,14 +96,13 @@ class Chess(Domain):
 
     def parse(self, completion: str, example: Example) -> str | None:
         """Return the first word of the first line as a legal move, read as UCI, else as SAN; ``None`` otherwise."""
-        words = completion.strip().split()
+        words = completion.split()
         if not words:
             return None
-        board = read_fen(example["fen"])
-        word = words[0]
+        board, word = read_fen(example["fen"]), words[0]
         try:
-            uci = _UCI.fullmatch(word.lower())
-            move = board.parse_uci(word.lower()) if uci else board.parse_san(word)
+            is_uci = _UCI.fullmatch(word.lower())
+            move = board.parse_uci(word.lower()) if is_uci else board.parse_san(word)
             return move.uci() if move else None  # python-chess reads a pass as the null move
         except ValueError:  # python-chess derives illegal, ambiguous and unreadable moves from it
             return None
@@ -169,11 +154,7 @@ def to_whole_number(rating: Any) -> int | None:
 
 
 def read_fen(fen: object) -> chess.Board:
-    """Return a position.
-
-    Raises:
-        RowError: ``null_field``: it is empty; ``bad_fen``: it is no FEN, or no game can have it.
-    """
+    """Return a position; raise ``RowError``: ``null_field``, or ``bad_fen`` for no FEN or one that no game can have."""
     if not isinstance(fen, str) or not fen.strip():
         raise RowError("null_field: fen is empty")
     try:
@@ -208,23 +189,16 @@ def _push(board: chess.Board, uci: str, whose: str) -> chess.Move:
 class ChessMate(Chess):
     """The domain of mate in one: positions of chess in which every mating move is right.
 
-    The gold label is computed from the position, so it is exact and complete, and rows are unlimited. It holds all
-    mating moves in UCI notation, sorted, with a space between them; a label is right if it is one of them. Prompt,
-    answer and parser are those of the chess domain.
-
-    A row has a position, ``fen``, with the solver to move. With ``moves`` it is a Lichess puzzle, whose first move is
-    the opponent's. The difficulty is the number of legal moves, because only puzzles have a rating.
+    The gold label holds all mating moves, computed from the position, so it is exact, and rows are unlimited. A row has
+    a position, ``fen``, with the solver to move; with ``moves`` it is a Lichess puzzle, whose first move is the
+    opponent's. The difficulty is the number of legal moves, because only puzzles have a rating.
     """
 
     name = "chess_mate"
     forms = (("fen",), ("FEN",))
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the position that the solver sees, as FEN, and the rating if the row has one.
-
-        Raises:
-            RowError: as :meth:`curation.domains.chess.Chess.read`.
-        """
+        """Return the position that the solver sees, as FEN, and the rating if the row has one."""
         if get_cell(raw, "moves"):
             return super().read(raw)
         return {
@@ -233,11 +207,7 @@ class ChessMate(Chess):
         }
 
     def gold(self, raw: Mapping[str, object]) -> str:
-        """Return all mating moves in UCI notation, sorted, with a space between them.
-
-        Raises:
-            RowError: as :meth:`read`; ``no_mate`` if no move mates.
-        """
+        """Return all mating moves in UCI notation, sorted, a space between them; ``RowError`` ``no_mate`` without."""
         board = read_fen(self.read(raw)["fen"])
         if not (mates := sorted(move.uci() for move in find_mating_moves(board))):
             raise RowError(f"no_mate: no move mates in {quote_text(board.fen(), 100)}")
@@ -278,7 +248,13 @@ def find_mating_moves(board: chess.Board) -> list[chess.Move]:
         (_find_discoverers(board, king, own & (straight | diagonal)), chess.BB_ALL),
     ):
         tried.update(board.generate_legal_moves(pieces & own, squares))
-    return [move for move in tried if _is_mate(board, move)]
+    found = []
+    for move in tried:
+        board.push(move)
+        if board.is_checkmate():
+            found.append(move)
+        board.pop()
+    return found
 
 
 def _find_lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.Bitboard, chess.Bitboard]:
@@ -296,10 +272,3 @@ def _find_discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bit
         if own & (straight & (board.rooks | board.queens) | diagonal & (board.bishops | board.queens)):
             found |= chess.BB_SQUARES[square]
     return found
-
-
-def _is_mate(board: chess.Board, move: chess.Move) -> bool:
-    board.push(move)
-    mates = board.is_checkmate()
-    board.pop()
-    return mates

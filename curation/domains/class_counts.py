@@ -6,7 +6,7 @@ possible sets have one stratum per class. Nearly all rows of a rare class are in
 are also in the strata of rarer classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,17 +16,14 @@ import pyarrow.compute as pc
 
 from curation.arrays import Bools, Int64s
 from curation.domains import attempt
-from curation.domains.grading import read_grades
+from curation.domains.grading import Graded, read_grades
 from curation.domains.label_sets import LabelSets
 from curation.refs import TableRef
 from curation.tables import io, scans
 
 
 def make_held_mask(labels: pa.Array, sets: LabelSets) -> Bools:
-    """Return whether each label's set holds each class or, as the last one, is empty, bool [N, C + 1].
-
-    All are false for a null, and for a text that is no set of these classes: a row without a set.
-    """
+    """Return whether each label's set holds each class or, at last, is empty, bool [N, C + 1]; no set has none."""
     place_of = {name: place for place, name in enumerate(sets.classes)}
     encoded = labels.dictionary_encode()
     held_MC = np.zeros((len(encoded.dictionary) + 1, len(place_of) + 1), dtype=np.bool_)
@@ -42,16 +39,36 @@ def make_held_mask(labels: pa.Array, sets: LabelSets) -> Bools:
 def count_given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
     """Count a table's answered rows by class, the empty set last, int64 [C + 1]; rows with and without a set [2]."""
 
+    def count(label_B: pa.Array) -> Int64s:
+        held_BC = make_held_mask(label_B, sets)
+        num_known = int(held_BC.any(axis=1).sum())
+        return np.array([*held_BC.sum(axis=0), num_known, len(label_B) - num_known])
+
+    total = _sum_over_labels(labels, count)
+    return total[:-2], total[-2:]
+
+
+def _sum_over_labels(labels: TableRef, count: Callable[[pa.Array], Int64s]) -> Int64s:
+    """Return the sum of ``count`` over batches of the labels of a table's answered rows."""
+
     def counted(fragments: Sequence[int] | None) -> Int64s:
-        total = np.zeros(len(sets.classes) + 3, dtype=np.int64)
-        for batch in scans.iter_table_batches(labels, {"label": "label"}, io.make_answered_filter(labels), fragments):
-            held_NC = make_held_mask(batch.column("label"), sets)
-            num_known = int(held_NC.any(axis=1).sum())
-            total += np.array([*held_NC.sum(axis=0), num_known, batch.num_rows - num_known])
+        answered, total = io.make_answered_filter(labels), count(pa.array([], pa.string()))
+        for batch in scans.iter_table_batches(labels, {"label": "label"}, answered, fragments):
+            total = total + count(batch.column("label"))
         return total
 
     total: Int64s = np.sum([*scans.map_fragments(labels, counted)], axis=0)
-    return total[:-2], total[-2:]
+    return total
+
+
+def _take_first_labels(
+    examples: TableRef, labels: TableRef, grades: TableRef
+) -> tuple[Graded, pa.ChunkedArray, pa.ChunkedArray]:
+    """Return the first graded row of each question, with its gold label and the teacher's."""
+    graded = read_grades(grades)
+    graded = graded.subset(np.unique(graded.question_N, return_index=True)[1])
+    golds = io.take(examples, graded.row_ids_N, ["gold"])["gold"]
+    return graded, golds.combine_chunks(), io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks()
 
 
 class LabelledSets(NamedTuple):
@@ -72,10 +89,8 @@ class LabelledSets(NamedTuple):
 
 def read_labelled_sets(examples: TableRef, labels: TableRef, grades: TableRef, sets: LabelSets) -> LabelledSets:
     """Return the gold sets and the teacher's sets of labelled rows."""
-    graded = read_grades(grades)
-    graded = graded.subset(np.unique(graded.question_N, return_index=True)[1])
-    gold_NC = make_held_mask(io.take(examples, graded.row_ids_N, ["gold"])["gold"].combine_chunks(), sets)
-    label_NC = make_held_mask(io.take(labels, graded.row_ids_N, ["label"])["label"].combine_chunks(), sets)
+    graded, golds, given = _take_first_labels(examples, labels, grades)
+    gold_NC, label_NC = make_held_mask(golds, sets), make_held_mask(given, sets)
     known_N: Bools = np.asarray(gold_NC.any(axis=1))
     said_NC = np.where(label_NC.any(axis=1, keepdims=True), label_NC, 2)
     return LabelledSets(gold_NC[known_N], said_NC[known_N], graded.subset(known_N).cluster_N)
@@ -125,15 +140,8 @@ def find_class_places(labels: pa.Array, classes: Grouping) -> Int64s:
 
 def count_given(labels: TableRef, classes: Grouping) -> Int64s:
     """Count a labels table's answered rows by C classes, then those without a readable label, int64 [C + 1]."""
-
-    def counted(fragments: Sequence[int] | None) -> Int64s:
-        total = np.zeros(len(classes) + 1, dtype=np.int64)
-        for batch in scans.iter_table_batches(labels, {"label": "label"}, io.make_answered_filter(labels), fragments):
-            total += np.bincount(find_class_places(batch.column("label"), classes), minlength=len(total))
-        return total
-
-    total: Int64s = np.sum([*scans.map_fragments(labels, counted)], axis=0)
-    return total
+    size = len(classes) + 1
+    return _sum_over_labels(labels, lambda label_B: np.bincount(find_class_places(label_B, classes), minlength=size))
 
 
 def count_confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Grouping) -> Int64s:
@@ -141,10 +149,8 @@ def count_confusion(examples: TableRef, labels: TableRef, grades: TableRef, clas
 
     ``examples`` have the gold labels. Rows of which only the grade is known are left out: a wrong one has no class.
     """
-    graded = read_grades(grades)
-    ids_N = graded.row_ids_N[np.unique(graded.question_N, return_index=True)[1]]
-    gold_N = find_class_places(io.take(examples, ids_N, ["gold"])["gold"].combine_chunks(), classes)
-    label_N = find_class_places(io.take(labels, ids_N, ["label"])["label"].combine_chunks(), classes)
+    _, golds, given = _take_first_labels(examples, labels, grades)
+    gold_N, label_N = find_class_places(golds, classes), find_class_places(given, classes)
     is_known_N = gold_N < len(classes)
     counts = np.zeros((len(classes), len(classes) + 1), dtype=np.int64)
     np.add.at(counts, (gold_N[is_known_N], label_N[is_known_N]), 1)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from curation.config.defaults import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, require_texts, to_one_line
 from curation.domains.identity import describe_code_points, look
-from curation.domains.label_sets import MOST_NAMED, LabelSets, set_format, split_names, suggest_class
+from curation.domains.label_sets import MOST_NAMED, LabelSets, list_classes, set_format, split_names, suggest_class
 from curation.domains.templates import Template
 from curation.domains.turns import read_cell_text
 from curation.errors import ConfigError, RowError
@@ -115,7 +115,7 @@ class Classification(Domain):
         self.in_pairs = self.label_sets is not None
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
-        self._preamble = [*filter(None, [guidelines.strip(), self._describe_classes(descriptions or {})])]
+        self.head = "\n\n".join(filter(None, [guidelines.strip(), self._describe_classes(descriptions or {})]))
         self.forms = (self._texts,)
 
     @classmethod
@@ -131,11 +131,7 @@ class Classification(Domain):
         return found._replace(needs=needs)
 
     def read(self, raw: Mapping[str, object]) -> dict[str, Any]:
-        """Return the text; several columns give one line each, without empty ones.
-
-        Raises:
-            RowError: ``null_field``, where all are empty; ``not_a_text``; or as the template.
-        """
+        """Return the text; several columns give one line each, without empty ones."""
         if self._template is not None:
             lines = [self._template.render(raw).strip()]
         else:
@@ -145,47 +141,41 @@ class Classification(Domain):
         return {"text": "\n".join(filter(None, lines))}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the class of a row, or the set of its classes as a text; ``None`` if the column is empty.
-
-        Raises:
-            RowError: ``bad_label``: it is not one of the classes; or as :meth:`LabelSets.label_of`.
-        """
+        """Return the class of a row, or the set of its classes as a text; ``None`` if the column is empty."""
         value = raw.get(self._label)
-        if value is not None and self.label_sets is not None:
+        if value is None:
+            return None
+        if self.label_sets is not None:
             return self.label_sets.label_of(value)
         if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(name, str) for name in value):
             shown = ", ".join(map(quote_text, value[:MOST_NAMED]))
             raise RowError(f"bad_label: {self._label} has {len(value)} classes ({shown}); set domain.multi: true")
-        if value is None or (label := to_one_line(value)) in self._words:
-            return None if value is None else label
+        label = to_one_line(value)
+        if label in self._words:
+            return label
         if (known := self._by_look.get(look(label))) is not None:
             return known
-        more = ", ..." if len(self._words) > MOST_NAMED else ""
-        known = ", ".join(list(self._words)[:MOST_NAMED])
         raise RowError(
-            f"bad_label: {quote_text(label)} is not one of the {len(self._words)} classes {known}{more} "
-            f"(domain.classes, or the labels of the labelled split){suggest_class(label, self._words)}"
+            f"bad_label: {quote_text(label)} is not one of the {list_classes(self._words)} (domain.classes, or the "
+            f"labels of the labelled split){suggest_class(label, self._words)}"
         )
 
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """Return the guidelines, the described classes, demonstrations, then the text and the cue."""
-        blocks = [self._format_block(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([*self._preamble, *blocks, self._format_block(example)])
+    def question(self, example: Example) -> str:
+        """Return the text and the cue."""
+        return f"Text: {example['text']}\n{self._cue}"
 
     def _describe_classes(self, descriptions: Mapping[object, str]) -> str:
         """Return a line with the words and the description of every class; "" without descriptions."""
         if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
             raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
         texts = {to_one_line(name): to_one_line(text) for name, text in descriptions.items()}
-        if unknown := [name for name in texts if name not in self._words]:
-            near = difflib.get_close_matches(unknown[0], self._words, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "correct it, or add it to classes"
-            raise ConfigError(f"descriptions: {unknown[0]!r} is none of the {len(self._words)} classes; {hint}")
+        for name in texts:
+            if name not in self._words:
+                near = difflib.get_close_matches(name, self._words, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "correct it, or add it to classes"
+                raise ConfigError(f"descriptions: {name!r} is none of the {len(self._words)} classes; {hint}")
         lines = [f"{words}: {texts[name]}" if texts.get(name) else words for name, words in self._words.items()]
         return "\n".join(lines) if any(texts.values()) else ""
-
-    def _format_block(self, example: Example) -> str:
-        return f"Text: {example['text']}\n{self._cue}"
 
     def options(self, example: Example) -> tuple[str, ...]:
         """Return a space and the words of every class; with ``multi``, yes and no for each."""
@@ -224,20 +214,13 @@ class Classification(Domain):
 
 
 def parse_labels(value: object, options: Mapping[str, Any]) -> set[str]:
-    """Return the classes in a cell of the label column, by the domain's options.
-
-    Raises:
-        RowError: ``bad_label``: one of several is empty.
-    """
+    """Return the classes in a cell of the label column, by the domain's options; ``RowError`` if one is empty."""
     form = set_format(options.get("multi", False))
     return {to_one_line(value)} if form is None else set(split_names(value, form))
 
 
 def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:
-    """Return labels as ``classes``; if one has underscores, map all to words with spaces instead.
-
-    If two labels would have the same words, return the labels unchanged.
-    """
+    """Return labels as ``classes``, mapped to words with spaces for underscores, unless two would be the same."""
     words = {label: to_one_line(label.replace("_", " ")) for label in labels}
     if list(words.values()) == list(labels) or not all(words.values()) or _find_alike(words.values()) is not None:
         return list(labels)

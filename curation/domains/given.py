@@ -90,23 +90,21 @@ class GivenLabels(_Around):
         return tuple(tuple(dict.fromkeys((*form, *named))) for form in self._domain.forms)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the domain's own example, with the completion and the numbers.
-
-        Raises:
-            RowError: as the domain; ``null_field``: there is no completion; ``bad_value``: a text is no number.
-        """
-        example, name = self._domain.read(raw), self._given.completion
+        """Return the domain's example, completion and numbers; ``RowError`` ``null_field``, ``bad_value`` of these."""
+        example, name = dict(self._domain.read(raw)), self._given.completion
         if raw[name] is None or not (completion := format_cell(raw[name])):
             raise RowError(f"null_field: {name} is empty")
-        numbers = {column: _read_number(source, raw[source]) for source, column in self._given.numbers.items()}
-        return {**example, WEAK_COMPLETION: completion, **numbers}
+        for source, column in self._given.numbers.items():
+            value: Any = raw[source]
+            try:
+                number = None if value is None or not format_cell(value) else float(value)
+            except (TypeError, ValueError):
+                raise RowError(f"bad_value: {source} is {quote_text(format_cell(value))}, not a number") from None
+            example[column] = number if number is not None and math.isfinite(number) else None
+        return {**example, WEAK_COMPLETION: completion}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the grade of a row that has one, as ``RIGHT`` or ``WRONG``, else the domain's own gold label.
-
-        Raises:
-            RowError: as the domain; ``bad_grade``: it is neither 1, 0, true nor false.
-        """
+        """Return the row's grade, ``RIGHT`` or ``WRONG`` (``RowError``: ``bad_grade``), or the domain's gold label."""
         name = self._given.grade
         if name is None or (value := raw.get(name)) is None:
             return self._domain.gold(raw)
@@ -128,9 +126,7 @@ class GivenLabels(_Around):
         pairs = zip(labels, golds, strict=True)
         found: list[bool | RowError] = [label is not None and gold == RIGHT for label, gold in pairs]
         verdicts = self._domain.check(
-            [labels[place] for place in asked],
-            [golds[place] for place in asked],
-            [examples[place] for place in asked],
+            [labels[place] for place in asked], [golds[place] for place in asked], [examples[place] for place in asked]
         )
         for place, verdict in zip(asked, verdicts, strict=True):
             found[place] = verdict
@@ -141,10 +137,7 @@ class GivenLabels(_Around):
         return "" if gold in (RIGHT, WRONG) else self._domain.gold_problem(gold, example)
 
     def given_completion(self, example: Example) -> str:
-        """Return the completion of a row, as a teacher of the domain would write it.
-
-        A bare label, or the name of one, becomes the domain's sentence for it, which students learn from.
-        """
+        """Return a row's completion as a teacher of the domain writes it: of a bare label the domain's sentence."""
         text: str = example[WEAK_COMPLETION]
         label, _ = attempt(self._domain.parse, text, example)
         if label is None:  # no two classes differ by case alone
@@ -168,11 +161,7 @@ class GivenLabels(_Around):
 
 
 def wrap_domain(domain: Domain, given: GivenConfig | None) -> Domain:
-    """Return the domain wrapped to read labels made elsewhere, or itself without such labels.
-
-    Raises:
-        ConfigError: the domain has a column of one of the names that are added.
-    """
+    """Return the domain, wrapped if labels were made elsewhere; ``ConfigError`` if it has a column of an added name."""
     return domain if given is None else cast(Domain, GivenLabels(domain, given))
 
 
@@ -185,14 +174,3 @@ def get_given_completion(domain: Domain, example: Example) -> str | None:
 def get_given_numbers(domain: Domain) -> tuple[str, ...]:
     """Return the columns of numbers that came with labels made elsewhere; none for other domains."""
     return getattr(domain, "given_numbers", ())
-
-
-def _read_number(name: str, value: Any) -> float | None:
-    """Return a cell as a number, or ``None`` if it is empty or not finite."""
-    if value is None or not format_cell(value):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise RowError(f"bad_value: {name} is {quote_text(format_cell(value))}, not a number") from None
-    return number if math.isfinite(number) else None

@@ -80,13 +80,7 @@ def _make_graded(table: pa.Table) -> Graded:
 def grade_pairs(
     labels: pa.Array, golds: pa.Array, domain: Domain, examples: Sequence[Example] = ()
 ) -> tuple[Bools, list[str | None]]:
-    """Return whether each weak label is right by its gold label, bool [N], and why the domain could not decide.
-
-    ``examples`` are the rows, for domains that read them to grade.
-
-    Raises:
-        UserError: the domain can grade nothing.
-    """
+    """Return whether each weak label is right, bool [N], and why the domain could not decide; pass on ``UserError``."""
     verdicts = check_labels(domain, labels.to_pylist(), golds.to_pylist(), examples)
     problems = [format_error(verdict) if isinstance(verdict, RowError) else None for verdict in verdicts]
     return np.array([verdict is True for verdict in verdicts], dtype=np.bool_), problems
@@ -95,32 +89,24 @@ def grade_pairs(
 def check_labels(
     domain: Domain, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]
 ) -> list[bool | RowError]:
-    """Return a verdict for each row, by :meth:`curation.domains.Domain.check`, which may be users' code.
-
-    Raises:
-        UserError: as the domain raises it.
-    """
+    """Return a verdict for each row, by the domain's ``check``, which may be users' code; pass on its ``UserError``."""
     try:
-        found = [
-            verdict if isinstance(verdict, RowError) else bool(verdict)
-            for verdict in domain.check(labels, golds, examples)
-        ]
+        verdicts = domain.check(labels, golds, examples)
+        found = [verdict if isinstance(verdict, RowError) else bool(verdict) for verdict in verdicts]
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # users' code
+    except (Exception, SystemExit) as error:
         return [RowError(f"domain_failed: {type(error).__name__}: {format_error(error)}")] * len(labels)
     if len(found) != len(labels):
-        problem = f"domain_failed: check gave {len(found)} verdicts for {len(labels)} rows"
-        return [RowError(problem)] * len(labels)
+        return [RowError(f"domain_failed: check gave {len(found)} verdicts for {len(labels)} rows")] * len(labels)
     return found
 
 
 def hash_questions(domain: Domain, examples: list[Example]) -> list[int | None]:
     """Return the hash of each row's question; ``None`` where the domain cannot say what identifies it."""
-    found = (attempt(_get_identity, domain, example)[0] for example in examples)
-    return [None if identity is None else hash_question(domain.name, identity) for identity in found]
 
+    def hash_one(example: Example) -> int:
+        text, parts = domain.identity(example)
+        return hash_question(domain.name, Identity(str(text), tuple(map(str, parts))))
 
-def _get_identity(domain: Domain, example: Example) -> Identity:
-    text, parts = domain.identity(example)
-    return Identity(str(text), tuple(map(str, parts)))
+    return [attempt(hash_one, example)[0] for example in examples]

@@ -5,7 +5,7 @@ names in the order of the classes.
 """
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from curation.domains import format_cell, to_one_line
@@ -27,11 +27,7 @@ class SetFormat(NamedTuple):
 
 
 def set_format(multi: object) -> SetFormat | None:
-    """Return the format that ``domain.multi`` gives: true, or a mapping of ``separator`` and ``empty``; None of false.
-
-    Raises:
-        ConfigError: it is something else, or one of the two is no text.
-    """
+    """Return the format of ``domain.multi``: true, false (None) or a mapping; raise ``ConfigError`` of all else."""
     if isinstance(multi, bool):
         return SetFormat() if multi else None
     if not isinstance(multi, Mapping) or not set(multi) <= set(SetFormat._fields):
@@ -45,13 +41,7 @@ def set_format(multi: object) -> SetFormat | None:
 
 
 def split_names(value: Any, form: SetFormat) -> list[str]:
-    """Return the names in a cell, from a list's items or a text's parts; none for the word for the empty set.
-
-    A text that is a list in JSON or in Python's writing is read as one.
-
-    Raises:
-        RowError: ``bad_label``: an item is empty.
-    """
+    """Return the names in a cell, of a list, a list as text or a separated text; ``RowError`` of an empty one."""
     items = value if isinstance(value, list | tuple) else parse_list(text := format_cell(value))
     if items is None:
         items = text.split(form.separator)
@@ -65,12 +55,17 @@ def split_names(value: Any, form: SetFormat) -> list[str]:
     return names
 
 
-def suggest_class(name: str, classes: Iterable[str]) -> str:
+def suggest_class(name: str, classes: Collection[str]) -> str:
     """Return a hint at the intended class, which differs in case alone or is the nearest; "" without one."""
-    known = list(classes)
-    alike = [other for other in known if other.casefold() == name.casefold()]
-    found = alike or difflib.get_close_matches(name, known, n=1)
+    alike = [other for other in classes if other.casefold() == name.casefold()]
+    found = alike or difflib.get_close_matches(name, classes, n=1)
     return f"; did you mean {quote_text(found[0])}?" if found else ""
+
+
+def list_classes(classes: Collection[str]) -> str:
+    """Return the number and the names of the classes, for a message."""
+    more = ", ..." if len(classes) > MOST_NAMED else ""
+    return f"{len(classes)} classes {', '.join(list(classes)[:MOST_NAMED])}{more}"
 
 
 class LabelSets:
@@ -94,27 +89,21 @@ class LabelSets:
         if form.empty in words:
             raise ConfigError(f"domain.classes: {form.empty!r} means no label; set domain.multi.empty to another word")
         self._words, self._form = words, form
+        self.classes, self.empty = tuple(words), form.empty
+        """The classes, in order, and the label of a row without classes."""
         self._by_look = {look(name): name for name in words}
         self._joint = form.separator if form.separator[-1].isspace() else f"{form.separator} "
 
     def label_of(self, value: object) -> str:
-        """Return the set in a cell, as a text.
-
-        Raises:
-            RowError: ``bad_label``: a label is none of the classes, is empty, or stands there twice.
-        """
-        names = [
-            name if name in self._words else self._by_look.get(look(name), name)
-            for name in split_names(value, self._form)
-        ]
+        """Return the set in a cell as a text; ``RowError`` of a label that is no class, empty, or there twice."""
+        found = split_names(value, self._form)
+        names = [name if name in self._words else self._by_look.get(look(name), name) for name in found]
         for place, name in enumerate(names):
             if name not in self._words:
-                more = ", ..." if len(self._words) > MOST_NAMED else ""
-                known = ", ".join(list(self._words)[:MOST_NAMED])
                 raise RowError(
-                    f"bad_label: {quote_text(name)} of {quote_text(str(value))} is not one of the {len(self._words)} "
-                    f"classes {known}{more} (domain.classes, or the labels of the labelled split; the separator is "
-                    f"{self._form.separator!r}){suggest_class(name, self._words)}"
+                    f"bad_label: {quote_text(name)} of {quote_text(str(value))} is not one of the "
+                    f"{list_classes(self._words)} (domain.classes, or the labels of the labelled split; the separator "
+                    f"is {self._form.separator!r}){suggest_class(name, self._words)}"
                 )
             if name in names[:place]:
                 raise RowError(f"bad_label: {quote_text(name)} stands twice in {quote_text(str(value))}; keep one")
@@ -122,16 +111,6 @@ class LabelSets:
 
     def _join_names(self, names: Collection[str]) -> str:
         return self._joint.join(name for name in self._words if name in names) or self._form.empty
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes, in order."""
-        return tuple(self._words)
-
-    @property
-    def empty(self) -> str:
-        """The label of a row without classes."""
-        return self._form.empty
 
     def names(self, label: str) -> list[str]:
         """Return the classes of a set, given as its label."""

@@ -97,11 +97,7 @@ class Math(Domain):
             self.forms = ((problem,),)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the problem, and the row's own level, difficulty or number in its contest, if any.
-
-        Raises:
-            RowError: ``null_field``, ``bad_value``.
-        """
+        """Return the problem, and the row's own level, difficulty or number in its contest, if any."""
         problem = _read_text(raw, self._problems)
         if not problem:
             raise RowError("null_field: the problem is empty")
@@ -109,13 +105,10 @@ class Math(Domain):
         return {"problem": problem, "difficulty": float(level[0]) if level else None}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        r"""Return the row's answer, else the last box of its solution; ``None`` without either.
+        """Return the row's answer, else the last box of its solution; ``None`` without either.
 
         If the answer is a worked solution, take what follows ``####``, the last box, or what "the answer is".
-
-        Raises:
-            RowError: ``no_box`` if the solution boxes no answer; ``bad_value``: a value is neither a text nor a number,
-                or the answer is prose that states none.
+        ``RowError``: ``no_box``; ``bad_value`` of a value of another type, or prose that states no answer.
         """
         answer = _read_text(raw, self._answers).rpartition("####")[2].strip()
         if answer:
@@ -128,13 +121,7 @@ class Math(Domain):
         return box
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """Return the solution column, or GSM8K's reasoning before ``####`` without its calculator notes.
-
-        A solution that boxes no answer gets the sentence of :meth:`answer` at its end.
-
-        Raises:
-            RowError: as :meth:`gold`.
-        """
+        """Return the solution, or GSM8K's reasoning without calculator notes, with a sentence that boxes the answer."""
         answer = _read_text(raw, self._answers)
         reasoning, marked, final = answer.rpartition("####")
         if not marked and len(_find_words(final)) >= PROSE_WORDS:
@@ -177,11 +164,7 @@ class Math(Domain):
         return self.answer(answer, {}) if is_bare else f" {reasoning}{self.answer(answer, {})}"
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Return whether the labels are equivalent.
-
-        Raises:
-            RowError: ``exploded``: undecided within the limits of time and memory; the labels count as unequal.
-        """
+        """Return whether the labels are equivalent; ``RowError`` ``exploded`` if undecided within the limits."""
         exploded = self.equivalence.num_exploded
         right = label is not None and self.equivalence.same(label, gold)
         if self.equivalence.num_exploded > exploded:
@@ -222,11 +205,7 @@ def find_last_box(text: str) -> str | None:
 
 
 def _find_answer(answer: str) -> str:
-    """Return the answer that a text is, or states in its last box or words; adjacent boxes form a list.
-
-    Raises:
-        RowError: ``bad_value``: it is prose that states none.
-    """
+    """Return the answer that a text is or states at last; ``RowError`` of other prose. Adjacent boxes form a list."""
     answer = strip_markdown(answer)
     boxes = sum(len(token) > 2 for token in _TOKEN.findall(answer))
     if (boxes == 1 or (boxes and _find_words(answer))) and (box := find_last_box(answer)):
@@ -254,11 +233,7 @@ def _tidy(answer: str) -> str:
 
 
 def _read_text(raw: Mapping[str, object], names: Sequence[str]) -> str:
-    """Return the first of the columns that is not null, as stripped text; empty if all are null.
-
-    Raises:
-        RowError: ``bad_value``: it is neither a text nor a number.
-    """
+    """Return the first column that is not null as stripped text, or ""; ``RowError`` if it is no text or number."""
     name, value = next(((name, raw[name]) for name in names if raw.get(name) is not None), ("", ""))
     if isinstance(value, bool) or not isinstance(value, str | Number):
         raise RowError(f"bad_value: {name} is {type(value).__name__}, neither a text nor a number")

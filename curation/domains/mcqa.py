@@ -69,9 +69,8 @@ class Mcqa(Domain):
         ("context", "question", "answerA", "answerB", "answerC"),
     )
     columns = pa.schema([("question", pa.string()), ("choices", pa.list_(pa.string()))])
-    defaults = make_greedy_defaults(
-        8, "world_knowledge", stop=("\n",)
-    )  # options are scored; only signals of some arms generate text
+    # options are scored; only signals of some arms generate text
+    defaults = make_greedy_defaults(8, "world_knowledge", stop=("\n",))
     answering = "scored"
     settles = ("answer_is",)
 
@@ -112,52 +111,33 @@ class Mcqa(Domain):
             self.forms = ((question, *choices),)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
-
-        Raises:
-            RowError: ``null_field``, ``no_options``, ``too_many_options``, ``duplicate_options``.
-        """
+        """Return the question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled)."""
         row = self._read_row(raw)
         return {"question": row.question, "choices": row.choices}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the letter of the right option; ``None`` if the row has no answer.
-
-        Raises:
-            RowError: as :meth:`read`; ``bad_answer`` if the answer is not exactly one of the options.
-        """
+        """Return the right option's letter; ``None`` without an answer; ``RowError`` ``bad_answer`` of another one."""
         row = self._read_row(raw)
         key = "" if row.key is None else format_cell(row.key)
         if not key:
             return None
-        if row.keys is None:
-            return LETTERS[self._find_place(self._make_stated(row))]
-        if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
-            raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
-        return LETTERS[row.keys.index(key)]
-
-    def _find_place(self, answer: StatedAnswer) -> int:
-        """Return the option that an answer names by the file's reading or, without one, by all that fit the row."""
-        if self._answer_is is not None:
-            places = {READINGS[self._answer_is](answer)} - {None}
-        else:
-            places = {*find_places(answer).values()}
+        if row.keys is not None:
+            if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
+                raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
+            return LETTERS[row.keys.index(key)]
+        answer = self._make_stated(row)
+        found = find_places(answer).values() if self._answer_is is None else [READINGS[self._answer_is](answer)]
+        places = {place for place in found if place is not None}
         if len(places) != 1:
             raise RowError(f"bad_answer: {answer.text!r} {explain_unread(answer, self._answer_is)}")
-        (place,) = places
-        assert place is not None
-        return place
+        return LETTERS[places.pop()]
 
     def _make_stated(self, row: "_ChoiceRow") -> StatedAnswer:
         is_number = isinstance(row.key, int | float) and not isinstance(row.key, bool)
         return StatedAnswer(format_cell(row.key), is_number, row.choices, self._choices)
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
-        """Return the reading that fits the answers of a source's labelled rows, ignoring rows without an answer.
-
-        Raises:
-            ConfigError: two readings fit.
-        """
+        """Return the reading that fits all answers of a source's labelled rows; ``ConfigError`` if two fit."""
         tally = AnswerTally()
         for raw in rows:
             row, _ = attempt(self._read_row, raw)
@@ -167,16 +147,27 @@ class Mcqa(Domain):
         return SettledOptions({} if reading is None else {"answer_is": reading}, warning)
 
     def _read_row(self, raw: Mapping[str, object]) -> "_ChoiceRow":
-        if not self._choices:
-            return _check_row(
-                _read_choices(raw)
-                if "choices" in raw
-                else _read_sciq(raw)
-                if "distractor1" in raw
-                else _read_socialiqa(raw)
-            )
-        texts = [_read_text(raw, name) for name in self._choices]
-        return _check_row(_ChoiceRow(_read_text(raw, self._question_in), texts, None, raw.get(self._answer_in)))
+        if self._choices:
+            texts = [_read_text(raw, name) for name in self._choices]
+            row = _ChoiceRow(_read_text(raw, self._question_in), texts, None, raw.get(self._answer_in))
+        elif "choices" in raw:
+            row = _read_choices(raw)
+        elif "distractor1" in raw:  # SciQ, whose order must not reveal the right option
+            question, right = _read_text(raw, "question"), _read_text(raw, "correct_answer")
+            texts = [right, *(_read_text(raw, f"distractor{number}") for number in (1, 2, 3))]
+            texts.sort(key=lambda choice: hashlib.sha256(f"{question}\n{choice}".encode()).digest())
+            row = _ChoiceRow(question, texts, texts, right)
+        else:  # SocialIQA
+            texts = [_read_text(raw, f"answer{letter}") for letter in "ABC"]
+            question = f"{_read_text(raw, 'context')} {_read_text(raw, 'question')}"
+            row = _ChoiceRow(question, texts, ["1", "2", "3"], raw.get("label"))
+        if len(row.choices) < 2:
+            raise RowError(f"no_options: the question has {len(row.choices)}, and needs 2 to {len(LETTERS)}")
+        if len(row.choices) > len(LETTERS):
+            raise RowError(f"too_many_options: the question has {len(row.choices)}, and may have {len(LETTERS)}")
+        if len(set(map(squeeze_spaces, row.choices))) < len(row.choices):
+            raise RowError(f"duplicate_options: {row.choices}")
+        return row
 
     def question(self, example: Example) -> str:
         """Return the question, the lettered options (if the answer is a letter), and the cue line."""
@@ -206,10 +197,7 @@ class Mcqa(Domain):
         return f" The answer is ({label})." if self._generative else self._list_answers(example)[LETTERS.index(label)]
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the letter of the option that equals the completion, up to whitespace; ``None`` if there is none.
-
-        With ``generative``: the letter that the completion's last statement names.
-        """
+        """Return the letter of the option that the completion is or, with ``generative``, states at last; or None."""
         letters = LETTERS[: len(example["choices"])]
         if self._generative:
             stated = _STATEMENT.findall(completion)
@@ -229,16 +217,6 @@ class _ChoiceRow(NamedTuple):
     key: Any
 
 
-def _check_row(row: _ChoiceRow) -> _ChoiceRow:
-    if len(row.choices) < 2:
-        raise RowError(f"no_options: the question has {len(row.choices)}, and needs 2 to {len(LETTERS)}")
-    if len(row.choices) > len(LETTERS):
-        raise RowError(f"too_many_options: the question has {len(row.choices)}, and may have {len(LETTERS)}")
-    if len(set(map(squeeze_spaces, row.choices))) < len(row.choices):
-        raise RowError(f"duplicate_options: {row.choices}")
-    return row
-
-
 def _read_choices(raw: JsonView) -> _ChoiceRow:
     """Read a row in our format or MMLU's (a list), or in ARC's or OpenBookQA's (a struct, by label)."""
     question = _read_text(raw, "question_stem" if "question_stem" in raw else "question")
@@ -249,7 +227,8 @@ def _read_choices(raw: JsonView) -> _ChoiceRow:
         raise RowError("null_field: choices is empty")
     if not isinstance(texts, list):
         raise RowError(f"no_options: choices is {texts!r}, not a list")
-    choices = [_strip_text(text, f"choices[{place}]") for place, text in enumerate(texts)]
+    named = {f"choices[{place}]": text for place, text in enumerate(texts)}
+    choices = [_read_text(named, name) for name in named]
     if not struct:
         return _ChoiceRow(question, choices, None, raw.get("answer", raw.get("answerKey")))
     names = listed.get("label") or ()
@@ -258,26 +237,8 @@ def _read_choices(raw: JsonView) -> _ChoiceRow:
     return _ChoiceRow(question, choices, [str(name).strip() for name in names], raw.get("answerKey", raw.get("answer")))
 
 
-def _read_sciq(raw: Mapping[str, object]) -> _ChoiceRow:
-    """Return options ordered by a hash of question and option, so that their order does not reveal the right one."""
-    question, right = _read_text(raw, "question"), _read_text(raw, "correct_answer")
-    choices = [right, *(_read_text(raw, f"distractor{number}") for number in (1, 2, 3))]
-    choices.sort(key=lambda choice: hashlib.sha256(f"{question}\n{choice}".encode()).digest())
-    return _ChoiceRow(question, choices, choices, right)
-
-
-def _read_socialiqa(raw: Mapping[str, object]) -> _ChoiceRow:
-    choices = [_read_text(raw, f"answer{letter}") for letter in "ABC"]
-    return _ChoiceRow(
-        f"{_read_text(raw, 'context')} {_read_text(raw, 'question')}", choices, ["1", "2", "3"], raw.get("label")
-    )
-
-
 def _read_text(raw: Mapping[str, object], name: str) -> str:
-    return _strip_text(raw[name], name)
-
-
-def _strip_text(text: object, name: str) -> str:
+    text = raw[name]
     if not isinstance(text, str) or not text.strip():
         raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()

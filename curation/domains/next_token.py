@@ -44,20 +44,12 @@ class NextToken(Domain):
         self.columns = pa.schema([*self._of.columns, (BEGUN, pa.string())])
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the other domain's example with the given part of its answer, which is empty without an answer.
-
-        Raises:
-            RowError: as the other domain's.
-        """
+        """Return the other domain's example with the given part of its answer, which is empty without an answer."""
         example = self._of.read(raw)
         return {**example, BEGUN: self._cut(raw, example)[0]}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the token of the answer at the cut, or ``None`` without an answer or tokens in it.
-
-        Raises:
-            RowError: as the other domain's.
-        """
+        """Return the token of the answer at the cut, or ``None`` without an answer or tokens in it."""
         return self._cut(raw, self._of.read(raw))[1]
 
     def _cut(self, raw: Mapping[str, object], example: Example) -> tuple[str, str | None]:

@@ -80,8 +80,7 @@ class AnswerPair(Domain):
         cue: str = "The better answer is",
     ) -> None:
         named = {"prompt": prompt, "chosen": chosen, "rejected": rejected, "first": first, "second": second}
-        named["preferred"] = preferred
-        for key, column in named.items():
+        for key, column in (named | {"preferred": preferred}).items():
             if not isinstance(column, str) or not column.strip():
                 raise ConfigError(f"domain.{key}: {column!r} is not a column; give a column's name")
         if by not in ("judge", "likelihood"):
@@ -95,8 +94,17 @@ class AnswerPair(Domain):
         self._prompt, self._open, self._preferred = prompt, (first, second), preferred
         self._ordered: tuple[str, ...] = (chosen, rejected)
         texts = (prompt,) if self._template is None else self._template.columns
-        for keys in (("chosen", "rejected"), ("first", "second")):
-            self._check_columns({key: named[key] for key in keys}, texts)
+        shared = "is the column of domain.prompt, too" if self._template is None else "is read by domain.prompt"
+        for one, other in (("chosen", "rejected"), ("first", "second")):
+            if (same := named[one]) == named[other]:
+                raise ConfigError(
+                    f"domain.{other}: {same!r} is the column of domain.{one}, too; name the two answers' columns"
+                )
+            for key in (one, other):
+                if named[key] in texts:
+                    raise ConfigError(
+                        f"domain.{key}: {named[key]!r} {shared}; an answer is not part of a prompt: name another"
+                    )
         if preferred in (first, second, *texts):
             raise ConfigError(f"domain.preferred: {preferred!r} is a column that the teacher sees; name another")
         self._by, self._cue = by, cue.strip()
@@ -104,35 +112,15 @@ class AnswerPair(Domain):
         self.both_orders = both_orders and by == "judge"
         self.forms = ((*texts, chosen, rejected), (*texts, first, second))
 
-    def _check_columns(self, answers: Mapping[str, str], texts: Sequence[str]) -> None:
-        (one, column), (other, same) = answers.items()
-        if column == same:
-            raise ConfigError(
-                f"domain.{other}: {same!r} is the column of domain.{one}, too; name the two answers' columns"
-            )
-        for key, name in answers.items():
-            if name in texts:
-                what = "is the column of domain.prompt, too" if self._template is None else "is read by domain.prompt"
-                raise ConfigError(f"domain.{key}: {name!r} {what}; an answer is not part of a prompt: name another")
-
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the prompt and both answers, ordered by a hash for a row with ``chosen``, else by the columns.
-
-        Raises:
-            RowError: ``null_field``, ``not_a_text``; ``same_answers``: the two are equal but for white space; or as the
-                template.
-        """
+        """Return the prompt and both answers, ordered by a hash for a row with ``chosen``, else by the columns."""
         question, one, other = self._read_texts(raw)
         if self._is_ordered(raw) and _is_chosen_second(question, one, other):
             one, other = other, one
         return {"question": question, FIRST: one, SECOND: other}
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
-        """Return the place of the chosen or preferred answer; ``None`` for an unlabelled row.
-
-        Raises:
-            RowError: as :meth:`read`; ``bad_label``: ``preferred`` names neither answer.
-        """
+        """Return the place of the chosen or preferred answer; ``None`` for an unlabelled row."""
         if self._is_ordered(raw):
             return SECOND if _is_chosen_second(*self._read_texts(raw)) else FIRST
         if (value := raw.get(self._preferred)) is None:

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from curation.config.defaults import make_greedy_defaults
 from curation.domains import Domain, Example, format_cell
-from curation.domains.checks import Verdict, check_of
+from curation.domains.checks import Equal, Pattern, Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
-from curation.domains.checks.rules import Equal, Pattern
 from curation.domains.identity import normalise_prose
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError

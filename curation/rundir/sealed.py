@@ -1,9 +1,8 @@
 """The seal of a recorded stage: a list of its files with sizes and digests, to detect loss and damage.
 
-A record names tables, models and exports. Before it is written, :func:`seal` waits until their files in the run
-directory are on the disk, and lists them in ``.FOLDER.sums.json`` beside the stage's folder; the record holds
-the digest of this list alone. :func:`find_lost` compares existence and sizes, and reads no data. ``curate verify``
-reads everything.
+Before the record of a stage is written, :func:`seal` waits until the files in the run directory that it names are on
+the disk, and lists them in ``.FOLDER.sums.json`` beside the stage's folder; the record holds the digest of this list
+alone. :func:`find_lost` compares existence and sizes, and reads no data. ``curate verify`` reads everything.
 """
 
 import json
@@ -15,16 +14,13 @@ from typing import NamedTuple
 from curation.json_types import Json, JsonView
 from curation.refs import iter_leaves, iter_table_refs
 from curation.storage import durable
-from curation.storage.digest import TAG, Content, compute_content, find_problem, take_content
+from curation.storage.digest import TAG, Content, compute_content, compute_quick_content, find_problem
 from curation.storage.files import read_file
 from curation.storage.inside import HERE, to_record
 from curation.storage.json_files import parse_json
-from curation.storage.paths import Place, Remote, StoredObject, find_files, list_files, write_atomically
+from curation.storage.paths import Place, Remote, find_files, list_files, write_atomically
 from curation.tables.digests import DATA, list_contents
 from curation.tables.versions import VERSIONS
-
-SUMS = ".sums.json"
-"""Suffix of the list's name, after the stage's folder. The list is not within it, where it would change digests."""
 
 
 class Lost(NamedTuple):
@@ -42,38 +38,31 @@ class Lost(NamedTuple):
 
 
 def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] = ()) -> Json:
-    """List the files in a run directory that the outputs of a stage name, and sync them to the disk.
+    """List the files in a run directory that the outputs of a stage name, sync them, and return the seal of the list.
 
-    Args:
-        home: The run directory.
-        folder: The stage's folder, relative to it.
-        outputs: A JSON value that names the files.
-        others: Seals of other stages: their files are not read again.
-
-    Returns:
-        The seal, by which :func:`load` finds and checks the list.
-
-    Raises:
-        TableError: a table that the outputs name cannot be read.
-        OSError: a file cannot be read, or the list cannot be written.
+    ``folder``: the stage's, relative to ``home``. ``others``: seals of other stages, whose files are not read again.
+    ``TableError``, ``OSError``: something cannot be read or written.
     """
     named = to_record(outputs, home)
     tables = {ref: path for ref in iter_table_refs(named) if (path := _parse_path_below(ref.uri))}
     paths = {path for text in iter_leaves(named, str) if (path := _parse_path_below(text))} - {*tables.values()}
-    files: dict[str, Content | None] = {name: None for path in sorted(paths) for name in _list_below(home, path)}
+    files: dict[str, Content | None] = {}
+    for path in sorted(paths):
+        below = [path] if (home / path).is_file() else [f"{path}/{file.path}" for file in list_files(home / path)]
+        if not any(name.startswith(f"{path}/{VERSIONS}/") for name in below):
+            files |= dict.fromkeys(below)
     for ref, path in tables.items():
         if contents := list_contents(replace(ref, uri=str(home / path))):
             durable.sync_names(home / path)
             files |= {f"{path}/{name}": content for name, content in contents.items()}
-    known: dict[str, Content] = {}
-    for other in others if any(not name.startswith(f"{folder}/") for name in files) else ():
-        known |= load(home, other) or {}
-    # what is in the folder may have been made again
-    files |= {name: known[name] for name in files.keys() & known.keys() if not name.startswith(f"{folder}/")}
+    outside = {name for name in files if not name.startswith(f"{folder}/")}  # what is in it may have been made again
+    for other in others if outside else ():
+        files |= {name: content for name, content in (load(home, other) or {}).items() if name in outside}
     new = [name for name, content in files.items() if content is None]
     durable.sync(home / name for name in new)
-    now = find_files(home, new)
-    files |= {name: take_content(home / name, now[name]) for name in new}
+    for name, now in find_files(home, new).items():
+        at = home / name
+        files[name] = Content(now.size, TAG + now.tag) if isinstance(at, Remote) else compute_quick_content(at)
     text = json.dumps(files, indent=0)
     sums = list_of(home / folder)
     write_atomically(sums, text)
@@ -82,18 +71,12 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
 
 
 def list_of(folder: Place) -> Place:
-    """Return the place of the list of a stage's files, given the stage's folder."""
-    return folder.with_name(f".{folder.name}{SUMS}")
+    """Return the place of the list of a stage's files: beside the stage's folder, whose digest it would change."""
+    return folder.with_name(f".{folder.name}.sums.json")
 
 
 def load(home: Place, seal: JsonView) -> dict[str, Content] | None:
-    """Return the files that a seal lists, by path relative to the run directory; no files for an empty seal.
-
-    Return None if the list is missing or differs from what was written.
-
-    Raises:
-        OSError: the list cannot be read.
-    """
+    """Return the files that a seal lists, by path; none for an empty seal; None if the list is not as written."""
     if "sums" not in seal:
         return {}
     path = home / seal["sums"]
@@ -108,12 +91,18 @@ def load(home: Place, seal: JsonView) -> dict[str, Content] | None:
 
 
 def find_lost(home: Place, seals: Mapping[str, JsonView]) -> dict[str, Lost]:
-    """Return the stages with files that are missing or have another size; only files of table versions are read."""
+    """Return the stages with files that are missing or have another size; of a table's versions, other content."""
     lists = {name: load(home, seal) for name, seal in seals.items()}
     names = {path for files in lists.values() for path in files or ()}
     there, found = find_files(home, names) if names else {}, dict[str, Lost]()
     for name, files in lists.items():
-        lost = [path for path, then in (files or {}).items() if _is_lost(home / path, there.get(path), then)]
+        lost = []
+        for path, then in (files or {}).items():
+            now = there.get(path)
+            is_cut = now is None or now.size != then.size
+            if not is_cut and now is not None and PurePosixPath(path).parent.name == VERSIONS:  # it is small
+                is_cut = TAG + now.tag != then.digest and find_problem(home / path, now, then) is not None
+            lost += [path] if is_cut else []
         tables = {path.partition(f"/{VERSIONS}/")[0] for path in files or () if f"/{VERSIONS}/" in path}
         broken = [
             table
@@ -125,19 +114,6 @@ def find_lost(home: Place, seals: Mapping[str, JsonView]) -> dict[str, Lost]:
         if lost or files is None:
             found[name] = Lost(tuple(lost or [seals[name]["sums"]]), tuple(broken))
     return found
-
-
-def _is_lost(path: Place, now: StoredObject | None, then: Content) -> bool:
-    """Return whether a file is missing or changed: by size, or for a table's version, which is small, by content."""
-    if path.parent.name == VERSIONS and now is not None and TAG + now.tag != then.digest:
-        return find_problem(path, now, then) is not None
-    return now is None or now.size != then.size
-
-
-def _list_below(home: Place, path: str) -> list[str]:
-    """Return the path of a file itself, or the files at any depth in a folder; none for a table."""
-    found = [path] if (home / path).is_file() else [f"{path}/{file.path}" for file in list_files(home / path)]
-    return [] if any(name.startswith(f"{path}/{VERSIONS}/") for name in found) else found
 
 
 def _parse_path_below(text: str) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from curation.domains import Domain, Example
-from curation.domains.checks.judge import JudgeCheck
+from curation.domains.checks import JudgeCheck
 from curation.signals import Answer, SignalMethod, Weak
 from curation.teachers import Request
 
@@ -71,7 +71,7 @@ class ChosenVerdict(SignalMethod):
     """Probability of the word for right among the two words that a judge may choose.
 
     Args:
-        options: those of :class:`curation.domains.checks.judge.JudgeCheck`.
+        options: those of :class:`curation.domains.checks.JudgeCheck`.
     """
 
     name = "chosen_verdict"

@@ -5,7 +5,7 @@ import posixpath
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote
@@ -58,23 +58,27 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
         raise SourceError(f"{source.path}: the folder holds no files; put some there, or correct the path")
     found = _with_format(source, at_path, single)
     check_one_kind(source, found)
-    _check_read(source, {form for _, form in found})
+    forms = {form for _, form in found}
+    for key, kinds in (("form", TEXTS), ("delimiter", ("csv",)), ("quoting", ("csv",))):
+        value = getattr(source, key)
+        if value != SourceConfig.model_fields[key].default and forms.isdisjoint(kinds):
+            raise SourceError(
+                f"{source.path}: {key}: {value!r} is read of {', '.join(kinds)} alone, and the source is "
+                f"{', '.join(sorted(forms))}; take the key out, or convert the files"
+            )
     before = {file.path: file for file in known}
-    numbers = {file.path: file.index for file in known}
-    following = max(numbers.values(), default=-1) + 1
-    for file, _ in found:
-        if file.path not in numbers:
-            numbers[file.path] = following
-            following += 1
+    following = max((file.index for file in known), default=-1) + 1
     dialect = Dialect(source.delimiter, source.quoting, source.form)
-    described = (
-        old
-        if _is_same(old := before.get(file.path), file, form, dialect)
-        else _describe(file, form, numbers[file.path], dialect)
-        for file, form in found
-    )
+    files = []
     with doing(f"reading {len(found)} {'file' if len(found) == 1 else 'files'} of {source.path}"):
-        files = sorted((file for file in described if file is not None), key=lambda file: file.index)
+        for file, form in found:
+            old = before.get(file.path)
+            if old is None or not _is_same(old, file, form, dialect):
+                files.append(_describe(file, form, following if old is None else old.index, dialect))
+                following += old is None
+            else:
+                files.append(old)
+    files.sort(key=lambda file: file.index)
     if not sum(file.num_rows for file in files):
         left_out = "".join(f" ({words})" for words in describe_left_out(files))
         raise SourceError(f"{source.path}: holds no rows{left_out}; give a source that does")
@@ -83,9 +87,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
 
 def describe_left_out(files: Iterable[SourceFile]) -> list[str]:
     """Return why records of the files are not rows, as texts with counts; empty if all records are rows."""
-    counts = Counter[str]()
-    for file in files:
-        counts.update(file.left_out)
+    counts = sum((Counter(file.left_out) for file in files), Counter[str]())
     if not counts:
         return []
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.most_common())
@@ -93,36 +95,29 @@ def describe_left_out(files: Iterable[SourceFile]) -> list[str]:
 
 
 def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> None:
-    """Refuse files of the run that changed or vanished; accept new files.
-
-    Raises:
-        SourceError: a file changed or vanished; the message names it and what changed.
-    """
+    """Raise ``SourceError`` for a file of the run that changed or vanished, saying what changed; accept new files."""
     current = {file.path: file for file in now}
     for old in before:
         new = current.get(old.path)
         if new is None:
             raise SourceError(f"{old.path}: was read when this run began and is gone; restore it, or start another run")
-        names = ("num_rows", "size", "modified", "schema", "format", *Dialect._fields)
-        changes = [
-            f"{name} was {getattr(old, name)}, is {getattr(new, name)}"
-            for name in names
-            if getattr(old, name) != getattr(new, name)
-        ]
+        changes = []
+        for name in ("num_rows", "size", "modified", "schema", "format", *Dialect._fields):
+            if (was := getattr(old, name)) != (now_is := getattr(new, name)):
+                changes.append(f"{name} was {was}, is {now_is}")
         if changes:
-            mend = f"restore it{_with_its_time(old, new)}"
+            mend = "restore it"
+            if new.content and replace(new, modified=old.modified) == old and "://" not in old.path:  # a copy, checkout
+                seconds, nanoseconds = divmod(int(old.modified), 10**9)
+                command = f"touch -d @{seconds}.{nanoseconds:09} {shlex.quote(old.path)}"
+                mend += f": its bytes have not changed, so set its time back ({command})"
             raise SourceError(
                 f"{old.path}: changed since this run began ({'; '.join(changes)}); {mend}, or start another run"
             )
 
 
 def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]]) -> None:
-    """Check that every file has all columns of one of the ``forms``.
-
-    Raises:
-        SourceError: a file lacks columns; the message names it, the missing columns of the nearest form, and the
-            columns that the file has.
-    """
+    """Raise ``SourceError`` for a file that has not all columns of one of the ``forms``, naming what it lacks."""
     for file in files:
         lacks = min(([column for column in form if column not in file.schema] for form in forms), key=len)
         if lacks:
@@ -140,32 +135,27 @@ def find_nearest_column(name: str, columns: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def list_installed_readers() -> list[str]:
-    """Return the names of readers in installed packages."""
-    return [name for group in READERS.groups for name in find_installed(group)]
-
-
 def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> list[tuple[FoundFile, str]]:
-    forms = {end: name for name in (*READERS, *list_installed_readers()) for end in READERS[name].endings}
-
-    def ending(file: FoundFile) -> str | None:
+    installed = [name for group in READERS.groups for name in find_installed(group)]
+    forms = {end: name for name in (*READERS, *installed) for end in READERS[name].endings}
+    known, others = [], []
+    for file in found:
         name = file.path.partition("?")[0] if "://" in file.path else file.path
-        if not single and name.rpartition("/")[2] in METADATA:
-            return None
-        return next((form for end, form in forms.items() if name.rstrip("/").lower().endswith(end)), None)
-
-    endings = [(file, ending(file)) for file in found]
+        form = next((form for end, form in forms.items() if name.rstrip("/").lower().endswith(end)), None)
+        if form is None or (not single and name.rpartition("/")[2] in METADATA):
+            others.append(file.inner)
+        else:
+            known.append((file, form))
     if source.format != "auto":
-        files = [file for file, form in endings if form == source.format] or found
+        files = [file for file, form in known if form == source.format] or found
         return [(file, source.format) for file in files]
-    known = [(file, form) for file, form in endings if form is not None]
     if not known:
         what = "its ending is" if single else f"its {len(found)} files have endings that are"
         raise SourceError(
             f"{source.path}: unknown format: {what} none of {', '.join(forms)}; "
             f"set format: {', '.join(dict.fromkeys(forms.values()))}"
         )
-    if unread := [file.inner for file, form in endings if form is None and file.inner.lower().endswith(UNREAD)]:
+    if unread := [inner for inner in others if inner.lower().endswith(UNREAD)]:
         raise SourceError(
             f"{source.path}: {_format_names(unread)} would be left out: what ends in {', '.join(UNREAD)} is not read; "
             "convert it, or name the others in path (a glob such as *.csv)"
@@ -173,30 +163,9 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
     return known
 
 
-def _check_read(source: SourceConfig, forms: Collection[str]) -> None:
-    """Refuse keys for text files that no reader of these formats uses."""
-    for key, kinds in (("form", TEXTS), ("delimiter", ("csv",)), ("quoting", ("csv",))):
-        value = getattr(source, key)
-        if value != SourceConfig.model_fields[key].default and not {*kinds} & {*forms}:
-            raise SourceError(
-                f"{source.path}: {key}: {value!r} is read of {', '.join(kinds)} alone, and the source is "
-                f"{', '.join(sorted(forms))}; take the key out, or convert the files"
-            )
-
-
-def _with_its_time(old: SourceFile, new: SourceFile) -> str:
-    """Return a hint for a local file whose bytes are the same but whose time differs, as after a copy or checkout."""
-    is_touched = new.content and replace(new, modified=old.modified) == old and "://" not in old.path
-    if not is_touched:
-        return ""
-    seconds, nanoseconds = divmod(int(old.modified), 10**9)
-    command = f"touch -d @{seconds}.{nanoseconds:09} {shlex.quote(old.path)}"
-    return f": its bytes have not changed, so set its time back ({command})"
-
-
-def _is_same(old: SourceFile | None, file: FoundFile, form: str, dialect: Dialect) -> bool:
+def _is_same(old: SourceFile, file: FoundFile, form: str, dialect: Dialect) -> bool:
     """Return whether a file is unchanged; for a Lance table, only its version counts."""
-    if old is None or form == "lance" or (form in TEXTS and old.dialect.asked(form) != dialect.asked(form)):
+    if form == "lance" or (form in TEXTS and old.dialect.asked(form) != dialect.asked(form)):
         return False
     return (old.format, old.size, old.modified) == (form, file.size, file.modified)
 
@@ -235,14 +204,10 @@ def parse_folder_columns(inner: str) -> dict[str, str]:
 
 
 def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
-    """Refuse files of a folder or glob that mix several splits or formats, unless the source says ``mixed``.
+    """Refuse ``files``, each with its format, that mix several splits or formats, unless the source says ``mixed``.
 
     A folder is often a clone of a data set's repository, with test rows, a sample and the same rows in two formats
     beside the intended files. Read together, they would silently become labelled rows.
-
-    Args:
-        source: where they were found.
-        files: each with its format.
 
     Raises:
         SourceError: names the kinds with their files.
@@ -276,12 +241,7 @@ def _find_split(inner: str) -> str:
         return f"arm {PurePosixPath(file).stem}"
     keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in _SPLIT_KEYS]
     names = [file.partition(".")[0], *reversed([part for part in folders if "=" not in part]), *keys]
-    return next((split for name in names if (split := _find_split_word(name))), "")
-
-
-def _find_split_word(name: str) -> str:
-    """Return the split named by the first word of a name that names one."""
-    parts = re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name)
+    parts = (part for name in names for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name))
     words = (_AFTER.sub("", part.casefold()) for part in parts)
     return next((_SPLIT_OF[word] for word in words if word in _SPLIT_OF), "")
 

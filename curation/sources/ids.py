@@ -17,11 +17,7 @@ from curation.tables.schemas import FILE_SHIFT
 
 
 def get_row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> Int64s:
-    """Return the ids of the rows ``start`` to ``stop`` of a file, int64 [N].
-
-    Raises:
-        SourceError: a user's id is null, not an integer, or negative.
-    """
+    """Return the ids of the rows ``start`` to ``stop`` of a file, int64 [N]; ``SourceError`` of a wrong one."""
     if id_column is None:
         return np.arange(start, stop, dtype=np.int64) + (file.index << FILE_SHIFT)
     batches = read_rows(file, start, stop, [id_column])
@@ -29,11 +25,7 @@ def get_row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) 
 
 
 def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
-    """Check that ids are unique over all files of a source; reads only the id column.
-
-    Raises:
-        SourceError: an id occurs twice; the message has an example.
-    """
+    """Raise ``SourceError`` if an id occurs twice in all files of a source, of which only the id column is read."""
     seen = BitMap64()
     for file in files:
         for batch in read_rows(file, columns=[id_column]):
@@ -51,11 +43,7 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
 
 
 def check_some(file: SourceFile, values: Sequence[object], id_column: str) -> None:
-    """Check some ids of a file as read, except for their uniqueness.
-
-    Raises:
-        SourceError: as :func:`get_row_ids`.
-    """
+    """Raise ``SourceError`` for a wrong id among some of a file as read, except that one may be there twice."""
     _convert_ids(file, _make_array(f"{file.path}: {id_column}", values), id_column)
 
 

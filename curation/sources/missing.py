@@ -28,10 +28,7 @@ def is_missing(value: object) -> bool:
 
 
 def replace_missing(value: object) -> Any:
-    """Return the value with None for missing parts and with bytes decoded as text, in lists and structs too.
-
-    Bytes that are not UTF-8 stay unchanged, for the domain to refuse.
-    """
+    """Return the value, lists and structs too, with None for missing parts and texts for bytes that are UTF-8."""
     if isinstance(value, Mapping):
         return {name: replace_missing(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -49,11 +46,7 @@ def as_json(values: Iterable[object]) -> pa.Array:
 
 
 def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
-    """Return the rows of a file's batch as a domain receives them, with None for missing values.
-
-    Raises:
-        SourceError: neither Python nor Arrow's own texts can give the values of a column.
-    """
+    """Return the rows of a file's batch as a domain receives them, with None for missing values, or raise as below."""
     columns = [to_python_values(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return [
         {name: replace_missing(value) for name, value in zip(batch.schema.names, row, strict=True)}
@@ -62,30 +55,18 @@ def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
 
 
 def to_python_values(column: pa.Array, name: str) -> list[Any]:
-    """Return a column's Python values; one without a Python type (a date after 9999) becomes Arrow's text of it.
-
-    Raises:
-        SourceError: neither Python nor Arrow's own texts can give a value of the column, which is called ``name``.
-    """
+    """Return a column's Python values, or Arrow's text of one without (a date after 9999); or ``SourceError``."""
     if column.type == pa.json_():
         return [None if text is None else json.loads(text) for text in column.storage.to_pylist()]
     try:
-        values: list[Any] = column.to_pylist()
+        return list(column.to_pylist())
     except (OverflowError, ValueError):
-        values = [_to_python_value(name, value) for value in column]
-    return values
-
-
-def _to_python_value(name: str, value: pa.Scalar) -> Any:
+        if len(column) > 1:
+            return [value for row in range(len(column)) for value in to_python_values(column.slice(row, 1), name)]
     try:
-        return value.as_py()
-    except (OverflowError, ValueError):
-        try:
-            return value.cast(pa.string()).as_py()
-        except pa.ArrowException as error:
-            raise SourceError(
-                f"column {quote_text(name)} cannot be read: {format_error(error)}; leave it out"
-            ) from error
+        return list(column.cast(pa.string()).to_pylist())
+    except pa.ArrowException as error:
+        raise SourceError(f"column {quote_text(name)} cannot be read: {format_error(error)}; leave it out") from error
 
 
 _TEXTS = ("text", "json", "choice")
@@ -93,37 +74,32 @@ _TEXTS = ("text", "json", "choice")
 
 
 def make_kept_fields(files: Sequence[SourceFile], columns: Sequence[str]) -> list[pa.Field]:
-    """Return the kept columns as fields, with their types in the files.
-
-    Raises:
-        SourceError: files disagree about the type of a column.
-    """
-    return [pa.field(name, _find_type(files, name)) for name in columns]
+    """Return the kept columns as fields with their types in the files; ``SourceError`` if files disagree on one."""
+    fields = []
+    for name in columns:
+        found = {file.schema[name]: file.path for file in files if name in file.schema}
+        named = {"string" if kind in _TEXTS else kind: path for kind, path in found.items()}
+        if len(named) > 1:
+            (first, one), (second, other), *_ = named.items()
+            raise SourceError(
+                f"{other}: column {name!r} is {second}, and {first} in {one}; give the files one type, or leave it out"
+            )
+        try:
+            kind = pa.type_for_alias(next(iter(named)))
+        except ValueError:
+            kind = pa.string()  # of a list or struct: as JSON
+        fields.append(pa.field(name, kind))
+    return fields
 
 
 def as_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the values in the column's type; if files name none, as texts, with lists and structs as JSON."""
     if values.type == kind:
         return values
-    if pa.types.is_string(kind) and not pa.types.is_string(values.type):
-        return pa.array([None if value is None else _to_text(value) for value in to_python_values(values, "")], kind)
-    return values.cast(kind)
-
-
-def _to_text(value: object) -> str:
-    is_json = isinstance(value, Mapping | list | bool)
-    return json.dumps(value, default=str, ensure_ascii=False) if is_json else str(value)
-
-
-def _find_type(files: Sequence[SourceFile], name: str) -> pa.DataType:
-    found = {file.schema[name]: file.path for file in files if name in file.schema}
-    named = {"string" if kind in _TEXTS else kind: path for kind, path in found.items()}
-    if len(named) > 1:
-        (first, one), (second, other), *_ = named.items()
-        raise SourceError(
-            f"{other}: column {name!r} is {second}, and {first} in {one}; give the files one type, or leave it out"
-        )
-    try:
-        return pa.type_for_alias(next(iter(named)))
-    except ValueError:
-        return pa.string()  # of a list or struct: as JSON
+    if not pa.types.is_string(kind) or pa.types.is_string(values.type):
+        return values.cast(kind)
+    texts = [
+        json.dumps(value, default=str, ensure_ascii=False) if isinstance(value, Mapping | list | bool) else value
+        for value in to_python_values(values, "")
+    ]
+    return pa.array([None if text is None else str(text) for text in texts], kind)

@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -34,11 +36,7 @@ BLOCKS, BLOCK_BYTES = 16, 64 << 10
 
 
 def get_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """Return the filesystem of a path or URL, and the path on it.
-
-    Raises:
-        SourceError: neither pyarrow nor fsspec understands the URL.
-    """
+    """Return the filesystem of a path or URL, and the path on it; ``SourceError`` if no library knows the URL."""
     if "://" not in path:
         return pafs.LocalFileSystem(), path
     try:
@@ -62,17 +60,27 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
     Raises:
         SourceError: nothing exists at the path, nothing matches, or the path cannot be looked at.
     """
-    try:
-        return _find(path)
-    except SourceError:
-        raise
-    except Exception as error:
-        if not is_of_store(error, path):
-            raise
-        raise SourceError(
-            f"{path}: cannot be looked at ({format_error(error)}); correct the path or URL, or see that its store "
-            "answers"
-        ) from error
+    with naming_errors(path, "cannot be looked at ({}); correct the path or URL, or see that its store answers"):
+        base, _, query = path.partition("?") if "://" in path else (path, "", "")
+        query = f"?{query}" if query else ""
+        wild = _WILD.search(base)
+        if wild is None or "://" not in base:  # a local name may hold a bracket; a URL with one cannot be parsed
+            fs, root = get_filesystem(path)
+            kind = fs.get_file_info(root).type
+            if kind == pafs.FileType.File or (kind == pafs.FileType.Directory and base.rstrip("/").endswith(".lance")):
+                return [_describe(fs, fs.get_file_info(root), path)], True
+            if kind == pafs.FileType.Directory:
+                return _walk(fs, root, base, query, ".*"), False
+        if wild is None:
+            raise SourceError(f"{path}: there is no such file or folder; correct the path")
+        folder, _, pattern = base[: wild.start()].rpartition("/")
+        folder = folder or ("/" if base.startswith("/") else ".")
+        fs, root = get_filesystem(folder + query)
+        is_folder = fs.get_file_info(root).type == pafs.FileType.Directory
+        found = _walk(fs, root, folder, query, _convert_glob(pattern + base[wild.start() :])) if is_folder else []
+        if not found:
+            raise SourceError(f"{path}: no file matches this pattern; correct it, or put the files there")
+        return found, False
 
 
 def is_of_store(error: Exception, path: str) -> bool:
@@ -83,23 +91,29 @@ def is_of_store(error: Exception, path: str) -> bool:
     return isinstance(error, OSError | pa.ArrowException) or "://" in path
 
 
-def read_stamp(path: str) -> tuple[int, str]:
-    """Return the size and the tag of a file, as in :class:`FoundFile`.
+@contextmanager
+def naming_errors(path: str, message: str) -> Iterator[None]:
+    """Raise errors of a path's content or store as a ``SourceError`` with a message that has the reason at ``{}``."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        if not (isinstance(error, ValueError) or is_of_store(error, path)):
+            raise
+        reason = re.sub(r",? *\S+\.rs:\d+:\d+", "", format_error(error))
+        raise SourceError(f"{path}: {message.format(reason)}") from error
 
-    Raises:
-        OSError: the file cannot be looked at.
-    """
+
+def read_stamp(path: str) -> tuple[int, str]:
+    """Return the size and the tag of a file, as in :class:`FoundFile`. Raises OSError."""
     fs, inner = get_filesystem(path)
     info = fs.get_file_info(inner)
     return info.size or 0, _read_modified(fs, info)
 
 
 def compute_content_digest(path: str, size: int) -> str:
-    """Return a digest of a file's bytes: of all if it is small, else of its head, tail and blocks in between.
-
-    Raises:
-        OSError, pa.ArrowException: the file cannot be read.
-    """
+    """Return a digest of a file's bytes: of all if it is small, else of its head, tail and blocks in between."""
     fs, inner = get_filesystem(path)
     is_short = size <= BLOCKS * BLOCK_BYTES
     starts = [0] if is_short else compute_even_starts(size, BLOCKS, BLOCK_BYTES)
@@ -109,29 +123,6 @@ def compute_content_digest(path: str, size: int) -> str:
             file.seek(start)
             digest.update(file.read(size if is_short else BLOCK_BYTES))
     return digest.hexdigest()[:32]
-
-
-def _find(path: str) -> tuple[list[FoundFile], bool]:
-    base, _, query = path.partition("?") if "://" in path else (path, "", "")
-    query = f"?{query}" if query else ""
-    wild = _WILD.search(base)
-    if wild is None or "://" not in base:  # a local name may hold a bracket; a URL with one cannot be parsed
-        fs, root = get_filesystem(path)
-        kind = fs.get_file_info(root).type
-        if kind == pafs.FileType.File or (kind == pafs.FileType.Directory and base.rstrip("/").endswith(".lance")):
-            return [_describe(fs, fs.get_file_info(root), path)], True
-        if kind == pafs.FileType.Directory:
-            return _walk(fs, root, base, query, ".*"), False
-    if wild is None:
-        raise SourceError(f"{path}: there is no such file or folder; correct the path")
-    folder, _, pattern = base[: wild.start()].rpartition("/")
-    folder = folder or ("/" if base.startswith("/") else ".")
-    fs, root = get_filesystem(folder + query)
-    is_folder = fs.get_file_info(root).type == pafs.FileType.Directory
-    found = _walk(fs, root, folder, query, _convert_glob(pattern + base[wild.start() :])) if is_folder else []
-    if not found:
-        raise SourceError(f"{path}: no file matches this pattern; correct it, or put the files there")
-    return found, False
 
 
 def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[FoundFile]:

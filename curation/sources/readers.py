@@ -7,7 +7,6 @@ reading a range in the middle costs no more than its own bytes.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from curation.json_types import Json
 from curation.registry import READERS, load_code
 from curation.sources.forms import ROWS, FlatRow, find_form_name, get_form
 from curation.sources.missing import as_json
-from curation.sources.paths import compute_content_digest, get_filesystem, is_of_store, read_stamp
+from curation.sources.paths import compute_content_digest, get_filesystem, naming_errors, read_stamp
 from curation.sources.records import MAX_RECORD, iter_records, parse_csv_fields, parse_csv_header, parse_json_object
 from curation.sources.source_file import PLAIN, TEXTS, Dialect, SourceFile
 
@@ -61,7 +60,7 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
     Raises:
         SourceError: the file cannot be read as ``form``.
     """
-    try:
+    with naming_errors(path, f"cannot be read as {form}: {{}}"):
         if form == "parquet":
             fs, inner = get_filesystem(path)
             with fs.open_input_file(inner) as file:
@@ -71,18 +70,11 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
                 return Shape(num_rows=parquet.metadata.num_rows, schema=_get_types(parquet.schema_arrow))
         if form == "lance":
             dataset = _open_lance(path)
-            return Shape(
-                num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=f"version {dataset.version}"
-            )
+            version = f"version {dataset.version}"
+            return Shape(num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=version)
         if (own := _get_own_reader(form)) is not None:
             return own.measure(path)
         return _measure_text(path, form, dialect)
-    except SourceError:
-        raise
-    except Exception as error:
-        if not (isinstance(error, ValueError) or is_of_store(error, path)):
-            raise
-        raise SourceError(f"{path}: cannot be read as {form}: {_format_reason(error)}") from error
 
 
 def read_rows(
@@ -101,20 +93,13 @@ def read_rows(
         inside = [name for name in file.schema if name not in file.folders][:1]
     if start >= stop:
         return
-    num_rows = 0
-    try:
-        own = _get_own_reader(file.format)
-        read = _READERS[file.format] if own is None else own.read
+    num_rows, own = 0, _get_own_reader(file.format)
+    read = _READERS[file.format] if own is None else own.read
+    with naming_errors(file.path, f"cannot be read as {file.format}: {{}}"):
         for batch in map(_cast_views, read(file, start, stop, inside)):
             _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
             yield _with_folders(batch, file, wanted) if wanted != inside else batch
-    except SourceError:
-        raise
-    except Exception as error:
-        if not (isinstance(error, ValueError) or is_of_store(error, file.path)):
-            raise
-        raise SourceError(f"{file.path}: cannot be read as {file.format}: {_format_reason(error)}") from error
     if num_rows != stop - start:
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
@@ -125,23 +110,17 @@ def read_rows(
 
 def _require_as_found(file: SourceFile) -> None:
     """Refuse rows read from a file that changed since it was found, since Ray starts in between."""
-    try:
+    with naming_errors(file.path, "existed before, and cannot be read now: {}"):
         size, modified = read_stamp(file.path)
         is_same = (size, modified) == (file.size, file.modified)
         content = compute_content_digest(file.path, size) if is_same and file.content else file.content
-    except Exception as error:
-        if not is_of_store(error, file.path):
-            raise
-        raise SourceError(f"{file.path}: existed before, and cannot be read now: {_format_reason(error)}") from error
-    if content != file.content:
+    if not is_same or content != file.content:
+        change = "its size and time are the same, but its bytes differ"
+        if not is_same:
+            change = f"it had {file.size:,} bytes of {file.modified}, and has {size:,} of {modified}"
         raise SourceError(
-            f"{file.path}: was replaced after it was found: its size and time are the same, but its bytes differ; none "
-            "of its rows is kept: restore it, or start another run"
-        )
-    if not is_same:
-        raise SourceError(
-            f"{file.path}: was replaced after it was found: it had {file.size:,} bytes of {file.modified}, and has "
-            f"{size:,} of {modified}; none of its rows is kept: restore it, or start another run"
+            f"{file.path}: was replaced after it was found: {change}; none of its rows is kept: restore it, or start "
+            "another run"
         )
 
 
@@ -159,10 +138,6 @@ def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str
 def _get_own_reader(form: str) -> Reads | None:
     made_by = READERS[form].made_by
     return None if made_by is None else cast(Reads, load_code(made_by)())
-
-
-def _format_reason(error: Exception) -> str:
-    return re.sub(r",? *\S+\.rs:\d+:\d+", "", format_error(error))
 
 
 def _require_distinct(path: str, names: Sequence[str]) -> None:
@@ -247,10 +222,8 @@ def _read_parquet(file: SourceFile, start: int, stop: int, columns: list[str]) -
 
 def _read_lance(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     dataset = _open_lance(file.path, int(file.modified.removeprefix("version ")))
-    scanner = dataset.scanner(
-        columns=columns, offset=start, limit=stop - start, scan_in_order=True, batch_size=BATCH_ROWS
-    )
-    yield from scanner.to_batches()
+    rows = {"offset": start, "limit": stop - start, "scan_in_order": True, "batch_size": BATCH_ROWS}
+    yield from dataset.scanner(columns=columns, **rows).to_batches()
 
 
 def _read_text(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -334,9 +307,8 @@ def _iter_rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
         _, header = next(iter_records(file.path, file.format, 0, 0, file.dialect), (0, b""))
         names, _ = parse_csv_header(file.path, header, file.dialect)
     skipped, wanted = start - mark * MARK_ROWS, stop - mark * MARK_ROWS
-    found = enumerate(
-        iter_records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1, file.dialect), mark * MARK_ROWS + 1
-    )
+    number = mark * MARK_ROWS + 1
+    found = enumerate(iter_records(file.path, file.format, file.marks[mark], number, file.dialect), number)
     if form is None:
         yield from (_parse_row(file, number, record, names) for number, (_, record) in islice(found, skipped, wanted))
         return

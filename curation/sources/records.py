@@ -155,11 +155,7 @@ def _encode(text: str) -> bytes:
 
 
 def parse_json_object(path: str, number: int, record: bytes) -> Json:
-    """Return the object in a JSONL record.
-
-    Raises:
-        SourceError: the record is not UTF-8, not JSON, no object, or has a key twice or half of a surrogate pair.
-    """
+    """Return the object in a JSONL record; ``SourceError`` if it is none, or has a key twice or half of a character."""
     where, text = f"{path}: record {number}", _decode(path, number, record)
     try:
         value = json.loads(text, object_pairs_hook=_require_unique)

@@ -75,9 +75,8 @@ class SourceFile:
         """Return the file as a JSON object for cache keys, without ``content`` and fields at their defaults."""
         usual = {**PLAIN._asdict(), "left_out": {}, "folders": {}}
         left_out = {"content", *(name for name, value in usual.items() if getattr(self, name) == value)}
-        return {name: value for name, value in asdict(self).items() if name not in left_out} | {
-            "marks": list(self.marks)
-        }
+        kept = {name: value for name, value in asdict(self).items() if name not in left_out}
+        return kept | {"marks": list(self.marks)}
 
     def recorded(self) -> Json:
         """Return the file as a JSON object for the manifest, with ``content`` if it is known."""
@@ -91,10 +90,8 @@ class SourceFile:
     @classmethod
     def with_contents(cls, files: Iterable[Mapping[str, object]], contents: Sequence[str]) -> list[Self]:
         """Return the files of :meth:`to_json` with their digests, in the same order; ``contents`` is empty without."""
-        return [
-            cls.from_json({**file, "content": content})
-            for file, content in zip(files, contents or repeat(""), strict=False)
-        ]
+        pairs = zip(files, contents or repeat(""), strict=False)
+        return [cls.from_json({**file, "content": content}) for file, content in pairs]
 
 
 MOST_FILES = 64

@@ -40,15 +40,10 @@ def compute_cluster(value: object) -> int | None:
 
 
 def read_clusters(files: Sequence[SourceFile], column: str) -> Int64s:
-    """Return the cluster of each row of a source by position, int64 [N]; a row without a value has its own.
-
-    All rows of the column are read, once per process.
-
-    Raises:
-        SourceError: a file cannot be read.
-    """
-    in_order = sorted(files, key=lambda file: file.index)
-    return _read_clusters(tuple(json.dumps(file.recorded()) for file in in_order), column)
+    """Return the cluster of each row by position, int64 [N], its own without a value; read once per process."""
+    return _read_clusters(
+        tuple(json.dumps(file.recorded()) for file in sorted(files, key=lambda file: file.index)), column
+    )
 
 
 @lru_cache(maxsize=8)
@@ -81,19 +76,19 @@ class Permutation:
 
     def __call__(self, positions_N: Int64s) -> Int64s:
         """Return the place of each position, int64 [N], in [0, size)."""
-        moved_N = self._permute(np.asarray(positions_N, dtype=np.int64))
-        while (outside := np.flatnonzero(moved_N >= self.size)).size:
-            moved_N[outside] = self._permute(moved_N[outside])
-        return moved_N
+        return self._walk(positions_N, back=False)
 
     def inverse(self, places_N: Int64s) -> Int64s:
         """Return the positions that go to these places, int64 [N]."""
-        moved_N = self._permute(np.asarray(places_N, dtype=np.int64), back=True)
+        return self._walk(places_N, back=True)
+
+    def _walk(self, positions_N: Int64s, *, back: bool) -> Int64s:
+        moved_N = self._permute(np.asarray(positions_N, dtype=np.int64), back=back)
         while (outside := np.flatnonzero(moved_N >= self.size)).size:
-            moved_N[outside] = self._permute(moved_N[outside], back=True)
+            moved_N[outside] = self._permute(moved_N[outside], back=back)
         return moved_N
 
-    def _permute(self, positions_N: Int64s, *, back: bool = False) -> Int64s:
+    def _permute(self, positions_N: Int64s, *, back: bool) -> Int64s:
         bits = max((self.size - 1).bit_length(), 2)
         low_bits = bits // 2
         low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
@@ -165,10 +160,7 @@ class Assignment:
         return place_N
 
     def draw(self, splits: Collection[str], num: int, seed: int) -> Int64s:
-        """Return positions of ``num`` rows of these splits together, drawn at random without replacement; int64 [num].
-
-        The positions are in random order. No row is read for it, and no list of positions is made.
-        """
+        """Return positions of ``num`` rows of these splits together, in random order, listing none; int64 [num]."""
         starts = dict(zip(self.counts, np.cumsum([0, *self.counts.values()]).tolist(), strict=False))
         sizes = {name: self.counts[name] for name in self.counts if name in splits}
         chosen_N = Permutation(size=sum(sizes.values()), seed=seed)(np.arange(num, dtype=np.int64))
@@ -241,23 +233,14 @@ def assign(
 def make_assignment(
     config: RowsConfig, source: str, files: Sequence[SourceFile], taken: Mapping[str, int] = NOTHING
 ) -> Assignment:
-    """Return the assignment of a source's rows to splits; ``taken`` are rows of splits that were assigned before.
-
-    Raises:
-        ConfigError, SourceError: as :func:`assign`.
-    """
+    """Return the assignment of a source's rows to splits, or raise as :func:`assign`; those of ``taken`` stay."""
     splits = {name: split for name, split in config.splits.named().items() if split.source == source}
     before = {name: number for name, number in taken.items() if name in splits}
     new = {name: split for name, split in splits.items() if name not in taken}
-    group = config.splits.group
+    group, num_rows = config.splits.group, sum(file.num_rows for file in files)
     takes_all = len(splits) == 1 and all(split.rows is None and split.fraction is None for split in splits.values())
-    return assign(
-        sum(file.num_rows for file in files),
-        new,
-        derive(config.seed, f"splits:{source}"),
-        before,
-        cluster_N=None if group is None or takes_all else read_clusters(files, group),
-    )
+    cluster_N = None if group is None or takes_all else read_clusters(files, group)
+    return assign(num_rows, new, derive(config.seed, f"splits:{source}"), before, cluster_N=cluster_N)
 
 
 def _format_sizes(rows: Mapping[str, int]) -> str:
@@ -267,11 +250,7 @@ def _format_sizes(rows: Mapping[str, int]) -> str:
 def compute_split_sizes(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, int]:
-    """Return the number of rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
-
-    Raises:
-        ConfigError, SourceError: as :func:`assign`.
-    """
+    """Return the rows of each split, in the order of ``SplitsConfig.named``, or raise as :func:`assign`."""
     named = config.splits.named()
     sizes: dict[str, int] = {}
     for source in dict.fromkeys(split.source for split in named.values()):

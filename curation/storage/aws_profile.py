@@ -30,11 +30,7 @@ ELSEWHERE = ("role_arn", "sso_session", "sso_start_url")
 
 @cache
 def use() -> None:
-    """Put keys and region of the profile ``AWS_PROFILE``, or of the default, into the environment, once per process.
-
-    Raises:
-        RunDirError: ``AWS_PROFILE`` names a profile that is missing or has no keys, or a file cannot be read.
-    """
+    """Put keys and region of the profile ``AWS_PROFILE``, or the default, into the environment; or ``RunDirError``."""
     if any(os.environ.get(name) for name in OWN_CREDENTIALS):
         return
     named = os.environ.get("AWS_PROFILE")
@@ -65,11 +61,7 @@ def use() -> None:
 
 
 def _read_profiles(file: Path) -> dict[str, dict[str, str]]:
-    """Return the settings of a file by profile; an empty dictionary if there is no file.
-
-    Raises:
-        RunDirError: the file is not a file of profiles.
-    """
+    """Return the settings of a file by profile, none without a file; ``RunDirError`` if it holds no profiles."""
     parser = configparser.RawConfigParser(default_section="")  # "DEFAULT" is none of AWS's
     try:
         parser.read(file, encoding="utf-8")

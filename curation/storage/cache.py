@@ -57,11 +57,7 @@ def staged(target: Place) -> Iterator[Path]:
 
 
 def fetch_folder(uri: str) -> Path:
-    """Return a local folder with the content of ``uri``: itself, or a copy, downloaded once per node and content.
-
-    Raises:
-        FileNotFoundError: the folder does not exist.
-    """
+    """Return a local folder with the content of ``uri``: itself, or a copy, downloaded once per node and content."""
     source = to_place(uri)
     if not isinstance(source, Remote):
         return source

@@ -10,7 +10,7 @@ import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from curation.errors import RunDirError
 from curation.storage.files import read_file, sync_folder
@@ -18,8 +18,6 @@ from curation.storage.paths import Place, Remote
 
 KEPT = 8
 """The number of old files that :class:`NumberedFiles` keeps, so that a late writer finds its successor's file."""
-
-
 _NUMBERED = re.compile(r"[1-9][0-9]*\.json")
 
 
@@ -28,22 +26,6 @@ class RegisterContent(NamedTuple):
 
     text: str
     token: str
-
-
-class Register(Protocol):
-    """A small text with conditional writes."""
-
-    def read(self) -> RegisterContent | None:
-        """Return the newest content; None if nothing was written yet."""
-        ...
-
-    def put_if_absent(self, text: str) -> str | None:
-        """Write ``text`` if nothing was written yet, and return the new token; otherwise return None."""
-        ...
-
-    def put_if_match(self, text: str, token: str) -> str | None:
-        """Write ``text`` if the content is still the token's, and return the new token; otherwise return None."""
-        ...
 
 
 class NumberedFiles:
@@ -59,26 +41,23 @@ class NumberedFiles:
     def read(self) -> RegisterContent | None:
         """Return the newest content; None if nothing was written yet."""
         while (number := self._find_newest()) > 0:
-            with suppress(FileNotFoundError):  # a successor has removed it
-                try:
-                    return RegisterContent(
-                        text=read_file(self._get_path(number)).decode(errors="replace"), token=str(number)
-                    )
-                except FileNotFoundError:
-                    raise
-                except OSError as error:
-                    raise RunDirError(
-                        f"{self._get_path(number)}: cannot be read ({error.strerror}); remove it if no driver is "
-                        "running"
-                    ) from error
+            path = self._get_path(number)
+            try:
+                return RegisterContent(text=read_file(path).decode(errors="replace"), token=str(number))
+            except FileNotFoundError:  # a successor has removed it
+                continue
+            except OSError as error:
+                raise RunDirError(
+                    f"{path}: cannot be read ({error.strerror}); remove it if no driver is running"
+                ) from error
         return None
 
     def put_if_absent(self, text: str) -> str | None:
-        """Write the file number 1 if there is no file yet."""
+        """Write ``text`` if nothing was written yet, and return the new token; otherwise return None."""
         return None if self._find_newest() else self._put(text, 1)
 
     def put_if_match(self, text: str, token: str) -> str | None:
-        """Write the file with the number after the token's, if there is none yet."""
+        """Write ``text`` if the content is still the token's, and return the new token; otherwise return None."""
         return self._put(text, int(token) + 1)
 
     def _put(self, text: str, number: int) -> str | None:
@@ -149,6 +128,9 @@ class OneObject:
         except FileExistsError:  # another writer's, or this same request, repeated because its answer was lost
             found = self.read()
             return found.token if found is not None and found.text == text else None
+
+
+Register = NumberedFiles | OneObject
 
 
 def make_register(directory: Place) -> Register:

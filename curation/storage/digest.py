@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +15,8 @@ SMALL_BYTES = 64 << 20
 """Size of a file, in bytes, above which its digest is computed from parts of it."""
 SAMPLES, SAMPLE_BYTES = 64, 1 << 18
 """Number of parts of a large file that are read, and the size of each in bytes."""
-
-WEIGHTS, WORDS = (".safetensors", ".bin"), (".json", ".jinja", ".model", ".txt")
+MODEL_ENDINGS = (".safetensors", ".bin", ".json", ".jinja", ".model", ".txt")
 NO_WEIGHTS = ("training.json",)
-
 QUICK, SHA256, TAG = "xxh3:", "sha256:", "tag:"
 MD5 = re.compile('tag:"?[0-9a-f]{32}"?')
 
@@ -31,21 +30,15 @@ class Content(NamedTuple):
 
 
 def compute_quick_content(path: Path) -> Content:
-    """Return the size and the 128-bit XXH3 of a local file.
-
-    This digest detects accidents, not forgeries. It takes about as long as reading a file that is in memory.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return size and 128-bit XXH3 of a local file, to detect accidents, not forgeries, as fast as memory is read."""
     with path.open("rb", buffering=0) as file:
         digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         return Content(file.tell(), QUICK + digest)
 
 
-def take_content(path: Place, now: StoredObject) -> Content:
-    """Return the size and digest of a file as it is now: computed on a disk, the tag in an object store."""
-    return Content(now.size, TAG + now.tag) if isinstance(path, Remote) else compute_quick_content(path)
+def compute_content(text: bytes) -> Content:
+    """Return the content, as by :func:`compute_quick_content`, of a file that holds ``text``."""
+    return Content(len(text), QUICK + xxhash.xxh3_128_hexdigest(text))
 
 
 def find_problem(path: Place, now: StoredObject | None, then: Content) -> str | None:
@@ -78,11 +71,6 @@ def is_digest_lost(now: StoredObject | None, then: Content) -> bool:
     return now is not None and not now.tag and then.digest.startswith(TAG) and not MD5.fullmatch(then.digest)
 
 
-def compute_content(text: bytes) -> Content:
-    """Return the content, as by :func:`compute_quick_content`, of a file that holds ``text``."""
-    return Content(len(text), QUICK + xxhash.xxh3_128_hexdigest(text))
-
-
 def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a local file, in hexadecimal; read in blocks."""
     with path.open("rb") as file:
@@ -95,26 +83,26 @@ def compute_directory_digest(path: Place) -> str:
     Of a file above 64 MiB, the digest covers the size and 64 parts of 256 KiB, evenly spaced from its first byte to its
     last: every fine-tuning changes all weights, so this tells models apart without reading tens of gigabytes.
     """
-    return fingerprint([(file.path, _digest_file(path / file.path, file.size)) for file in list_files(path)])
+    return _digest_files(path, list_files(path))
 
 
 def compute_model_digest(path: Place) -> str:
     """Return such a digest of the top-level files of a model's folder that hold weights, tokenizer or configuration."""
-    files = [
-        file
-        for file in list_files(path)
-        if file.path.endswith((*WEIGHTS, *WORDS)) and "/" not in file.path and file.path not in NO_WEIGHTS
-    ]
-    return fingerprint([(file.path, _digest_file(path / file.path, file.size)) for file in files])
+    top = (file for file in list_files(path) if "/" not in file.path and file.path not in NO_WEIGHTS)
+    return _digest_files(path, (file for file in top if file.path.endswith(MODEL_ENDINGS)))
 
 
-def _digest_file(path: Place, size: int) -> str:
-    if size <= SMALL_BYTES:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    digest = hashlib.sha256(str(size).encode())
-    for start in compute_even_starts(size, SAMPLES, SAMPLE_BYTES):
-        digest.update(read_range(path, start, start + SAMPLE_BYTES))
-    return digest.hexdigest()
+def _digest_files(folder: Place, files: Iterable[StoredObject]) -> str:
+    found = []
+    for file in files:
+        if file.size <= SMALL_BYTES:
+            digest = hashlib.sha256((folder / file.path).read_bytes())
+        else:
+            digest = hashlib.sha256(str(file.size).encode())
+            for start in compute_even_starts(file.size, SAMPLES, SAMPLE_BYTES):
+                digest.update(read_range(folder / file.path, start, start + SAMPLE_BYTES))
+        found.append((file.path, digest.hexdigest()))
+    return fingerprint(found)
 
 
 def compute_even_starts(size: int, number: int, length: int) -> list[int]:

@@ -13,32 +13,24 @@ from curation.storage.paths import Place, Remote
 
 
 def sync(paths: Iterable[Place]) -> None:
-    """Wait until local files, and their names in their folders, are on the disk; skip objects of a store.
-
-    Raises:
-        OSError: the disk failed, or a file is not there.
-    """
-    folders: dict[Path, None] = {}
-    for path in paths:
-        if isinstance(path, Remote):
-            continue
+    """Wait until local files, and their names in their folders, are on the disk; skip objects of a store."""
+    local = [path for path in paths if not isinstance(path, Remote)]
+    for path in local:
         sync_file(path)
-        folders[path.parent] = None
-    for folder in folders:
+    for folder in dict.fromkeys(path.parent for path in local):
         sync_folder(folder)
 
 
 def sync_names(path: Place) -> None:
     """Wait until the names in a folder, and those of the folder and of all folders above it, are on the disk."""
-    if not isinstance(path, Remote):
-        for folder in (path, *path.absolute().parents):
-            sync_folder(folder)
+    for folder in () if isinstance(path, Remote) else (path, *path.absolute().parents):
+        sync_folder(folder)
 
 
 def sync_tree(folder: Path) -> None:
     """Wait until all files in a folder, however deep, are on the disk, but not for the folder's own name."""
     for path, _, names in os.walk(folder):
-        for name in names:
-            if not (Path(path) / name).is_symlink():
-                sync_file(Path(path) / name)
+        for file in (Path(path, name) for name in names):
+            if not file.is_symlink():
+                sync_file(file)
         sync_folder(Path(path))

@@ -13,11 +13,7 @@ from typing import BinaryIO, cast
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file without a buffer.
-
-    Raises:
-        OSError: the file cannot be opened, or is no regular file.
-    """
+    """Open a regular file without a buffer; ``OSError`` if it is none or cannot be opened."""
     number = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # opening a pipe would wait for its other end
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
@@ -56,10 +52,7 @@ os.umask(_UMASK)
 
 
 def open_to_readers(path: Path) -> None:
-    """Give a file, or the files in a folder, the default mode if only their owner may read them.
-
-    safetensors writes such files, but run directories are shared. Skip files that another driver removes meanwhile.
-    """
+    """Let others read a file, or a folder's files, that only their owner may read, as safetensors writes them."""
     for found in [path] if path.is_file() else list(path.rglob("*")):
         with suppress(FileNotFoundError):
             mode = found.lstat().st_mode
@@ -74,21 +67,13 @@ CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: as :func:`open_file`.
-    """
+    """Return the content of a file; ``OSError`` as :func:`open_file`."""
     with open_file(path) as file:
         return file.read()
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the content of a file is on the disk; see fsync(2).
-
-    Raises:
-        OSError: the disk failed, or there is no such file.
-    """
+    """Wait until the content of a file is on the disk; see fsync(2)."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(number)
@@ -97,11 +82,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, if its file system can sync a folder.
-
-    Raises:
-        OSError: the disk failed, or there is no such folder.
-    """
+    """Wait until the names in a folder are on the disk, if its file system can sync a folder."""
     try:
         sync_file(folder)
     except OSError as error:

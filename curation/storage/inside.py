@@ -9,12 +9,13 @@ copied (:func:`to_record`, :func:`from_record`).
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from curation.errors import RunDirError
+from curation.json_types import map_texts
 from curation.storage.paths import Place, Remote
 
 HERE = "./"
@@ -46,12 +47,12 @@ def to_record(value: object, home: Place) -> Any:
     homes = dict.fromkeys([str(home), str(home.absolute()), str(home.resolve())])
 
     def change(text: str) -> str:
-        found = next((root for root in homes if f"{text}/".startswith(f"{root}/")), None)
-        if found is not None:
-            return HERE + text[len(found) + 1 :]
+        for root in homes:
+            if f"{text}/".startswith(f"{root}/"):
+                return HERE + text[len(root) + 1 :]
         return HERE + text if text.startswith(HERE) else text
 
-    return _with_texts(value, change)
+    return map_texts(change, value)
 
 
 def from_record(value: object, home: Place) -> Any:
@@ -62,7 +63,7 @@ def from_record(value: object, home: Place) -> Any:
         path = text.removeprefix(HERE)
         return path if path == text or path.startswith(HERE) else f"{root}/{path}".rstrip("/")
 
-    return _with_texts(value, change)
+    return map_texts(change, value)
 
 
 def run_around(path: Place) -> Place:
@@ -73,14 +74,6 @@ def run_around(path: Place) -> Place:
     return above if above.name else path
 
 
-def _with_texts(value: object, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _with_texts(part, change) for key, part in value.items()}
-    return [_with_texts(part, change) for part in value] if isinstance(value, list | tuple) else value
-
-
 def is_inside(home: Place, path: Place) -> bool:
     """Return whether a path lies below a directory once its links are followed."""
     if isinstance(home, Remote) or isinstance(path, Remote):
@@ -89,13 +82,7 @@ def is_inside(home: Place, path: Place) -> bool:
 
 
 def require_enclosed(home: Place) -> None:
-    """Refuse a directory with a link that leads out of it, through which files elsewhere would be changed or removed.
-
-    Also refuse a directory with a pipe, a socket or a device, since reading it may never end.
-
-    Raises:
-        RunDirError: there is such an entry; the message names the first one.
-    """
+    """Raise ``RunDirError`` for a link that leads out of a directory, or a pipe, a socket or a device in it."""
     for path in () if isinstance(home, Remote) else _iter_odd_entries(home):
         if not path.is_symlink():
             raise RunDirError(f"{path}: is a pipe, a socket or a device, which no run makes; remove it")

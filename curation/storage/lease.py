@@ -68,11 +68,7 @@ class Holder:
 
     @classmethod
     def parse(cls, text: str, directory: Place) -> Self:
-        """Return the record in a register's text.
-
-        Raises:
-            RunDirError: the text is no such record.
-        """
+        """Return the record in a register's text, or raise ``RunDirError``."""
         try:
             record = cls(**json.loads(text))
             float(record.expires), float(record.since), int(record.pid), int(record.counter)
@@ -104,14 +100,9 @@ class LeaseClaim:
     owner: str
 
     def require(self) -> None:
-        """Raise if another driver has the directory; do nothing if the register cannot be read.
-
-        Raises:
-            CommitError: another driver has the directory.
-        """
+        """Raise ``CommitError`` if another driver has the directory; do nothing if the register cannot be read."""
         try:
-            found = make_register(self.directory / "lease").read()
-            record = None if found is None else Holder.parse(found.text, self.directory)
+            _, record = _read_holder(make_register(self.directory / "lease"), self.directory)
         except (OSError, RunDirError):  # the driver finds out
             return
         if record is not None and record.owner != self.owner:
@@ -124,6 +115,7 @@ class Lease:
     def __init__(self, directory: Place, *, seconds: float = LEASE_SECONDS, register: Register | None = None) -> None:
         self._directory = directory
         self._seconds = seconds
+        self._watched_seconds = seconds + MARGIN_SECONDS
         self._register = register or make_register(directory / "lease")
         self._record = Holder(
             owner=uuid.uuid4().hex,
@@ -181,16 +173,8 @@ class Lease:
         """Error to raise if the last renewal found that another driver has the directory; else None."""
         return None if self._lost_to is None else _make_lost_error(self._directory, self._lost_to)
 
-    @property
-    def _watched_seconds(self) -> float:
-        return self._seconds + MARGIN_SECONDS
-
     def still_held(self) -> None:
-        """Check that this driver holds the lease, and renew it if it is late.
-
-        Raises:
-            CommitError: the lease was lost, or could not be renewed in time.
-        """
+        """Check that this driver holds the lease, and renew it if it is late; raise ``CommitError`` if it was lost."""
         if self._is_late():  # nobody may have taken it all the same: a conditional write tells
             self._renew()
         if self._token is None:
@@ -201,11 +185,7 @@ class Lease:
             )
 
     def require_newest(self, directory: Remote) -> None:
-        """Refuse a store whose reads or listings do not show the lease that was just written, since tables need both.
-
-        Raises:
-            RunDirError: the store does not show the lease, or cannot be read or listed.
-        """
+        """Raise ``RunDirError`` for a store that does not show the lease just written at once: tables need that."""
         try:
             found, listed = self._register.read(), [path.name for path in directory.iterdir()]
         except OSError as error:
@@ -233,27 +213,22 @@ class Lease:
 
     def _take(self) -> Holder | None:
         """Take the directory; return its holder if another driver has it."""
-        try:
-            return self._try()
-        except OSError as error:
-            raise RunDirError(
-                f"{self._directory}: no lease can be written there ({error}); "
-                "give a run_dir that can be written, on a file system with hard links or in an object store"
-            ) from error
-
-    def _try(self) -> Holder | None:
         while True:
             begun, now = _read_steady_clock(), time.time()
-            found = self._register.read()
-            holder = None if found is None else Holder.parse(found.text, self._directory)
-            if found is not None and holder is not None and not holder.has_ended() and not self._is_silent(found.token):
-                return holder
-            counter = 0 if holder is None else holder.counter
-            self._record = replace(self._record, since=now, expires=now, counter=counter)
-            text = self._advance_record(now + self._seconds)
-            token = (
-                self._register.put_if_absent(text) if found is None else self._register.put_if_match(text, found.token)
-            )
+            try:
+                old, holder = _read_holder(self._register, self._directory)
+                if holder is not None and not holder.has_ended() and not self._is_silent(old):
+                    return holder
+                counter = 0 if holder is None else holder.counter
+                self._record = replace(self._record, since=now, expires=now, counter=counter)
+                text = self._advance_record(now + self._seconds)
+                is_first = holder is None
+                token = self._register.put_if_absent(text) if is_first else self._register.put_if_match(text, old)
+            except OSError as error:
+                raise RunDirError(
+                    f"{self._directory}: no lease can be written there ({error}); "
+                    "give a run_dir that can be written, on a file system with hard links or in an object store"
+                ) from error
             if token is not None:
                 self._token, self._until, self._expires = token, begun + self._seconds, now + self._seconds
                 return None
@@ -272,11 +247,9 @@ class Lease:
             try:
                 token = self._register.put_if_match(self._advance_record(now + self._seconds), self._token)
                 if token is None:
-                    found = self._register.read()
-                    holder = None if found is None else Holder.parse(found.text, self._directory)
-                    if found is not None and holder is not None and holder.owner == self._record.owner:
-                        # our own write, whose answer was lost
-                        token = self._register.put_if_match(self._advance_record(now + self._seconds), found.token)
+                    newest, holder = _read_holder(self._register, self._directory)
+                    if holder is not None and holder.owner == self._record.owner:  # our own write, its answer was lost
+                        token = self._register.put_if_match(self._advance_record(now + self._seconds), newest)
                     self._lost_to = None if token is not None else str(holder or "nobody")
             except OSError as error:  # tried again by the thread, and before a commit
                 logger.warning("%s: the lease was not renewed (%s)", self._directory, error)
@@ -315,9 +288,14 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
 
 def find_holder(directory: Place) -> Holder | None:
     """Return the holder of a run directory, provided that the hosts' clocks agree; None if no driver has it."""
-    found = make_register(directory / "lease").read()
-    record = None if found is None else Holder.parse(found.text, directory)
+    _, record = _read_holder(make_register(directory / "lease"), directory)
     return None if record is None or record.has_ended() or record.is_out_of_date() else record
+
+
+def _read_holder(register: Register, directory: Place) -> tuple[str, Holder | None]:
+    """Return the token and the record of a register; "" and None if nothing was written yet."""
+    found = register.read()
+    return ("", None) if found is None else (found.token, Holder.parse(found.text, directory))
 
 
 def _make_lost_error(directory: Place, holder: str) -> CommitError:

@@ -14,11 +14,7 @@ DEEPEST = Path("n" * 128, "n" * 128)
 
 
 def check_name(text: str) -> str:
-    """Return the text of a path or URL unchanged if file systems accept it.
-
-    Raises:
-        RunDirError: the text holds a NUL or a lone surrogate, or has a name of more than 255 bytes.
-    """
+    """Return the text of a path or URL unchanged, or raise ``RunDirError`` if file systems do not accept it."""
     try:
         longest = max(len(part) for part in text.encode().split(b"/"))
     except UnicodeEncodeError as error:

@@ -85,11 +85,11 @@ class Remote:
             )
         if found[1] == "s3":
             aws_profile.use()
-        self._scheme = found[1]
+        self.scheme = found[1]
         self._path = PurePosixPath(found[2])
 
     def __str__(self) -> str:
-        return f"{self._scheme}://{self._path}"
+        return f"{self.scheme}://{self._path}"
 
     def __repr__(self) -> str:
         return f"Remote({str(self)!r})"
@@ -193,11 +193,7 @@ class Remote:
                 list(pool.map(get, range(0, meta["size"], PART_BYTES)))
 
     def put(self, content: bytes | Path, mode: Any = "overwrite") -> dict[str, str]:
-        """Write the whole object and return its tag.
-
-        Raises:
-            FileExistsError: the store's content does not match ``mode`` ("create", or a tag); nothing was written.
-        """
+        """Write the whole object and return its tag; ``FileExistsError``, and no write, if ``mode`` is not met."""
         with _errors(self):
             try:
                 return _get_tag(obstore.put(self.store, self.key, content, mode=mode))
@@ -241,14 +237,9 @@ class Remote:
         return "/".join(self._path.parts[1:])
 
     @property
-    def scheme(self) -> str:
-        """Scheme of the URL, one of ``SCHEMES``."""
-        return self._scheme
-
-    @property
     def bucket(self) -> str:
         """URL of the bucket."""
-        return f"{self._scheme}://{self._path.parts[0]}"
+        return f"{self.scheme}://{self._path.parts[0]}"
 
     @property
     def store(self) -> ObjectStore:
@@ -265,11 +256,7 @@ Place = Path | Remote
 
 
 def to_place(text: str | Place) -> Place:
-    """Return the place that a path or a URL names.
-
-    Raises:
-        RunDirError: the URL names an unsupported kind of store, or :func:`check_name` refuses the text.
-    """
+    """Return the place that a path or a URL names; ``RunDirError`` of an unsupported store or name."""
     if not isinstance(text, str):
         return text
     if check_name(text).startswith("file://"):
@@ -278,12 +265,9 @@ def to_place(text: str | Place) -> Place:
 
 
 def require_reachable(directory: Place, *, writable: bool = False) -> None:
-    """Refuse a store that does not answer soon, lacks the bucket or denies access, by a command's first request.
+    """Raise ``RunDirError`` for a store that does not answer soon, lacks the bucket or denies access.
 
-    Refuse a local path that cannot be a folder or, if ``writable``, cannot be written.
-
-    Raises:
-        RunDirError: the place is refused; the message has the store's reason.
+    It is a command's first request. Also refuse a local path that cannot be a folder or, if ``writable``, be written.
     """
     if not isinstance(directory, Remote):
         require_folder(directory, writable=writable)
@@ -292,20 +276,16 @@ def require_reachable(directory: Place, *, writable: bool = False) -> None:
     try:
         with _errors(directory):
             next(iter(obstore.list(_store(directory.bucket, FIRST_SECONDS), directory.key, chunk_size=1)), None)
-    except PermissionError as error:
-        raise RunDirError(
-            f"{directory}: access is denied ({_describe_error(error)}); give credentials that may list, read and "
-            f"write there ({CREDENTIALS[directory.scheme]}, or the machine's role)"
-        ) from error
     except OSError as error:
-        if "status code: 404" in str(error):  # of a listing: a missing prefix would give an empty list instead
-            raise RunDirError(
-                f"{directory}: there is no bucket {bucket!r}; make it, or give another run_dir"
-            ) from error
-        raise RunDirError(
-            f"{directory}: the store does not answer as it should ({_describe_error(error)}); see "
-            f"{SETTINGS[directory.scheme]}"
-        ) from error
+        words = shorten_error(error.__cause__ if isinstance(error.__cause__, Exception) else error)[:300]
+        if isinstance(error, PermissionError):
+            problem = f"access is denied ({words}); give credentials that may list, read and write there "
+            problem += f"({CREDENTIALS[directory.scheme]}, or the machine's role)"
+        elif "status code: 404" in str(error):  # of a listing: a missing prefix would give an empty list instead
+            problem = f"there is no bucket {bucket!r}; make it, or give another run_dir"
+        else:
+            problem = f"the store does not answer as it should ({words}); see {SETTINGS[directory.scheme]}"
+        raise RunDirError(f"{directory}: {problem}") from error
 
 
 def write_atomically(path: Place, content: str | bytes) -> None:
@@ -328,7 +308,7 @@ def write_atomically(path: Place, content: str | bytes) -> None:
 
 
 def walk(directory: Place) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through a local or remote folder as ``os.walk`` does."""
+    """Yield as ``os.walk`` for a local or remote folder."""
     return directory.walk() if isinstance(directory, Remote) else os.walk(directory)
 
 
@@ -403,9 +383,3 @@ def shorten_error(error: Exception) -> str:
 
 def _get_tag(meta: Any) -> dict[str, str]:
     return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
-
-
-def _describe_error(error: Exception) -> str:
-    """Return the store's message in one line of at most 300 characters."""
-    cause = error.__cause__
-    return shorten_error(cause if isinstance(cause, Exception) else error)[:300]

@@ -7,10 +7,9 @@ https://github.com/huggingface/safetensors#format).
 
 import json
 import math
-from collections.abc import Mapping
 
 from curation.errors import ModelError
-from curation.storage.paths import Place, Remote
+from curation.storage.paths import Place, Remote, read_range
 
 MODEL, ADAPTER = "model", "adapter_model"
 """Names of a model's and of an adapter's file of weights, without the ending."""
@@ -32,16 +31,7 @@ BITS = {
 
 
 def check_weights(folder: Place, stem: str = MODEL) -> None:
-    """Refuse a folder whose weights are pickled, missing or damaged; no tensor is read.
-
-    Args:
-        folder: folder of a model or an adapter, local or in an object store.
-        stem: ``MODEL`` or ``ADAPTER``.
-
-    Raises:
-        ModelError: there is no safetensors file; a file that the index names is missing; a file is shorter or longer
-            than its header says; or a file lacks tensors that the index names. The message names the file.
-    """
+    """Raise ``ModelError`` for weights of a model or adapter (``stem``): pickled, missing, damaged or incomplete."""
     if isinstance(folder, Remote):
         sizes = {entry.path: entry.size for entry in folder.entries() if "/" not in entry.path}
     else:
@@ -49,31 +39,20 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
     single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
     if single in sizes:
         _read_tensor_names(folder / single, sizes[single])
-    elif index in sizes:
-        _check_shards(folder, index, sizes)
-    else:
-        raise ModelError(
-            f"{_describe_missing_weights(folder, single, sizes)}; give a folder whose weights are in {single}"
-        )
-
-
-def _describe_missing_weights(folder: Place, single: str, sizes: Mapping[str, int]) -> str:
-    pickled = sorted(name for name in sizes if name.endswith(PICKLES) and name != "training_args.bin")
-    if others := sorted(name for name in sizes if name.lower().endswith(GGUF)):
-        return f"{folder}: its weights are GGUF ({', '.join(others[:3])}), which are not read"
-    if not pickled:
-        return f"{folder}: has no weights, no {single} and no index of several such files"
-    return (
-        f"{folder}: its weights are pickled ({', '.join(pickled[:3])}), and reading a pickle can run code, so they are "
-        "never opened"
-    )
-
-
-def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
-    """Refuse an index that names a missing file, a file elsewhere, or a tensor that its file lacks."""
-    shards: dict[str, set[str]] = {}
+        return
+    if index not in sizes:
+        pickled = sorted(name for name in sizes if name.endswith(PICKLES) and name != "training_args.bin")
+        if others := sorted(name for name in sizes if name.lower().endswith(GGUF)):
+            problem = f"its weights are GGUF ({', '.join(others[:3])}), which are not read"
+        elif pickled:
+            problem = f"its weights are pickled ({', '.join(pickled[:3])}), and reading a pickle can run code, so they "
+            problem += "are never opened"
+        else:
+            problem = f"has no weights, no {single} and no index of several such files"
+        raise ModelError(f"{folder}: {problem}; give a folder whose weights are in {single}")
     tensors = _read_index(folder / index)
     check_names(str(folder / index), tensors)
+    shards: dict[str, set[str]] = {}
     for tensor, name in tensors.items():
         shards.setdefault(name, set()).add(tensor)
     for name in sorted(shards):
@@ -90,11 +69,7 @@ def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
 
 
 def check_names(index: str, names: object) -> None:
-    """Refuse an index that names files other than safetensors beside it; without an index (``None``), do nothing.
-
-    Raises:
-        ModelError: the index names such a file; the message quotes its name.
-    """
+    """Raise ``ModelError`` for an index, if not ``None``, that names other files than safetensors beside it."""
     for name in sorted({str(name) for name in names.values()} if isinstance(names, dict) else ()):
         if not name.endswith(".safetensors") or "/" in name or "\\" in name:
             raise ModelError(
@@ -115,16 +90,12 @@ def _read_index(path: Place) -> dict[str, str]:
 
 
 def _read_tensor_names(path: Place, size: int) -> set[str]:
-    """Return the names of a safetensors file's tensors, checked against the length of the file.
-
-    Raises:
-        ModelError: the file is too short, too long, or no safetensors file.
-    """
+    """Return the names of a safetensors file's tensors; ``ModelError`` if it does not fit the length of the file."""
     try:
-        length = int.from_bytes(_read_bytes(path, 0, 8), "little") if size >= 8 else 0
+        length = int.from_bytes(read_range(path, 0, 8), "little") if size >= 8 else 0
         if not 0 < length <= min(size - 8, MAX_HEADER):
             raise ValueError(f"it has {size:,} bytes, and a header of {length:,}")
-        header = json.loads(_read_bytes(path, 8, 8 + length))
+        header = json.loads(read_range(path, 8, 8 + length))
         if not isinstance(header, dict):
             raise ValueError("its header is not a JSON object")
         header.pop("__metadata__", None)
@@ -154,11 +125,3 @@ def _parse_span(name: str, entry: object) -> tuple[int, int]:
     if begin < 0 or 8 * (stop - begin) != BITS[dtype] * math.prod(shape):
         raise ValueError(f"its tensor {name[:80]!r} of {dtype} {shape} has {stop - begin:,} bytes")
     return begin, stop
-
-
-def _read_bytes(path: Place, start: int, stop: int) -> bytes:
-    if isinstance(path, Remote):
-        return path.read_range(start, stop)
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(stop - start)

@@ -17,7 +17,6 @@ disk before the commit counts as done (:mod:`curation.storage.durable`).
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import lance
 import numpy as np
@@ -53,11 +52,7 @@ of writing (seconds since 1970) and optionally facts about the worker as a JSON 
 
 
 def read_committed_ids(uri: str) -> BitMap64:
-    """Return the row ids of the newest version as a bitmap; every second id of a range of 10^8 takes 12.5 MB.
-
-    Raises:
-        CommitError: an id occurs twice.
-    """
+    """Return the newest version's row ids, at most 12.5 MB for each 10^8; ``CommitError`` if one occurs twice."""
     found = RowIds(uri)
     found.follow(lance.dataset(uri))
     return found.ids
@@ -74,10 +69,7 @@ def write_fragment(
 def make_written_row(
     uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, object] | None = None
 ) -> pa.Table:
-    """Return the row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes.
-
-    Put digests into the names of the fragments' files, and wait until the files are on the disk.
-    """
+    """Return the row (``WRITTEN``) of fragments, whose files get digests into their names and go to the disk."""
     described = [fragment.to_json() for fragment in fragments]
     rename_files(uri, described)
     return pa.table(
@@ -114,7 +106,8 @@ class Committer:
         self.num_rows = 0
         """Number of rows committed by this committer."""
         self._row_ids = RowIds(uri)
-        self._queue: list[_Queued] = []
+        self._queue: list[tuple[list[FragmentMetadata], BitMap64]] = []
+        """The fragments and row ids of ``WRITTEN`` rows that are not committed yet."""
         self._pending = BitMap64()
         self._superseded = Superseded(guard)
         self._look()
@@ -125,27 +118,18 @@ class Committer:
         return self._row_ids.ids
 
     def add(self, fragments: str, row_ids: bytes) -> None:
-        """Queue one ``WRITTEN`` row; ignore a replay of rows that are already queued or committed.
-
-        Raises:
-            CommitError: only some of the rows are already known, or an id occurs twice in the fragment.
-        """
+        """Queue a ``WRITTEN`` row unless its rows are known; ``CommitError`` if some are, or an id is there twice."""
         ids_N = np.frombuffer(row_ids, dtype=np.int64)
         ids = make_bitmap(ids_N)
         if len(ids) != len(ids_N):
             raise CommitError(f"{self.uri}: a fragment of {len(ids_N)} rows repeats {len(ids_N) - len(ids)} ids")
         if self._is_new(ids):
             metadata = [FragmentMetadata.from_json(json.dumps(item)) for item in json.loads(fragments)]
-            self._queue.append(_Queued(fragments=metadata, ids=ids))
+            self._queue.append((metadata, ids))
             include_all(self._pending, ids)
 
     def flush(self) -> None:
-        """Commit the queue as one new version.
-
-        Raises:
-            CommitError: the store refused all attempts, another driver committed some of the rows of a queued fragment,
-                or the lease on the run directory was lost.
-        """
+        """Commit the queue as one new version; ``CommitError`` if store, another driver or the lease forbids it."""
         if not self._queue:
             return
         num_queued = len(self._pending)
@@ -157,13 +141,10 @@ class Committer:
                     self._commit()
                 break
             except REFUSALS as error:
+                reason = describe_lance_error(error) or error
                 if attempt == COMMIT_ATTEMPTS:
-                    raise CommitError(
-                        f"{self.uri}: commit failed {attempt} times, last: {describe_lance_error(error) or error}"
-                    ) from error
-                logger.warning(
-                    "%s: commit %d failed (%s); trying again", self.uri, attempt, describe_lance_error(error) or error
-                )
+                    raise CommitError(f"{self.uri}: commit failed {attempt} times, last: {reason}") from error
+                logger.warning("%s: commit %d failed (%s); trying again", self.uri, attempt, reason)
                 time.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
         self.num_rows += num_queued
 
@@ -175,10 +156,10 @@ class Committer:
         if self._merger is not None:
             self._merger.forget()
         queue, self._queue, self._pending = self._queue, [], BitMap64()
-        for queued in queue:
-            if self._is_new(queued.ids):
-                self._queue.append(queued)
-                include_all(self._pending, queued.ids)
+        for fragments, ids in queue:
+            if self._is_new(ids):
+                self._queue.append((fragments, ids))
+                include_all(self._pending, ids)
 
     def _is_new(self, ids: BitMap64) -> bool:
         num_known = ids.intersection_cardinality(self.done) + ids.intersection_cardinality(self._pending)
@@ -190,7 +171,7 @@ class Committer:
 
     def _commit(self) -> None:
         """Add the queued fragments to the known version; Lance raises an error if there is a newer version."""
-        new = [fragment for queued in self._queue for fragment in queued.fragments]
+        new = [fragment for fragments, _ in self._queue for fragment in fragments]
         merged = [] if self._merger is None else self._merger.take()
         operation = (
             lance.LanceOperation.Merge(new, self._dataset.schema)
@@ -218,11 +199,3 @@ class Committer:
 
 def _get_first_fragment(dataset: lance.LanceDataset) -> FragmentMetadata | None:
     return next((fragment.metadata for fragment in dataset.get_fragments()), None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Queued:
-    """The content of one ``WRITTEN`` row."""
-
-    fragments: list[FragmentMetadata]
-    ids: BitMap64

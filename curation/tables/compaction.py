@@ -47,9 +47,7 @@ BATCH_BYTES = 16 << 20
 def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = guard_nothing) -> TableRef:
     """Rewrite rows in fragments of ``fragment_mb`` MiB or a little more; return ``ref`` if it gains little, or fails.
 
-    Raises:
-        CommitError: the lease on the run directory was lost, another driver added rows in between, or a file of the
-            table was changed since it was written.
+    ``CommitError``: the lease was lost, another driver added rows, or a file of the table was changed.
     """
     tasks = plan(ref, fragment_mb << 20)
     if not tasks:
@@ -58,9 +56,7 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = guard_nothing) ->
     try:  # the actors of the pass keep their CPUs for other passes
         rewritten = list(run_in_tasks(rewrite, ((ref, task) for task in tasks), beside_actors=True))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
-        if isinstance(find_root_error(error), CommitError):
-            raise find_root_error(error) from error
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, describe_lance_error(error) or error)
+        _say_kept(ref.uri, "its", error)
         return ref
     return commit(ref, rewritten, guard=guard)
 
@@ -87,11 +83,7 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
 
 
 def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
-    """Write one fragment, without committing.
-
-    Raises:
-        CommitError: a file was changed since it was written.
-    """
+    """Write one fragment without committing; ``CommitError`` if a file was changed since it was written."""
     _require_unchanged(ref, task.fragments)
     executed = task.execute(lance.dataset(ref.uri, version=ref.version))
     result = json.loads(executed.json())  # type: ignore[attr-defined]  # its stubs lack it
@@ -101,11 +93,7 @@ def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
 
 
 def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = guard_nothing) -> TableRef:
-    """Replace the old fragments by the rewritten ones and return the new version, or ``ref`` if the store refuses.
-
-    Raises:
-        CommitError: the lease on the run directory was lost, or another driver added rows in between.
-    """
+    """Replace the old fragments by the rewritten ones, or return ``ref`` if the store refuses; else ``CommitError``."""
     dataset = lance.dataset(ref.uri, version=ref.version)
     ids = RowIds(ref.uri)
     ids.follow(dataset)
@@ -116,7 +104,7 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
         Compaction.commit(dataset, list(rewritten))
         sync_version(dataset)
     except REFUSALS as error:
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, describe_lance_error(error) or error)
+        _say_kept(ref.uri, "its", error)
         return ref
     files = _list_first_files(fragment.metadata for fragment in dataset.get_fragments())
     if not files <= known or dataset.count_rows() != len(ids.ids):
@@ -156,24 +144,14 @@ class Merger:
                 self._under_way[task.remote(TableRef(uri=self._uri, version=dataset.version), ids)] = group
 
     def take(self) -> list[MergedFragments]:
-        """Return the fragments merged since the last call; the new fragments are in no version yet.
-
-        Raises:
-            CommitError: a file was changed since it was written, or rows are missing.
-        """
-        found = []
-        for task in (
-            ray.wait([*self._under_way], num_returns=len(self._under_way), timeout=0)[0] if self._under_way else ()
-        ):
+        """Return the fragments merged since the last call, in no version yet; ``CommitError`` if one is wrong."""
+        found, tasks = [], [*self._under_way]
+        for task in ray.wait(tasks, num_returns=len(tasks), timeout=0)[0] if tasks else ():
             group = self._under_way.pop(task)
             try:
                 new = [FragmentMetadata.from_json(json.dumps(item)) for item in ray.get(task)]
             except (*REFUSALS, ray.exceptions.RayError) as error:
-                if isinstance(find_root_error(error), CommitError):
-                    raise find_root_error(error) from error
-                logger.warning(
-                    "%s: keeps %d small fragments (%s)", self._uri, len(group), describe_lance_error(error) or error
-                )
+                _say_kept(self._uri, str(len(group)), error)
                 continue
             before, after = (sum(fragment.physical_rows for fragment in part) for part in (group, new))
             if before != after:
@@ -202,11 +180,7 @@ class Merger:
 
 
 def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
-    """Write the rows of some fragments as one fragment, without committing it; return the new fragment's description.
-
-    Raises:
-        CommitError: a file was changed since it was written.
-    """
+    """Write some fragments' rows as new ones without committing, and describe those; raise as :func:`rewrite`."""
     dataset = lance.dataset(ref.uri, version=ref.version)
     old: list[Any] = [dataset.get_fragment(number) for number in ids]
     _require_unchanged(ref, [fragment.metadata for fragment in old])
@@ -223,6 +197,14 @@ def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
 def _require_unchanged(ref: TableRef, fragments: Sequence[FragmentMetadata]) -> None:
     if wrong := find_changed(ref.uri, fragments):  # a copy with digests of its own would hide that
         raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({wrong[0]})")
+
+
+def _say_kept(uri: str, which: str, error: BaseException) -> None:
+    """Warn that a table keeps its small fragments; raise a ``CommitError``, which may be one of a task."""
+    root = find_root_error(error)
+    if isinstance(root, CommitError):
+        raise root from error
+    logger.warning("%s: keeps %s small fragments (%s)", uri, which, describe_lance_error(error) or error)
 
 
 def _compute_batch_rows(row_bytes: float) -> int:

@@ -28,51 +28,40 @@ def digest_in(name: str) -> str | None:
 
 
 def list_contents(ref: TableRef) -> dict[str, Content | None]:
-    """Return the files of a version of a table by path in the table; an empty dictionary if there is no such version.
-
-    The content is None for a file with no digest in its name, or of unknown size.
-
-    Raises:
-        TableError: the version cannot be read.
-    """
-    home = to_place(ref.uri)
-    manifest = next((name for name in make_manifest_names(ref.version) if (home / name).is_file()), None)
-    if manifest is None:
-        return {}
-    return {manifest: None} | {
-        name: None if size is None or (digest := digest_in(name)) is None else Content(size, digest)
-        for name, size in list_version_files(ref).items()
-    }
+    """Return the files of a table's version by path, with None for an unknown content; empty if there is no version."""
+    home, found = to_place(ref.uri), dict[str, Content | None]()
+    for manifest in [name for name in make_manifest_names(ref.version) if (home / name).is_file()][:1]:
+        found[manifest] = None
+        for name, size in list_version_files(ref).items():
+            digest = digest_in(name)
+            found[name] = None if size is None or digest is None else Content(size, digest)
+    return found
 
 
 def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) -> None:
-    """Put digests into the names of newly written data files, on a local disk and in the fragments' descriptions.
+    """Put digests into the names of newly written local data files and the fragments' descriptions, and sync the files.
 
-    Afterwards the files are on the disk, so that a commit may name them.
-
-    Args:
-        uri: The table.
-        fragments: Descriptions by ``FragmentMetadata.to_json``; the paths in them are changed.
-        old: Data files of the fragments that keep their names, since a version names them.
-
-    Raises:
-        OSError: a file cannot be read or renamed.
+    ``fragments``: descriptions by ``FragmentMetadata.to_json``, whose paths are changed. ``old``: data files that keep
+    their names, since a version names them.
     """
-    home = to_place(uri)
-    if isinstance(home, Remote):
+    data = to_place(uri) / DATA
+    if isinstance(data, Remote):
         return
     new = [file for fragment in fragments for file in fragment["files"] if file["path"] not in old]
     for file in new:
-        written = home / DATA / file["path"]
+        written = data / file["path"]
         file["path"] = f"{compute_quick_content(written).digest.removeprefix(QUICK)}-{file['path']}"
-        written.replace(home / DATA / file["path"])
-    durable.sync([*(home / DATA / file["path"] for file in new), home / DATA])
+        written.replace(data / file["path"])
+    durable.sync([*(data / file["path"] for file in new), data])
 
 
 def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:
-    """Return the names of the fragments' data files whose content differs from the digest in the name."""
+    """Return the names of the fragments' local data files whose content differs from the digest in the name."""
     home = to_place(uri)
-    if isinstance(home, Remote):
-        return []
-    known = {f"{DATA}/{file.path}": digest_in(file.path) for fragment in fragments for file in fragment.files}
-    return sorted(name for name, said in known.items() if said and compute_quick_content(home / name).digest != said)
+    names = {f"{DATA}/{file.path}" for fragment in fragments for file in fragment.files if digest_in(file.path)}
+    local = {name: home / name for name in sorted(names)}
+    return [
+        name
+        for name, path in local.items()
+        if not isinstance(path, Remote) and compute_quick_content(path).digest != digest_in(name)
+    ]

@@ -4,8 +4,11 @@ import json
 import tempfile
 import uuid
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,46 +35,30 @@ class WrittenFile:
 
 
 def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> WrittenFile:
-    """Write the batches as a ``parquet`` or ``jsonl`` file, and put it in place; replace a file of that name.
-
-    A local file's content and name are on the disk when this returns.
-    """
-    if isinstance(target, Remote):
-        with tempfile.TemporaryDirectory(prefix="curation-") as folder:
-            local = Path(folder) / target.name
-            written = _write(batches, schema, local, target.name, form)
-            target.put(local)
-            return written
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    """Write the batches as a ``parquet`` or ``jsonl`` file under its name, in place of another, and onto the disk."""
+    folder = Path(tempfile.mkdtemp(prefix="curation-")) if isinstance(target, Remote) else target.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    local = folder / f".{target.name}.{uuid.uuid4().hex}"
+    parquet: Any = partial(pq.ParquetWriter, schema=schema, compression="zstd") if form == "parquet" else nullcontext
     try:
-        written = _write(batches, schema, temporary, target.name, form)
-        sync_file(temporary)
-        temporary.replace(target)
-        sync_names(target.parent)
-        return written
+        num_rows = 0
+        with local.open("wb") as file, parquet(file) as writer:
+            for batch in batches:
+                num_rows += batch.num_rows
+                if form == "parquet":
+                    writer.write_batch(batch)
+                else:
+                    lines = (json.dumps(row, ensure_ascii=False, default=str) for row in batch.to_pylist())
+                    writer.writelines(f"{line}\n".encode() for line in lines)
+        size, digest = local.stat().st_size, compute_sha256(local)
+        if isinstance(target, Remote):
+            target.put(local)
+        else:
+            sync_file(local)
+            local.replace(target)
+            sync_names(target.parent)
+        return WrittenFile(path=target.name, rows=num_rows, bytes=size, sha256=digest)
     finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path, name: str, form: str) -> WrittenFile:
-    rows = (_write_parquet if form == "parquet" else _write_jsonl)(batches, schema, local)
-    return WrittenFile(path=name, rows=rows, bytes=local.stat().st_size, sha256=compute_sha256(local))
-
-
-def _write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
-    rows = 0
-    with pq.ParquetWriter(local, schema, compression="zstd") as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            rows += batch.num_rows
-    return rows
-
-
-def _write_jsonl(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
-    rows = 0
-    with local.open("w", encoding="utf-8") as file:
-        for batch in batches:
-            file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in batch.to_pylist())
-            rows += batch.num_rows
-    return rows
+        local.unlink(missing_ok=True)
+        if isinstance(target, Remote):
+            folder.rmdir()

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 import lance
 import numpy as np
@@ -29,11 +30,7 @@ MOST_RUNS = 1 << 20
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
-    """Create an empty table with ``schema``, or return the newest complete version of an existing table.
-
-    Raises:
-        CommitError: the existing table has other columns.
-    """
+    """Create an empty table or find it, as its newest complete version; ``CommitError`` if it has other columns."""
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     set_torn_aside(uri)
     try:
@@ -60,17 +57,21 @@ def find_latest(uri: str) -> TableRef:
 
 def write(table: pa.Table, uri: str) -> TableRef:
     """Write a small table at once; replace a table that an interrupted run left there."""
-    to_place(uri).parent.mkdir(parents=True, exist_ok=True)
-    mode = "overwrite" if to_place(uri).exists() else "create"
-    return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
+    return _write(table, table.schema, uri)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str) -> TableRef:
     """Write a table from batches as they come; replace a table that an interrupted run left there."""
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    return _write(reader, schema, uri, max_rows_per_file=FRAGMENT_ROWS)
+
+
+def _write(
+    rows: pa.Table | pa.RecordBatchReader, schema: pa.Schema, uri: str, max_rows_per_file: int = 1 << 20
+) -> TableRef:
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if to_place(uri).exists() else "create"
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
-    written = lance.write_dataset(reader, uri, schema=schema, mode=mode, max_rows_per_file=FRAGMENT_ROWS)
+    written = lance.write_dataset(rows, uri, schema=schema, mode=mode, max_rows_per_file=max_rows_per_file)
     return TableRef(uri=uri, version=written.version)
 
 
@@ -78,18 +79,12 @@ def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> Table
     """Write like :func:`write_batches`, at least ``FRAGMENT_ROWS`` rows at a time; pass on errors of ``parts``."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
-    held: list[pa.Table] = []
-
-    def flush() -> None:
-        fragments.extend(write_fragments(pa.concat_tables(held), uri, schema=schema, mode="append"))
-        held.clear()
-
-    for part in parts:
-        held.append(part)
-        if sum(table.num_rows for table in held) >= FRAGMENT_ROWS:
-            flush()
-    if sum(table.num_rows for table in held):
-        flush()
+    held = schema.empty_table()
+    for part in chain(parts, [None]):
+        held = held if part is None else pa.concat_tables([held, part])
+        if held.num_rows >= (1 if part is None else FRAGMENT_ROWS):
+            fragments += write_fragments(held, uri, schema=schema, mode="append")
+            held = schema.empty_table()
     if not fragments:
         return empty
     operation = lance.LanceOperation.Append(fragments)
@@ -134,14 +129,11 @@ def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = Non
     Raises:
         CommitError: an id is not in the table.
     """
-    return _take(ref, row_ids_N, find_offsets(ref, row_ids_N), columns)
+    return take_offsets(ref, find_offsets(ref, row_ids_N), columns, row_ids_N)
 
 
 def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
-    """Return the position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
-
-    The ids must be distinct. The id column is scanned in batches.
-    """
+    """Return each distinct id's position, int64 [N], for :func:`take_offsets`; -1 if missing. The ids are scanned."""
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
     offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
@@ -156,10 +148,7 @@ def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
 
 
 class Lookup:
-    """An index for repeated :func:`take`, which holds the table's runs of consecutive ids instead of scanning the ids.
-
-    A run takes 24 bytes. There are few runs if ids are positions in a file, and one per row for ids in random order.
-    """
+    """An index for repeated :func:`take`, which holds the table's runs of consecutive ids (24 bytes each)."""
 
     def __init__(self, ref: TableRef, runs: "Iterable[Int64s] | None" = None) -> None:
         """Build the index from ``runs`` if they were read already (:func:`make_offset_finder`), else from the table."""
@@ -188,7 +177,7 @@ class Lookup:
 
     def take(self, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
-        return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
+        return take_offsets(self._ref, self.offsets(row_ids_N), columns, row_ids_N)
 
     def offsets(self, row_ids_N: "Int64s") -> "Int64s":
         """Return each id's position in the table, int64 [N], for :func:`take_offsets`; -1 for an id not in it."""
@@ -219,26 +208,14 @@ def _iter_runs(ref: TableRef) -> "Iterator[Int64s]":
         offset += len(ids_N)
 
 
-def take_offsets(ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows at the positions from :func:`find_offsets` or :meth:`Lookup.offsets`, in that order.
-
-    Raises:
-        CommitError: a position is -1.
-    """
-    if (offsets_N < 0).any():
-        num_missing = int((offsets_N < 0).sum())
-        raise CommitError(f"{ref.uri}: {num_missing} of {len(offsets_N)} ids that were asked for are not in it")
-    return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))
-
-
-def _take(
-    ref: TableRef,
-    row_ids_N: "Int64s",
-    offsets_N: "Int64s",
-    columns: Sequence[str] | None,
+def take_offsets(
+    ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None, row_ids_N: "Int64s | None" = None
 ) -> pa.Table:
-    """Return the rows at the offsets; -1 marks an id that is not in the table."""
+    """Return the rows at the positions from :func:`find_offsets`; ``CommitError`` names an id where it is -1."""
     if (offsets_N < 0).any():
-        missing = row_ids_N[offsets_N < 0]
-        raise CommitError(f"{ref.uri}: {len(missing)} of {len(row_ids_N)} ids are not in it, e.g. {missing[0]}")
+        (missing_M,) = np.nonzero(offsets_N < 0)
+        what = f"{len(missing_M)} of {len(offsets_N)} ids that were asked for are not in it"
+        if row_ids_N is not None:
+            what = f"{len(missing_M)} of {len(offsets_N)} ids are not in it, e.g. {row_ids_N[missing_M[0]]}"
+        raise CommitError(f"{ref.uri}: {what}")
     return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))

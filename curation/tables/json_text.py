@@ -13,19 +13,14 @@ import pyarrow as pa
 def encode_values(column: pa.ChunkedArray) -> list[str]:
     """Return a column's values as ``json.dumps`` writes them; dates and the like as text, NaN and inf as null."""
     kind = column.type
+    encode: Callable[[Any], str] = partial(json.dumps, default=str)
     if pa.types.is_string(kind):
-        encode: Callable[[Any], str] = encode_basestring_ascii
+        encode = encode_basestring_ascii
     elif pa.types.is_integer(kind):
         encode = repr
     elif pa.types.is_floating(kind):
-        encode = _encode_number
-    else:
-        encode = partial(json.dumps, default=str)
+        return [repr(value) if value is not None and isfinite(value) else "null" for value in column.to_pylist()]
     return ["null" if value is None else encode(value) for value in column.to_pylist()]
-
-
-def _encode_number(value: float) -> str:
-    return repr(value) if isfinite(value) else "null"
 
 
 def encode_objects(columns: Mapping[str, Sequence[str]]) -> list[str]:

@@ -47,11 +47,7 @@ class RowIds:
         self._load()
 
     def follow(self, dataset: lance.LanceDataset) -> None:
-        """Load the ids of this version.
-
-        Raises:
-            CommitError: an id occurs twice in it.
-        """
+        """Load the ids of this version; ``CommitError`` if one occurs twice in it."""
         begun = time.monotonic()
         fragments = {name_of(fragment.metadata): fragment for fragment in dataset.get_fragments()}
         if self._names.isdisjoint(fragments) or not self._add_unknown(dataset, fragments):

@@ -36,8 +36,7 @@ def iter_table_batches(
     table = open_table(ref)
     chosen = None
     if fragments is not None:
-        wanted = set(fragments)
-        chosen = [item for item in table.get_fragments() if item.fragment_id in wanted]
+        chosen = [item for number in fragments if (item := table.get_fragment(number)) is not None]
     scanner = table.scanner(
         columns=dict(columns),
         filter=filter,
@@ -51,46 +50,27 @@ def iter_table_batches(
 
 
 def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
-    """Yield ``function(None)`` or, for a large table, ``function(fragments)`` for each task's fragments, in order.
-
-    Raises:
-        UserError: as the function raised it.
-        ray.exceptions.RayError: another error in a task, or its process or node died too often.
-    """
+    """Yield ``function(None)`` or, for a large table, ``function(fragments)`` of each task, as the next function."""
     yield from stream_fragments(ref, lambda fragments: [function(fragments)])
 
 
 def stream_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
-    """Yield the values of ``function`` in the table's order, as they come or, for a large table, task by task.
+    """Yield the values of ``function`` in the table's order; of a large table, from Ray tasks.
 
-    Raises:
-        UserError: as the function raised it.
-        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    ``UserError`` is raised as the function raised it; ``RayError`` for another error, or a process that died too often.
     """
-    parts = _group_fragments(
-        (item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments()
-    )
-    if len(parts) < 2:
-        yield from function(None)
-        return
-
-    def of_part(numbers: list[int]) -> list[Result]:
-        return list(function(numbers))
-
-    for found in run_in_tasks(of_part, ((numbers,) for numbers in parts)):
-        yield from found
-
-
-def _group_fragments(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Return the ids of each task's fragments; an empty list if this process reads the table."""
-    known = list(fragments)
     parts: list[list[int]] = []
-    if sum(num_rows for _, num_rows in known) > ROWS_IN_PROCESS:
+    fragments = [(item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments()]
+    if sum(num_rows for _, num_rows in fragments) > ROWS_IN_PROCESS:
         held = ROWS_A_TASK
-        for number, num_rows in known:
+        for number, num_rows in fragments:
             if held >= ROWS_A_TASK:
                 parts.append([])
                 held = 0
             parts[-1].append(number)
             held += num_rows
-    return parts
+    if len(parts) < 2:
+        yield from function(None)
+        return
+    for found in run_in_tasks(lambda numbers: list(function(numbers)), ((numbers,) for numbers in parts)):
+        yield from found

@@ -27,10 +27,7 @@ grades have this column if ``splits.group`` is set."""
 
 
 def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = False) -> pa.Schema:
-    """Return the schema of source, calibration, adapt and test rows (with ``gold``) or of pool rows (without).
-
-    It has the domain's own columns, ``error`` and, if ``clustered``, ``CLUSTER``.
-    """
+    """Return the schema of a split's rows: the domain's columns, ``GOLD`` if ``gold``, ``CLUSTER`` and ``ERROR``."""
     return pa.schema([ROW_ID, *columns, *([GOLD] if gold else []), *([CLUSTER] if clustered else []), ERROR])
 
 
@@ -56,10 +53,7 @@ A trust function may read it, too."""
 
 
 def is_number(column: str) -> bool:
-    """Return whether a column of a labels table has one number per row that trust functions read.
-
-    Such columns are ``NUMBERS``, and those that follow from the domain.
-    """
+    """Return whether a labels column has one number a row for trust functions: of ``NUMBERS``, or of the domain."""
     return column in NUMBERS or is_from_domain(column)
 
 
@@ -156,10 +150,7 @@ def make_labels_schema(
     num_token_logprobs: int = 0,
     added: Iterable[pa.Field] = (),
 ) -> pa.Schema:
-    """Return the schema of labels: :func:`make_completions_schema` and ``label`` (null: unparsed).
-
-    ``added`` columns that only some domains have (``curation.label_columns``), null where a row has no such number.
-    """
+    """Return :func:`make_completions_schema` with ``label`` (null: unparsed), and ``added`` columns of some domains."""
     *fields, error = make_completions_schema(states, state_dtype, state_size, num_token_logprobs)
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:], *added, error])
 
@@ -197,10 +188,7 @@ def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
 
 
 def make_projected_schema(schema: pa.Schema, size: int) -> pa.Schema:
-    """Return a labels schema with ``state_pca`` for its states: the projection of them concatenated, in their type.
-
-    It is null if a state is null or the type cannot hold the projection.
-    """
+    """Return a labels schema with ``state_pca``, the projection of the states in their type or null, in their place."""
     value = next(field.type.value_type for field in schema if is_state(field.name))
     fields = [field for field in schema if not is_state(field.name)]
     return pa.schema([*fields[:-1], pa.field(get_state_column("pca"), pa.list_(value, size)), fields[-1]])
@@ -212,10 +200,7 @@ def is_state(column: str) -> bool:
 
 
 def get_raw_column(function: str) -> str:
-    """Return the column of a fitted trust function's raw score, which ranks rows (a float32 sigmoid saturates at 1).
-
-    Added to the labels table, like :func:`trust_column` and the signals, as a new version; null for error rows.
-    """
+    """Return the column of a fitted function's raw score, which ranks rows (a float32 sigmoid saturates at 1)."""
     return f"{_escape_name(function)}_raw"
 
 

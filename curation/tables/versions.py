@@ -9,6 +9,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import lance
@@ -56,11 +57,7 @@ def sync_version(dataset: lance.LanceDataset) -> None:
 
 
 def list_version_files(ref: TableRef) -> dict[str, int | None]:
-    """Return the size in bytes, or None if unknown, of each data file and list of deleted rows that a version names.
-
-    Raises:
-        TableError: the version cannot be read.
-    """
+    """Return the size, or None, of each data file and list of deleted rows of a version, or raise ``TableError``."""
     found: dict[str, int | None] = {}
     try:
         for fragment in lance.dataset(ref.uri, version=ref.version).get_fragments():
@@ -76,33 +73,24 @@ def list_version_files(ref: TableRef) -> dict[str, int | None]:
 
 
 def find_torn(table: Path, after: int | None = None) -> list[Path]:
-    """Return the manifests of the versions after the last complete one, newest first: those that were cut off.
+    """Return the last manifests that were cut off, newest first, or after version ``after`` do not open."""
 
-    ``after``: version after which versions that Lance cannot open, for whatever reason, count as cut off too.
-    """
+    def is_whole(path: Path, version: int) -> bool:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - len(MAGIC)))
+            ends_well = file.read() == MAGIC
+        if ends_well and after is not None and version > after:
+            try:
+                list_version_files(TableRef(uri=str(table), version=version))
+            except TableError:
+                return False
+        return ends_well
+
     known = {path: parse_version(f"{VERSIONS}/{path.name}") for path in (table / VERSIONS).glob("*.manifest")}
-    torn: list[Path] = []
-    for version, path in sorted(((n, path) for path, n in known.items() if n is not None), reverse=True):
-        if _is_whole(path) and (after is None or version <= after or _can_open(table, version)):
-            break
-        torn.append(path)
-    return torn
-
-
-def _is_whole(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - len(MAGIC)))
-        return file.read() == MAGIC
-
-
-def _can_open(table: Path, version: int) -> bool:
-    try:
-        list_version_files(TableRef(uri=str(table), version=version))
-    except TableError:
-        return False
-    return True
+    newest_first = sorted(((version, path) for path, version in known.items() if version is not None), reverse=True)
+    return [path for version, path in takewhile(lambda item: not is_whole(item[1], item[0]), newest_first)]
 
 
 def set_torn_aside(uri: str, after: int | None = None) -> None:
@@ -115,12 +103,9 @@ def set_torn_aside(uri: str, after: int | None = None) -> None:
         path.replace(path.with_name(f"{path.name}.torn"))
     if torn:
         sync_folder(table / VERSIONS)
-        logger.warning(
-            "%s: its last %s was cut off or damaged; it continues from the one before, and does again what only that "
-            "held",
-            uri,
-            "version" if len(torn) == 1 else f"{len(torn)} versions",
-        )
+        lost = "version" if len(torn) == 1 else f"{len(torn)} versions"
+        reason = "was cut off or damaged; it continues from the one before, and does again what only that held"
+        logger.warning("%s: its last %s %s", uri, lost, reason)
 
 
 class Superseded:
@@ -140,25 +125,18 @@ class Superseded:
         self._num_commits = 0
 
     def follow(self, dataset: lance.LanceDataset) -> None:
-        """Note the committer's new version; remove old versions when a removal is due.
-
-        Raises:
-            CommitError: the lease on the run directory was lost.
-        """
+        """Note the committer's new version; remove old ones when that is due, if the lease is still held."""
         now = time.monotonic()
         if self._newest is not None:
             self._replaced.append((self._newest, now))
         self._newest = dataset.version
         self._num_commits += 1
         if self._num_commits % EVERY == 0:
-            self._remove(dataset, now - KEPT_SECONDS)
-
-    def _remove(self, dataset: lance.LanceDataset, before: float) -> None:
-        old = []
-        while self._replaced and self._replaced[0][1] <= before:
-            old.append(self._replaced.popleft()[0])
-        self._guard()
-        remove_versions(dataset, old)
+            old = []
+            while self._replaced and self._replaced[0][1] <= now - KEPT_SECONDS:
+                old.append(self._replaced.popleft()[0])
+            self._guard()
+            remove_versions(dataset, old)
 
 
 def remove_older(ref: TableRef, pinned: Collection[int]) -> None:
@@ -169,10 +147,7 @@ def remove_older(ref: TableRef, pinned: Collection[int]) -> None:
 
 
 def remove_versions(dataset: lance.LanceDataset, old: Sequence[int]) -> None:
-    """Remove untagged versions of ``old``, with the files that only they name; warn if the store refuses.
-
-    A commit that was made for a removed version is refused, however late it comes.
-    """
+    """Remove untagged versions of ``old``, with the files that only they name; warn if the store refuses."""
     try:
         if old:
             dataset.cleanup_old_versions(versions=list(old), error_if_tagged_old_versions=False)

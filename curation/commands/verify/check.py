@@ -29,14 +29,12 @@ READ_AT_ONCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """A file or table that is not as it was written."""
+    """A file or table that is not as it was written: its path in the verified folder, and how to remake it."""
 
     stage: str | None
     path: str
-    """Path relative to the verified folder."""
     problem: str
     redo: str
-    """Instruction to restore or remake what is damaged."""
 
 
 @dataclass(kw_only=True)
@@ -81,16 +79,15 @@ class Checker:
         self.found.rows += rows
 
     def read(self, update: Update) -> None:
-        """Read the files, and record those that are not as they were written."""
+        """Read the files, the largest first, and record those that are not as they were written."""
         found, there = self.found, find_files(self.home, self.files)
         total = sum(content.size for _, content in self.files.values())
-        found.only_sizes += sum(is_digest_lost(there.get(path), content) for path, (_, content) in self.files.items())
-        largest_first = sorted(self.files.items(), key=lambda item: -item[1][1].size)
         with ThreadPoolExecutor(READ_AT_ONCE if isinstance(self.home, Remote) else os.cpu_count() or 1) as pool:
-            waiting = {
-                pool.submit(find_problem, self.home / path, there.get(path), content): (path, stage, content.size)
-                for path, (stage, content) in largest_first
-            }
+            waiting = {}
+            for path, (stage, content) in sorted(self.files.items(), key=lambda item: -item[1][1].size):
+                found.only_sizes += is_digest_lost(there.get(path), content)
+                reading = pool.submit(find_problem, self.home / path, there.get(path), content)
+                waiting[reading] = path, stage, content.size
             for done in as_completed(waiting):
                 path, stage, size = waiting[done]
                 if (problem := done.result()) is not None:
@@ -117,9 +114,15 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
         _list_filter(checker)
         _list_run(checker, f"{WORK}/")
     elif (home / PACKAGE).is_file():
-        again = "copy it again, or `curate export-trust RUN_DIR`"
-        checker = Checker(home=home, found=found, redo=lambda _: again)
-        _list_package(checker, allow_code)
+        checker = Checker(home=home, found=found, redo=lambda _: "copy it again, or `curate export-trust RUN_DIR`")
+        try:  # as `curate filter` reads it
+            check_content(load(home, allow_code=allow_code))
+        except PackageError as error:
+            checker.add(None, PACKAGE, str(error).removeprefix(f"{home}: "))
+        else:
+            found.files += 1
+            files = read_json(home / PACKAGE)["files"]
+            checker.name({path: Content(file["bytes"], SHA256 + file["sha256"]) for path, file in files.items()}, 0)
     elif (home / "manifest.json").is_file():
         checker = Checker(home=home, found=found, redo=lambda stage: f"curate run {home} --redo {stage}")
         _list_run(checker)
@@ -145,8 +148,7 @@ def _list_run(checker: Checker, below: str = "") -> None:
     found.files += 1
     found.unsealed += [name for name, record in stages.items() if "sums" not in record.sealed and not record.released]
     for name, record in stages.items():
-        files = load_seal(home, record.sealed)
-        if files is None:
+        if (files := load_seal(home, record.sealed)) is None:
             problem = "the list of the stage's files is missing, or its content changed"
             checker.add(name, below + record.sealed["sums"], problem)
         found.files += "sums" in record.sealed
@@ -160,9 +162,8 @@ def _list_run(checker: Checker, below: str = "") -> None:
 
 def _list_filter(checker: Checker) -> None:
     """Add the files that the manifest of a filter's output names."""
-    home = checker.home
     try:
-        content = load_content(home)
+        content = load_content(checker.home)
     except (RunDirError, UnicodeDecodeError) as error:
         checker.add(None, MANIFEST, str(error))
         return
@@ -171,7 +172,7 @@ def _list_filter(checker: Checker) -> None:
         if not path.endswith(".lance"):
             checker.name({path: Content(file["bytes"], SHA256 + file["sha256"])}, num_rows)
             continue
-        ref = TableRef(uri=str(home / path), version=int(file["version"]))
+        ref = TableRef(uri=str(checker.home / path), version=int(file["version"]))
         try:
             contents, now = list_contents(ref), io.count(ref)
         except TableError as error:
@@ -180,16 +181,3 @@ def _list_filter(checker: Checker) -> None:
         if now != num_rows:
             checker.add(None, path, f"has {now:,} rows, and {MANIFEST} names {num_rows:,}")
         checker.name(contents, num_rows, below=f"{path}/")
-
-
-def _list_package(checker: Checker, allow_code: Collection[str]) -> None:
-    """Read a trust package as `curate filter` does, and add its files."""
-    try:
-        package = load(checker.home, allow_code=allow_code)
-        check_content(package)
-    except PackageError as error:
-        checker.add(None, PACKAGE, str(error).removeprefix(f"{checker.home}: "))
-        return
-    files = read_json(checker.home / PACKAGE)["files"]
-    checker.found.files += 1
-    checker.name({path: Content(file["bytes"], SHA256 + file["sha256"]) for path, file in files.items()}, 0)

@@ -103,11 +103,7 @@ class CommandCheck:
 
     @property
     def digest(self) -> str:
-        """Digest of the command and of the files that its words name.
-
-        Raises:
-            ConfigError: the program, or a script, is not there.
-        """
+        """Digest of the command and the files that its words name; ``ConfigError`` if program or script is missing."""
         content = hashlib.blake2b(digest_size=16)
         for place, word in enumerate(self.command):
             path = Path(word)
@@ -125,11 +121,7 @@ class CommandCheck:
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
-        """Return a verdict for each completion; equal completions of equal rows are graded once.
-
-        Raises:
-            ConfigError: the command cannot be started, or fails on ``MOST_FAILED`` rows in a row, each given alone.
-        """
+        """Return a verdict for each completion, equal ones graded once; ``ConfigError`` if the command is broken."""
         items = [
             json.dumps({"completion": completion, "reference": reference, "row": dict(row)}, sort_keys=True)
             for completion, reference, row in zip(completions, references, rows, strict=True)
@@ -163,11 +155,7 @@ class CommandCheck:
         return found
 
     def _make_row_error(self, error: _Failed) -> RowError:
-        """Return the error of a row on which the command was run alone.
-
-        Raises:
-            ConfigError: it failed on as many rows before, one after the other.
-        """
+        """Return the error of a row given alone; raise ``ConfigError`` after ``MOST_FAILED`` of them in succession."""
         self._num_failed += 1
         if self._num_failed >= MOST_FAILED:
             raise ConfigError(
@@ -177,12 +165,7 @@ class CommandCheck:
         return RowError(f"check_failed: the command was given this row alone, and {error}")
 
     def _run(self, items: Sequence[str], seconds: float) -> list[bool]:
-        """Return the verdicts of one start of the command.
-
-        Raises:
-            _Failed: it gave none.
-            ConfigError: it cannot be started.
-        """
+        """Return the verdicts of one start of the command; raise ``_Failed``, or ``ConfigError`` if it cannot start."""
         folder = Path(tempfile.mkdtemp(prefix="check-"))
         try:
             (folder / "work").mkdir()
@@ -218,10 +201,7 @@ class CommandCheck:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _list_shown(self) -> list[str]:
-        """Return the folders that the command can read: of the system, its program, and the files that it names.
-
-        For folders in ``EMPTY``, the named files are returned instead.
-        """
+        """Return what the command can read: the system, its program, and its files, as folders unless in ``EMPTY``."""
         program = os.path.realpath(shutil.which(self.command[0], path=_get_search_path()) or self.command[0])
         found = {*SYSTEM, *_get_search_path().split(os.pathsep), sys.prefix, sys.base_prefix}
         for path in (Path(program), *(Path(word) for word in self.command if Path(word).is_absolute())):
@@ -271,11 +251,7 @@ class CommandCheck:
 
 @cache
 def require_sandbox() -> None:
-    """Raise an error if this machine grants commands no sandbox.
-
-    Raises:
-        ConfigError: as a check on that machine would raise it.
-    """
+    """Raise ``ConfigError``, as a check would, if this machine grants commands no sandbox."""
     CommandCheck(command=["true"])._run([], 60.0)
 
 
@@ -287,11 +263,7 @@ class Removed:
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[bool | RowError]:
-        """Refuse.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise ``ConfigError``."""
         raise ConfigError(
             "check: these rows are graded by a command, and a trust package brings none; give check: {command: [...]}"
         )

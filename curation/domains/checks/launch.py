@@ -74,11 +74,7 @@ def isolate() -> dict[str, bool]:
 
 
 def mount(kind: str, at: str, flags: int, options: str = "", source: str = "none") -> None:
-    """Mount a file system.
-
-    Raises:
-        OSError: the system does not let this process.
-    """
+    """Mount a file system, or raise ``OSError`` if the system does not let this process."""
     if not call("mount", source.encode(), at.encode(), kind.encode() or None, flags, options.encode() or None):
         raise OSError(f"{kind or 'bind'} mount of {at}")
 
@@ -117,11 +113,7 @@ def enter_root(limits: Limits) -> bool:
 
 
 def show(path: str, root: str, empty: str) -> None:
-    """Show a folder or file of the machine, or a link in its place, under the same path in another root.
-
-    Raises:
-        OSError: it cannot be shown.
-    """
+    """Show a folder, file or link of the machine under the same path in another root, or raise ``OSError``."""
     there = root + path
     if os.path.lexists(there) and not os.path.ismount(path):
         return

@@ -20,11 +20,7 @@ Atom = Callable[[str, str], bool]
 
 
 def is_equivalent(gold: str, label: str, *, atom: Atom) -> bool:
-    """Return whether two answers are equivalent; ``atom`` decides on expressions that differ and are no plain numbers.
-
-    Raises:
-        Exploded: an answer is too long or too deep, or a list has too many items.
-    """
+    """Return whether two answers are equivalent, by ``atom`` where need be; ``Exploded`` beyond the limits."""
     gold, label = gold.strip(), label.strip()
     if gold == label:
         return bool(gold)
@@ -121,10 +117,7 @@ class PlainNumber(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return an integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else.
-
-        A decimal may have an exponent, as in ``1.5e3``.
-        """
+        """Return an integer, decimal (``1.5e3`` too), fraction, mixed number or ratio in canonical form; or None."""
         found = _NUMBER.fullmatch(text)
         if not found:
             return None

@@ -13,19 +13,11 @@ class Exploded(Exception):
     """An error for answers that cannot be compared within the limits."""
 
 
-def normalise_latex(text: str) -> str:
-    """Return an answer in a canonical spelling without its unit, as :func:`parse_measured`."""
-    return parse_measured(text).text
-
-
 def parse_measured(text: str) -> MeasuredAnswer:
-    r"""Return an answer in a canonical spelling, and its unit.
+    r"""Return an answer in a canonical spelling, and its unit; ``Exploded`` if brackets are nested too deep.
 
     It has no delimiters, sizes, cosmetic spaces, units or thousands separators. Arguments of ``\frac``, ``\sqrt``,
     ``^``, ``_`` are in braces, words in ``\text{}``.
-
-    Raises:
-        Exploded: the brackets are nested too deep.
     """
     text = with_signs(strip_markdown(text))
     money, text = find_currency(text), _as_latex(text)

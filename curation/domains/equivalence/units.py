@@ -121,10 +121,7 @@ def without_unit(text: str) -> MeasuredAnswer:
 
 
 def parse_count(text: str) -> MeasuredAnswer | None:
-    """Return the number of an answer that counts things, as ``12 apples``, or has a one-letter unit; else ``None``.
-
-    ``text`` is in canonical spelling.
-    """
+    """Return the number of a canonical answer that counts things (``12 apples``) or has a one-letter unit, or None."""
     found = _COUNTED.fullmatch(text)
     return MeasuredAnswer(found["number"], _make_unit(found["letter"] or "", 1)) if found else None
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from curation.arms import ARMS
 from curation.config import RunConfig
-from curation.domains.checks.judge import KEY, JudgeCheck
+from curation.domains.checks import KEY, JudgeCheck
 from curation.errors import RowError
 from curation.extras.check_best.config import CheckBestConfig
 

@@ -16,7 +16,7 @@ import pytest
 from curation.domains import attempt
 from curation.domains.equivalence import process as comparing
 from curation.domains.equivalence.answers import PlainNumber
-from curation.domains.equivalence.latex import normalise_latex
+from curation.domains.equivalence.latex import parse_measured
 from curation.domains.equivalence.process import Equivalence
 from curation.domains.math import Math
 
@@ -65,7 +65,7 @@ def test_math_is_decided_without_the_process_as_with_it(golds):
     """What is decided at once, numbers above all, is what math-verify says of the same two expressions."""
     decided = []
     for row_id, _, answer in PAIRS:
-        one, other = normalise_latex(golds[row_id]), normalise_latex(answer)
+        one, other = parse_measured(golds[row_id]).text, parse_measured(answer).text
         number = PlainNumber.read(one), PlainNumber.read(other)
         if all(number) and ":" not in one + other:
             decided.append((one, other, number[0].near(number[1])))
@@ -244,7 +244,7 @@ def test_math_process_ends_with_its_parent(answer):
     ],
 )
 def test_math_answers_are_rewritten(answer, rewritten):
-    assert normalise_latex(answer) == rewritten
+    assert parse_measured(answer).text == rewritten
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from curation.domains.template_sandbox import MOST_CHARACTERS
-from curation.domains.templates import Template
+from curation.domains.templates import MOST_CHARACTERS, Template
 from curation.errors import ConfigError, RowError
 
 
