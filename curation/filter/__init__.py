@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curation.filter.replica import Replica
-    from curation.filter.rows import Filter
-    from curation.filter.watch import ShiftWatch
+    from curation.filter.rows import Filter, ShiftWatch
 
 __all__ = ["Filter", "Replica", "ShiftWatch"]
-_HOMES = {"Filter": "rows", "Replica": "replica", "ShiftWatch": "watch"}
+_HOMES = {"Filter": "rows", "Replica": "replica", "ShiftWatch": "rows"}
 
 
 def __getattr__(name: str) -> Any:

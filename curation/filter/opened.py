@@ -11,14 +11,19 @@ from curation.config import SourceConfig
 from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
-from curation.filter.described import CUT, Described, Round, describe, get_package_place
-from curation.filter.extending import FilterGate, settle_gate
+from curation.filter.described import CUT, Described, FilterGate, Round, describe, get_package_place, settle_gate
 from curation.filter.output import check_home
-from curation.filter.package.checks import check_fits, check_runs, check_teacher, check_verdict, find_teacher
-from curation.filter.package.content import check_content
+from curation.filter.package.checks import (
+    check_content,
+    check_fits,
+    check_runs,
+    check_teacher,
+    check_verdict,
+    find_teacher,
+)
 from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, load
 from curation.filter.stages.cut import check_keep
-from curation.filter.stages.partitions import check_columns
+from curation.filter.stages.parts import check_columns
 from curation.filter.stages.pool import PoolRows
 from curation.models import pin_model
 from curation.pipeline.work import Opened

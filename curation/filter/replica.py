@@ -58,7 +58,7 @@ class Replica:
         has_states = bool(found.description.sample.states)
         self.watch = self._filter.watch(window=window, every=every) if has_states else None
         self._telemetry = Telemetry(run=found.description.made.run, stage="serve")
-        self._filter.scorer  # noqa: B018 (load the weights before the first request)
+        self._filter.loaded  # noqa: B018 (load the weights before the first request)
 
     def rows_of(self, body: bytes) -> tuple[list[Row], bool]:
         """Return the rows of a request's body, a JSON object or a list of them, and whether it was a list.

@@ -14,9 +14,9 @@ from curation.config import DecodingConfig
 from curation.domains import get_domain
 from curation.domains.given import as_asked
 from curation.domains.grading import read_grades
+from curation.filter.package.checks import collect_questions
 from curation.filter.package.description import CalibrationRows, Question
 from curation.filter.package.folder import SCORES
-from curation.filter.package.questions import collect_questions
 from curation.filter.package.tables import pack_words
 from curation.metrics.text_shift import sample_words
 from curation.pipeline.grading import choose_grading_stage

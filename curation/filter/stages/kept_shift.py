@@ -5,6 +5,7 @@ comparisons with the package's rows are made: of the rows that pass, by their di
 and of all rows of the newest rounds, up to ``MAX_ROWS`` rows, so that small deliveries add up.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,17 +15,26 @@ import pyarrow as pa
 import scipy
 
 from curation.arrays import Bools, Float32s, Floats
+from curation.domains import get_domain
 from curation.filter.package.folder import TrustPackage
-from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.packaged import Packaged
+from curation.filter.stages.cut import Packaged, ThresholdCut
 from curation.json_types import Json
 from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, compute_distances, count_passing
 from curation.metrics.shift import Shift, compare_samples, describe_passing
+from curation.metrics.text_shift import compare_with_words
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
 from curation.stages.gating import GatedStage, PassingTest
-from curation.stages.shift import get_scores, get_states, join_states, sample_rows
+from curation.stages.shift import (
+    find_gravest_shift,
+    get_scores,
+    get_states,
+    join_states,
+    sample_rows,
+    sample_states,
+    sample_texts,
+)
 from curation.tables import io
 from curation.tables.schemas import trust_column
 
@@ -204,3 +214,48 @@ def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float3
     lower = scipy.stats.ks_2samp(score_P, known_Q - tolerance, alternative="greater")
     higher = scipy.stats.ks_2samp(score_P, known_Q + tolerance, alternative="less")
     return float(max(lower.statistic, higher.statistic)), min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))
+
+
+class MeasurePoolShift(GatedStage, Packaged):
+    """A stage that tests how a round differs from the package's rows, by hidden states or, without these, by words.
+
+    With a gate, both sides have only the rows that pass it.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        shift: Json
+        """``curation.metrics.shift.Shift`` as JSON."""
+
+    tables: InEach[TableRef]
+    """Labels of the round or, to compare words, the rows of the rounds that are pooled, the newest last."""
+    seed: int
+    revision: int = 2  # it counts foreign rows, too
+
+    def run(self, task: Task) -> Done:
+        """Test the round."""
+        rows = sum(map(io.count, self.tables.values()))
+        return Done(outputs=self.Made(shift=self.measured().to_json()), rows=rows)
+
+    def measured(self) -> Shift:
+        """Return the result of the test."""
+        package = self.loaded()
+        return self._compare_states(package) if package.description.sample.states else self._compare_words(package)
+
+    def _compare_states(self, package: TrustPackage) -> Shift:
+        (labels,), states = self.tables.values(), package.description.sample.states
+        test = None if self.gate is None else self.gate.load_test()
+        reference = package.reference(() if test is None else test.states)
+        sides = [reference, sample_states(labels, list(reference), self.seed)]
+        hidden = [join_states(side, states) for side in sides]
+        if test is not None:
+            hidden = [states_ND[test.passes(side)] for states_ND, side in zip(hidden, sides, strict=True)]
+        return compare_samples(*hidden, seed=self.seed)
+
+    def _compare_words(self, package: TrustPackage) -> Shift:
+        """Test the round alone, and together with earlier ones; return the test that shows the graver difference."""
+        domain, words_NW = get_domain(package.description.domain), package.words()
+        texts = [sample_texts(ref, domain, self.seed) for ref in self.tables.values()]
+        pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]
+        return find_gravest_shift(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))

@@ -20,8 +20,15 @@ import ray.exceptions
 from curation.config.filter import Format
 from curation.errors import CommitError
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.partitions import check_number
-from curation.filter.stages.parts import FilePart, WriteJob, count_rows, divide, write_part, write_part_as_fragment
+from curation.filter.stages.parts import (
+    FilePart,
+    WriteJob,
+    check_number,
+    count_rows,
+    divide,
+    write_part,
+    write_part_as_fragment,
+)
 from curation.filter.stages.pool import PoolRows
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
