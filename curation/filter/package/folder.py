@@ -84,7 +84,7 @@ class TrustPackage:
         """Return the calibration rows; rows whose label could not be read have NaN scores and are never selected.
 
         Raises:
-            PackageError: the package has none, or the file holds something else.
+            PackageError: the package has none, or the file holds something else (as for the methods below).
         """
         if self.description.calibration is None:
             raise PackageError(
@@ -92,8 +92,7 @@ class TrustPackage:
                 "trust function no held-out scores), so no cut can be certified by it; give fresh graded rows, or cut "
                 "by n, share or threshold"
             )
-        with self.reading(CALIBRATION):
-            path = fetch_folder(self.uri) / CALIBRATION
+        with self.reading(CALIBRATION) as path:
             is_labelled = "label" in pq.read_schema(path).names
             table = read_rows(path, LABELLED if is_labelled else CALIBRATED)
             raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
@@ -104,46 +103,36 @@ class TrustPackage:
         """Return the teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
 
         ``further`` names states to add, such as those that a part reads.
-
-        Raises:
-            PackageError: the file holds something else.
         """
         if not self.description.sample.states:
             return {}
-        with self.reading(SHIFT):
-            arrays = load_file(fetch_folder(self.uri) / SHIFT)
+        with self.reading(SHIFT) as path:
+            arrays = load_file(path)
             return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
 
     def words(self) -> Words:
-        """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows.
-
-        Raises:
-            PackageError: the file holds something else.
-        """
-        with self.reading(SHIFT):
-            return unpack_words(load_file(fetch_folder(self.uri) / SHIFT), self.description.sample.num_texts)
+        """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows."""
+        with self.reading(SHIFT) as path:
+            return unpack_words(load_file(path), self.description.sample.num_texts)
 
     def reference_score(self, name: str) -> Float32s | None:
-        """Return the held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
+        """Return the ``raw`` or ``trust`` held-out score of each row of :meth:`reference`, float32 [N], or None.
 
-        ``name`` is ``raw`` or ``trust``. Return None if the package has no such scores.
-
-        Raises:
-            PackageError: the file holds something else.
+        A row without a score has NaN.
         """
         if not self.description.sample.states:
             return None
-        with self.reading(SHIFT):
-            score_N = load_file(fetch_folder(self.uri) / SHIFT).get(name)
+        with self.reading(SHIFT) as path:
+            score_N = load_file(path).get(name)
             if score_N is not None and score_N.shape != (self.description.sample.num_rows,):
                 raise ValueError(f"{name} has the shape {score_N.shape}, not one score a row")
             return None if score_N is None else score_N.astype(np.float32)
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[None]:
-        """Turn errors of reading the file ``name``, within the context, into a ``PackageError``."""
+    def reading(self, name: str) -> Iterator[Path]:
+        """Yield the path of a file; turn errors of reading it, within the context, into a ``PackageError``."""
         try:
-            yield
+            yield fetch_folder(self.uri) / name
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise PackageError(
                 f"{self.uri}: {name} is not what {PACKAGE} tells ({error}); copy or export the package again"
@@ -183,19 +172,20 @@ def write(
         raise PackageError(
             f"{folder}: calibration rows, parts and reference states are not those that its description names"
         )
-    _copy(trust, folder / TRUST)
-    for name, part in parts.items():
-        _copy(part.trust, folder / name)
+    for name, ref in {TRUST: trust, **{name: part.trust for name, part in parts.items()}}.items():
+        if saved.pin(to_place(ref.uri), TrustRef).digest != ref.digest:
+            raise ModelError(f"{ref.uri}: changed since digest {ref.digest} was taken; fit it again")
+        (folder / name).mkdir(parents=True)
+        for file in (saved.WEIGHTS, saved.DESCRIPTION):
+            shutil.copyfile(fetch_folder(ref.uri) / file, folder / name / file)
+    for part in parts.values():
         part.write(folder)
     if calibration is not None:
-        columns = [
-            *(pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]),
-            pa.array(calibration.correct_M),
-        ]
-        schema = CALIBRATED
+        scores = [pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]]
+        rows = pa.table([*scores, pa.array(calibration.correct_M)], schema=CALIBRATED)
         if calibration.label_M is not None:
-            columns, schema = [*columns, pa.array(calibration.label_M, pa.string())], LABELLED
-        pq.write_table(pa.table(columns, schema=schema), folder / CALIBRATION)
+            rows = rows.append_column(LABELLED.field("label"), pa.array(calibration.label_M, pa.string()))
+        pq.write_table(rows, folder / CALIBRATION)
     if reference:
         save_file({name: np.ascontiguousarray(states_ND) for name, states_ND in reference.items()}, folder / SHIFT)
     files = {file.path: _read_facts(folder / file.path) for file in list_files(folder)}
@@ -207,21 +197,10 @@ def write(
     return _load(str(folder), None)
 
 
-def _copy(trust: TrustRef, folder: Path) -> None:
-    if saved.pin(to_place(trust.uri), TrustRef).digest != trust.digest:
-        raise ModelError(f"{trust.uri}: changed since digest {trust.digest} was taken; fit it again")
-    source = fetch_folder(trust.uri)
-    folder.mkdir(parents=True)
-    for name in (saved.WEIGHTS, saved.DESCRIPTION):
-        shutil.copyfile(source / name, folder / name)
-
-
 def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
-    """Read a package, local or in an object store, and check every file.
+    """Read a package from a folder or a URL of an object store, and check every file.
 
-    Args:
-        uri: the folder or its URL.
-        allow_code: code that the package may name besides registered parts, each ``module:NAME`` as the package has it.
+    ``allow_code`` is code that it may name besides registered parts, each ``module:NAME`` as the package has it.
 
     Raises:
         PackageError: the package is missing, incomplete, changed or of another format, has a file that no package has,
