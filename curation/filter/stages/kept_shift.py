@@ -68,17 +68,11 @@ class KeptShift:
     @property
     def alarm(self) -> bool:
         """Whether any of the three comparisons shows a clear difference."""
-        return (
-            self.trust_alarm
-            or (self.everything is not None and self.everything.alarm)
-            or (self.passing is not None and self.passing.alarm)
-        )
+        return self.trust_alarm or any(test is not None and test.alarm for test in (self.everything, self.passing))
 
     def warning(self) -> str | None:
         """Return a warning for the report, or ``None`` without an alarm."""
-        found = []
-        if self.passing is not None and self.passing.alarm:
-            found.append(describe_passing(self.passing))
+        found = [describe_passing(self.passing)] if self.passing is not None and self.passing.alarm else []
         if self.trust_alarm:
             found.append(
                 f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
@@ -239,12 +233,18 @@ class MeasurePoolShift(GatedStage, Packaged):
         return Done(outputs=self.Made(shift=self.measured().to_json()), rows=rows)
 
     def measured(self) -> Shift:
-        """Return the result of the test."""
-        package = self.loaded()
-        return self._compare_states(package) if package.description.sample.states else self._compare_words(package)
+        """Return the result of the test.
 
-    def _compare_states(self, package: TrustPackage) -> Shift:
-        (labels,), states = self.tables.values(), package.description.sample.states
+        Words are compared of the round alone, and together with earlier ones; the graver difference counts.
+        """
+        package, tables = self.loaded(), [*self.tables.values()]
+        states = package.description.sample.states
+        if not states:
+            domain, words_NW = get_domain(package.description.domain), package.words()
+            texts = [sample_texts(ref, domain, self.seed) for ref in tables]
+            pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]
+            return find_gravest_shift(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))
+        (labels,) = tables
         test = None if self.gate is None else self.gate.load_test()
         reference = package.reference(() if test is None else test.states)
         sides = [reference, sample_states(labels, list(reference), self.seed)]
@@ -252,10 +252,3 @@ class MeasurePoolShift(GatedStage, Packaged):
         if test is not None:
             hidden = [states_ND[test.passes(side)] for states_ND, side in zip(hidden, sides, strict=True)]
         return compare_samples(*hidden, seed=self.seed)
-
-    def _compare_words(self, package: TrustPackage) -> Shift:
-        """Test the round alone, and together with earlier ones; return the test that shows the graver difference."""
-        domain, words_NW = get_domain(package.description.domain), package.words()
-        texts = [sample_texts(ref, domain, self.seed) for ref in self.tables.values()]
-        pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]
-        return find_gravest_shift(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))
