@@ -100,7 +100,14 @@ def describe_status(shown: Shown) -> Iterator[str]:
         yield f"{'nodes':<44}{event['num']:>12,}{ago}"
     if events and events[-1]["event"] != "finished":
         for event in _find_under_way(events, is_alive=holder is not None):
-            yield from _describe_progress(event, is_alive=holder is not None)
+            is_alive = holder is not None
+            words = {key: event[key] for key in ("unit", "note") if key in event}
+            standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
+            ended = "" if is_alive else "; its driver ended, and `curate run` continues"
+            left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
+            yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
+            if "work" in event:
+                yield f"  {Work.from_json(event['work']).words()}"
         last = events[-1]
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
@@ -201,14 +208,3 @@ def _find_under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]
     if is_alive:
         return found.values()
     return [{key: value for key, value in event.items() if key not in OF_THE_LIVING} for event in found.values()]
-
-
-def _describe_progress(event: Json, *, is_alive: bool) -> Iterator[str]:
-    """Yield rows done, speed and time left of a running stage, and the state of its actors."""
-    words = {key: event[key] for key in ("unit", "note") if key in event}
-    standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
-    ended = "" if is_alive else "; its driver ended, and `curate run` continues"
-    left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
-    yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
-    if "work" in event:
-        yield f"  {Work.from_json(event['work']).words()}"

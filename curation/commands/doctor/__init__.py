@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from curation.cluster.capacity import LOCAL, find_address
-from curation.commands.doctor import joined, machine, storage, teacher
-from curation.commands.doctor.finding import Finding, ok, run_check
+from curation.commands.doctor import joined, machine, teacher
+from curation.commands.doctor.machine import Finding, ok, run_check
 from curation.config import RayConfig, RunConfig
 from curation.config.load import load_config
 
@@ -51,8 +51,8 @@ def examine(
     yield run_check("shared memory", machine.check_shared_memory)
     local = find_address(settings) == LOCAL
     yield run_check("gpu", machine.check_gpu, teacher.count_gpus_asked(config) if config is not None and local else 0.0)
-    yield run_check("files", storage.check_writing, directory)
-    yield run_check("tables", storage.check_tables, directory)
+    yield run_check("files", machine.check_writing, directory)
+    yield run_check("tables", machine.check_tables, directory)
     if local:
         yield run_check("vllm", teacher.check_vllm_here, config, vllm)
     yield from joined.examine(settings, config, directory, vllm=vllm, cluster=cluster)

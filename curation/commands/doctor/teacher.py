@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from curation.cluster.capacity import list_needs
-from curation.commands.doctor.finding import Finding, fail, ok, warn
+from curation.commands.doctor.machine import Finding, fail, ok, warn
 from curation.config import RunConfig
 from curation.heavy import torch
 from curation.json_types import JsonView

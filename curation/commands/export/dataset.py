@@ -6,11 +6,10 @@ import pyarrow.dataset
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]  # public, not in __all__
 
-from curation.commands.export.card import PAPER, load_template
-from curation.commands.export.files import describe_files, write_folder
+from curation.commands.export.files import PAPER, describe, describe_files, load_template, write_folder
 from curation.commands.export.lineage import describe_rows_lineage, stop_lines
 from curation.commands.export.run import choose_generation, read_run
-from curation.commands.export.selection import find_selection
+from curation.commands.export.student import find_selection
 from curation.errors import ExportError
 from curation.json_types import JsonView
 from curation.pipeline.numbers import read_numbers_after
@@ -48,7 +47,10 @@ def export_rows(
         ExportError: there are no such rows, ``output`` is taken or cannot be written, or the hub refuses the upload.
     """
     if push is not None:
-        _require_repository(push)
+        try:
+            validate_repo_id(push)
+        except HFValidationError as error:
+            raise ExportError(f"--push {push}: is not the name of a repository, such as USER/NAME ({error})") from error
     config, manifest = read_run(run)
     generation = choose_generation(config, generation, "leave it out for the last one")
     student, table = find_selection(config, manifest, arm, generation)
@@ -56,9 +58,10 @@ def export_rows(
     measured = read_numbers_after(manifest, student.selecting, generation)
     num_rows = io.count(table)
     with write_folder(output, force=force, marker=MARKER) as folder:
-        num_files = _write_parquet(table, folder.path / "data")
-        lineage = describe_rows_lineage(student, measured, num_rows, describe_files(folder.path), command)
-        folder.describe(lineage, _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names))
+        num_files = _write_parquet(table, folder / "data")
+        lineage = describe_rows_lineage(student, measured, num_rows, describe_files(folder), command)
+        card = _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names)
+        describe(folder, lineage, card, MARKER)
     many = "s" if num_files > 1 else ""
     words = [f"{output}: {num_rows:,} rows of the arm {student.arm} in {num_files} Parquet file{many}, with README.md"]
     if measured is None:
@@ -100,13 +103,6 @@ def _make_card(lineage: JsonView, *, pairs: bool) -> str:
     card = DatasetCard.from_template(metadata, template_str="---\n{{ card_data }}\n---\n")
     card.text = load_template("rows_card.md.j2").render(lineage, paper=PAPER, pairs=pairs)
     return str(card)
-
-
-def _require_repository(name: str) -> None:
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise ExportError(f"--push {name}: is not the name of a repository, such as USER/NAME ({error})") from error
 
 
 def _push(folder: Path, name: str, output: Place) -> str:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from curation.arms import ARMS, TRUST, Draw
 from curation.cluster.versions import find_versions
-from curation.commands.export.files import ExportedWeights, is_on_hub
+from curation.commands.export.files import is_on_hub
 from curation.commands.export.student import Student
 from curation.config import TrustConfig
 from curation.config.models import find_student_section
@@ -24,7 +24,7 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 """Measures of an arm in the report that a student's lineage has beside its accuracy."""
 
 
-def make_lineage(student: Student, written: ExportedWeights, command: str) -> Json:
+def make_lineage(student: Student, written: JsonView, command: str) -> Json:
     """Return the content of a student's card; ``evaluation`` is ``None`` if the run has no metrics of the student."""
     generation = _get_generation(student, student.measured)
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
@@ -41,9 +41,7 @@ def make_lineage(student: Student, written: ExportedWeights, command: str) -> Js
             "words": ARMS[student.arm].words,
             "generation": student.generation,
             "name": student.name or None,
-            "kind": written.kind,
-            "has_base": written.has_base,
-            "files": written.files,
+            **written,
         },
         "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
         "recipe": {**settings, "seed": student.record.inputs["seed"]},

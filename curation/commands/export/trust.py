@@ -9,11 +9,11 @@ from typing import Any
 
 from curation.arms import ARMS
 from curation.cluster.versions import find_versions
-from curation.commands.export.card import load_template
-from curation.commands.export.files import write_folder
-from curation.commands.export.fit import Fit, find_fit
-from curation.commands.export.trust_rows import (
+from curation.commands.export.files import load_template, write_folder
+from curation.commands.export.fit import (
+    Fit,
     Reference,
+    find_fit,
     read_calibration_rows,
     read_questions,
     sample_reference,
@@ -77,7 +77,7 @@ def export_trust(
         card = load_template("trust_card.md.j2").render(description.model_dump(mode="json"), about=about)
         with write_folder(output, force=force, marker=PACKAGE) as folder:
             package = write(
-                folder.path,
+                folder,
                 description,
                 trust=fit.trust,
                 calibration=graded,
