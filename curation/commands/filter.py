@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from curation.commands.status import Shown, compute_spent, describe_spent
+from curation.commands.status import Shown
 from curation.commands.tables import format_costs
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
@@ -27,13 +27,7 @@ _KEYS = {
 
 
 def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
-    """Return the configuration of a filter, given as ``CONFIG`` or as ``PACKAGE POOL`` with options.
-
-    ``options`` maps the parameter names of ``filter_verb.filter_pool`` to values.
-
-    Raises:
-        ConfigError: a value breaks a rule, several rules are given, or a part is missing.
-    """
+    """Return the configuration of a filter, given as ``CONFIG`` or as ``PACKAGE POOL`` with options, by their names."""
     given: Json = {}
     if len(inputs) == 2:
         given |= {"package": inputs[0], "pool.path": inputs[1]}
@@ -152,16 +146,16 @@ def look(config: FilterConfig) -> Shown:
     words = (
         f"waiting: {rows:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more}); `curate filter` adds them"
     )
-    spent = compute_spent(config)
     written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
     return Shown(
+        config=config,
         home=home,
         manifest=manifest,
         states=[] if found is None else found.statuses,
         unknown=unknown,
         nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
-        further=[*_describe_rounds(content), *([words] if files else []), *describe_spent(spent)],
-        parts={"written": written, "waiting": {"files": paths, "rows": rows} if files else None, "endpoint": spent},
+        further=[*_describe_rounds(content), *([words] if files else [])],
+        parts={"written": written, "waiting": {"files": paths, "rows": rows} if files else None},
     )
 
 

@@ -72,11 +72,7 @@ def show_plan(
     gpu: str | None,
     recut: bool = False,
 ) -> None:
-    """Print the plan of a run or a filter, by the options of ``_PLAN_OPTIONS``.
-
-    Raises:
-        ConfigError: options exclude each other, or a process of a run does not fit on the card.
-    """
+    """Print the plan of a run or a filter, by the options of ``_PLAN_OPTIONS``."""
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone

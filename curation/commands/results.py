@@ -230,11 +230,7 @@ class Results:
 
 
 def _import_package(name: str) -> Any:
-    """Return a package that only some results need.
-
-    Raises:
-        TableError: the package is not installed.
-    """
+    """Return a package that only some results need."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -128,11 +128,7 @@ class FilterGate:
 
 
 def settle_gate(**inputs: Any) -> FilterGate:
-    """Return the gate of a filter's features, given the fields of :class:`FilterInputs` but the section.
-
-    Raises:
-        UserError: a feature refuses the filter, or several have a gate.
-    """
+    """Return the gate of a filter's features, given the fields of :class:`FilterInputs` but the section."""
     found = {name: (settle, section) for name, settle, section in parts(inputs["config"], "gate")}
     if len(found) > 1:
         raise ConfigError(f"{' and '.join(found)}: each drops rows before they are labelled; give one of them")

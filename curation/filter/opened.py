@@ -144,11 +144,7 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
 
 
 def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
-    """Return an output as ``curate filter`` would open it, without writing anything.
-
-    Raises:
-        UserError: as :func:`check` and :func:`open_filter`.
-    """
+    """Return an output as ``curate filter`` would open it, without writing anything."""
     return open_filter(config, *check(config), recut=recut, guard=lease.guard_nothing)
 
 
@@ -219,11 +215,7 @@ def _find_files(config: FilterConfig, manifest: Manifest) -> dict[str, list[Sour
 
 
 def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
-    """Return the configuration with which a filter last wrote to ``home``, with the copy of the package there, if any.
-
-    Raises:
-        ConfigError: the configuration cannot be read.
-    """
+    """Return the configuration of a filter's last start in ``home``, with the copy of the package there, if any."""
     work = home / WORK
     given = {"output.path": str(home)}
     if (work / "package" / PACKAGE).is_file():
@@ -232,11 +224,7 @@ def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig
 
 
 def locate_teacher(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
-    """Return the package's teacher as it can be loaded here; None for a backend without weights.
-
-    Raises:
-        PackageError: the model, backend or scripted answers differ from the package's; the message has both.
-    """
+    """Return the package's teacher as it can be loaded here; None for a backend without weights; refuse another one."""
     check_runs(package, config.teacher)
     given = None
     if (model := config.teacher.model) is not None:

@@ -71,11 +71,7 @@ def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
 
 
 def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None:
-    """Refuse rows that lack a column that is read, or have one with the name of an added one.
-
-    Raises:
-        SourceError: rows do.
-    """
+    """Refuse rows that lack a column that is read, or have one of an added one's name, by a ``SourceError``."""
     if missing := find_missing_columns(domain, columns):
         forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
         raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
@@ -305,11 +301,7 @@ class Filter:
         return ids, list(examples.values())
 
     def watch(self, *, window: int = 2000, every: int = 500) -> ShiftWatch:
-        """Return a watch that compares the rows of a stream with the package's sample.
-
-        Raises:
-            ValueError: the trust function reads no hidden states.
-        """
+        """Return a watch that compares a stream with the package's sample; without hidden states a ``ValueError``."""
         return ShiftWatch(self.package.reference(), window=window, every=every, seed=self.package.description.made.seed)
 
     def map(
@@ -369,11 +361,7 @@ class Filter:
 
 
 class _ScoringActor:
-    """An actor that scores batches of rows; it reads the package from a place that every node can read.
-
-    Raises:
-        PackageError: the package on this node has another digest than the driver's.
-    """
+    """An actor that scores batches of rows by the driver's package, read from a place that every node can read."""
 
     def __init__(self, uri: str, digest: str, allow_code: Sequence[str], **settings: Any) -> None:
         package = load(uri, allow_code=allow_code)

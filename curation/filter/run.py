@@ -105,11 +105,7 @@ def _release(opened: OpenedFilter) -> None:
 
 
 def _require_unreleased(opened: OpenedFilter) -> None:
-    """Refuse work that would read rows or labels of a removed round.
-
-    Raises:
-        RunDirError: a stage would; the message names it, why it has to run, and what it reads.
-    """
+    """Refuse work that would read rows or labels of a removed round."""
     records = opened.manifest.stages
     for status in opened.statuses:
         gone = [name for name in list_awaited(status.stage) if name in records and records[name].released]
@@ -122,11 +118,7 @@ def _require_unreleased(opened: OpenedFilter) -> None:
 
 
 def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
-    """Return the manifest of an output whose stages are all done; ``before`` is the manifest that it replaces.
-
-    Raises:
-        RunDirError: the output's saved forecast cannot be read.
-    """
+    """Return the manifest of an output whose stages are all done; ``before`` is the manifest that it replaces."""
     config, manifest, rounds = opened.config, opened.manifest, opened.rounds
     forecast = read_forecast(config)
     cut = {**manifest.stages[CUT].outputs, "seed": config.seed}

@@ -39,9 +39,8 @@ def export_rows(
 ) -> list[str]:
     """Write an arm's selected rows to a folder; return sentences on what was written, and warnings.
 
-    The default arm is ``trust`` or the only one, and the default generation the last. ``force`` replaces an earlier
-    export. ``push`` names a dataset repository on the hub to upload the folder to, which is private if it is new.
-    ``command`` is the command line, for the card.
+    The default arm is ``trust`` or the only one, the default generation the last. ``force`` replaces an earlier export.
+    ``push`` names a dataset repository on the hub for the folder, private if it is new. ``command`` is for the card.
 
     Raises:
         ExportError: there are no such rows, ``output`` is taken or cannot be written, or the hub refuses the upload.

@@ -64,11 +64,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
 
 
 def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
-    """Return whether an earlier export has to be replaced.
-
-    Raises:
-        ExportError: the target is something else, or an earlier export without ``force``.
-    """
+    """Return whether an earlier export has to be replaced; refuse anything else there."""
     if target.is_file():
         raise ExportError(f"--output: {target} is a file; name a folder")
     if not target.is_dir() or not any(target.iterdir()):

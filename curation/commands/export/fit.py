@@ -79,11 +79,7 @@ class Fit:
 
     @property
     def teacher(self) -> ModelRef | None:
-        """The model that labelled or read answers; ``None`` for a backend without weights.
-
-        Raises:
-            ExportError: the model's files are missing.
-        """
+        """The model that labelled or read answers, whose files are there; None for a backend without weights."""
         if (found := self.labelling.inputs["model"]) is None:
             return None
         model = ModelRef.from_json(found)
@@ -126,7 +122,7 @@ def get_labels_stage(config: RunConfig) -> type[Label | Read]:
 
 
 def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
-    """Return the fitted trust function with a name (default: ``trust``) of a generation (default: the last).
+    """Return the trust function of a name (default: ``trust``) and a generation (default: the last).
 
     Raises:
         ExportError: the directory is not a run, or has no such function that was fitted on its newest labels.

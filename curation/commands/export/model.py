@@ -38,15 +38,9 @@ def export_student(
 ) -> list[str]:
     """Write a student of a run to a folder; return sentences on what was written, and warnings.
 
-    Args:
-        run: a run directory.
-        output: the folder, which must be empty or missing, or with ``force`` hold an earlier export.
-        arm: the arm on whose rows the student was trained; by default ``trust`` or the only one.
-        generation: the student's generation; by default the last one.
-        student: a further student's name; by default the one that teaches the next generation.
-        merged: write full weights if the student is an adapter.
-        force: replace an earlier export.
-        command: the command line, for the card.
+    The arm is by default ``trust`` or the only one, the generation the last one, and the student the one that teaches
+    the next generation. ``output`` is an empty or missing folder or, with ``force``, holds an earlier export.
+    ``merged`` writes full weights if the student is an adapter. ``command`` is the command line, for the card.
 
     Raises:
         ExportError: there is no such student, the student is not trained, or ``output`` is taken or cannot be written.
@@ -71,10 +65,6 @@ def write_model(student: Student, folder: Path, output: Place, *, merged: bool) 
 
     Return ``kind``, ``has_base`` (whether the adapter's base, which was merged for this run, is exported too, in
     ``base``), and ``files``.
-
-    Raises:
-        ModelError: the base does not load.
-        RunDirError: a link leads out of the student's folder.
     """
     model, has_base = student.model, False
     if merged and model.adapter is not None:

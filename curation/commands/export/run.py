@@ -25,11 +25,7 @@ from curation.tables.schemas import FILE_SHIFT
 
 
 def read_run(run: Place) -> tuple[RunConfig, Manifest]:
-    """Return the configuration and the manifest of a run directory.
-
-    Raises:
-        ExportError: the directory is not a run directory.
-    """
+    """Return the configuration and the manifest of a run directory; refuse any other one, by an ``ExportError``."""
     require_reachable(run)
     if not all((run / name).is_file() for name in ("manifest.json", "config.yaml")):
         raise ExportError(
@@ -39,11 +35,7 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
 
 
 def choose_generation(config: RunConfig, generation: int | None, there: str) -> int:
-    """Return the requested generation, or the last one if none is requested.
-
-    Raises:
-        ExportError: the run has no such generation; ``there`` is the end of the message.
-    """
+    """Return the requested generation, or the last one; ``there`` is the end of the message that refuses another."""
     last = max(0, len(config.generations) - 1)
     if generation is not None and not 0 <= generation <= last:
         raise ExportError(f"generation {generation}: the run's generations are 0 to {last}; {there}")
@@ -51,11 +43,7 @@ def choose_generation(config: RunConfig, generation: int | None, there: str) -> 
 
 
 def choose_arm(config: RunConfig, arm: str | None, there: str) -> str:
-    """Return the requested arm; if none is requested, ``trust`` or the only one.
-
-    Raises:
-        ExportError: the run has no such arm, or several and none is requested; ``there`` is the end of the message.
-    """
+    """Return the requested arm, or ``trust`` or the only one; ``there`` ends the message that refuses another."""
     arms = config.selection.arms
     if arm is None and REFERENCE_ARM not in arms and len(arms) > 1:
         raise ExportError(f"arm: name one of the run's arms ({', '.join(arms)}); {there}")
@@ -90,12 +78,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """Return the run in a directory.
-
-        Raises:
-            ExportError: the directory is not a run directory.
-            TableError: the run has no rows yet.
-        """
+        """Return the run in a directory; refuse another directory, and a run without rows."""
         config, manifest = read_run(place)
         if "prepare" not in manifest.stages:
             raise TableError(

@@ -54,20 +54,16 @@ class Student:
         return f"{self.home}-{self.name}/student-{self.arm}" if self.name else f"{self.home}/student-{self.arm}"
 
     @property
+    def trained(self) -> StageRecord | None:
+        """The record of the stage that trained the student, or None."""
+        at = Position(generation=self.generation, branch=self.name or self.branch, of=self.arm)
+        return self.manifest.find(at, TrainStudent)
+
+    @property
     def record(self) -> StageRecord:
         """The record of the stage that trained the student."""
-        record = self.manifest.find(self._at, TrainStudent)
-        assert record is not None, "find_student refuses a run without it"
-        return record
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the student is trained."""
-        return self.manifest.find(self._at, TrainStudent) is not None
-
-    @property
-    def _at(self) -> Position:
-        return Position(generation=self.generation, branch=self.name or self.branch, of=self.arm)
+        assert self.trained is not None, "find_student refuses a run without it"
+        return self.trained
 
     def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
         """Return the record of a split's first finished stage among the classes, or ``None`` if none is finished."""
@@ -135,11 +131,7 @@ def iter_students(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
 
 
 def find_student(run: Place, arm: str | None, generation: int | None, name: str | None = None) -> Student:
-    """Return the trained student of an arm and a generation (``commands.export.export_student``).
-
-    Raises:
-        ExportError: the directory is not a run, or has no such student that is trained on the newest selection.
-    """
+    """Return the trained student of an arm and a generation, or raise an ``ExportError``."""
     config, manifest = read_run(run)
     if not config.generations:
         raise ExportError(f"{run}: the run only curates (it has no generations), so there is no student to export")
@@ -169,7 +161,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
             f"{run}: the arm {arm} dropped out of generation {generation}, so that it has no student: {why}; export "
             f"another arm; {trained}"
         )
-    if not student.is_trained:
+    if student.trained is None:
         raise ExportError(f"{run}: {student.stage} is not trained yet; {finish}; {trained}")
     if (changed := _find_changed_stage(student)) is not None:
         raise ExportError(f"{run}: {changed} changed since {student.stage} was trained; {finish} again")

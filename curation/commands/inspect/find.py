@@ -42,11 +42,7 @@ class FoundTable:
 
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
-    """Return the URI of a table and its recorded version, or ``None`` for the newest version.
-
-    Raises:
-        TableError: no table has the name, or the path is not a Lance table.
-    """
+    """Return the URI of a table and its recorded version, None for the newest; raise a ``TableError`` without one."""
     if name is None:
         _require_table(path)
         return path, None

@@ -10,7 +10,7 @@ from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.given import as_asked
-from curation.errors import CurationError, PackageError
+from curation.errors import PackageError
 from curation.filter.package.description import STOP, Question
 from curation.filter.package.folder import TrustPackage
 from curation.json_types import JsonView
@@ -28,27 +28,10 @@ NUM_QUESTIONS = 5
 SHOWN = 60
 """Maximum number of characters of a text that a message shows, from a little before the first difference."""
 NUM_ROWS = 4
-_PROBLEMS = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pa.ArrowException,
-    CurationError,
-)
 
 
 def check_fits(package: TrustPackage) -> None:
-    """Refuse a package unless this version's domain asks and reads the stored questions as the package's run did.
-
-    Raises:
-        PackageError: something differs; the message has both sides.
-        ConfigError: the domain cannot be made.
-    """
+    """Refuse a package unless this version's domain asks and reads the stored questions as the package's run did."""
     fitted = package.description
     domain = as_asked(get_domain(fitted.domain), fitted.decoding)
     if (different := find_difference(domain, fitted.questions)) is not None:
@@ -98,11 +81,7 @@ def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> 
 
 
 def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
-    """Refuse another teacher than the package's.
-
-    Raises:
-        PackageError: the teacher is another; the message names both.
-    """
+    """Refuse another teacher than the package's, by a ``PackageError`` that names both."""
     fitted = package.description
     if fitted.teacher is None:
         raise PackageError(
@@ -132,11 +111,7 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
 
 
 def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
-    """Refuse a configuration of the teacher that would change its answers.
-
-    Raises:
-        PackageError: the backend, scripted answers or served model differ from the package's; the message has both.
-    """
+    """Refuse a backend, scripted answers or a served model that would change the teacher's answers."""
     fitted = package.description.ask
     _check_served(package.uri, package.description.served, runs.endpoint)
     if (
@@ -187,11 +162,7 @@ def _format_model(model: ModelRef) -> str:
 
 
 def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
-    """Return a warning about the package's verdict or its absence, or ``None`` if the verdict permits use.
-
-    Raises:
-        PackageError: the verdict is "do not use", and ``anyway`` is not set.
-    """
+    """Return a warning about the package's verdict or its absence, or None; refuse "do not use" unless ``anyway``."""
     found = package.description.verdict
     if found is None:
         return f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
@@ -233,7 +204,13 @@ def find_difference(domain: Domain, questions: Iterable[Question]) -> str | None
             was = getattr(question, what)
             value = tuple(value) if isinstance(value, list) else value
             if problem or value != was:
-                here, there = _cut_to_difference(problem or _to_text(value), _to_text(was))
+                texts = [
+                    text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
+                    for text in (problem or value, was)
+                ]
+                pairs = enumerate(zip(*texts, strict=False))
+                start = max(0, next((i for i, (a, b) in pairs if a != b), min(map(len, texts))) - SHOWN // 3)
+                here, there = (("..." if start else "") + text[start : start + SHOWN] for text in texts)
                 return f"{what} of stored question {number} is {here!r} here, and {there!r} in the package"
     return None
 
@@ -245,26 +222,11 @@ def _is_json(example: Mapping[str, object]) -> bool:
         return False
 
 
-def _to_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _cut_to_difference(one: str, other: str) -> tuple[str, str]:
-    """Return both texts cut to the place where they first differ."""
-    place = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    start = max(0, (min(len(one), len(other)) if place is None else place) - SHOWN // 3)
-    cut = [text[start : start + SHOWN] for text in (one, other)]
-    return (f"...{cut[0]}", f"...{cut[1]}") if start else (cut[0], cut[1])
-
-
 def check_content(package: TrustPackage) -> None:
     """Refuse a package whose rows cannot be read, or whose trust functions cannot score rows of its teacher.
 
     If weights had other shapes than the description says, or were NaN, no row could be selected after hours of
-    labelling.
-
-    Raises:
-        PackageError: a part is invalid; the message names it and the problem.
+    labelling. Digests say nothing about what files contain, so the functions score a few rows of noise before.
     """
     described = package.description
     if described.calibration is not None:
@@ -293,7 +255,7 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
         ask = described.ask
         schema = schemas.make_labels_schema(states, ask.state_dtype, described.state_size, ask.token_logprobs, added)
         raw_N = function.raw_score(_make_noise(schema))
-    except _PROBLEMS as error:
+    except Exception as error:  # what is examined may be broken in any way
         raise PackageError(
             f"{package.uri}: its trust function {name} cannot score rows of its teacher ({error}); copy or export the "
             "package again"

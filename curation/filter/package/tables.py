@@ -24,11 +24,7 @@ LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
 
 
 def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a file, whose number is limited because few compressed bytes may expand beyond the memory.
-
-    Raises:
-        ValueError: the file has more than ``MAX_ROWS`` rows.
-    """
+    """Return the rows of a file, at most ``MAX_ROWS``, since few compressed bytes may expand beyond the memory."""
     if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
         raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
     return pq.read_table(path, schema=schema)
@@ -48,12 +44,7 @@ def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
 
 
 def unpack_words(arrays: Mapping[str, npt.NDArray[Any]], num_texts: int) -> Words:
-    """Return hashed words from the arrays of :func:`pack_words`.
-
-    Raises:
-        KeyError: an array is missing.
-        ValueError: the arrays do not fit each other, or have another number of texts.
-    """
+    """Return hashed words from the arrays of :func:`pack_words`; raise ``ValueError`` or ``KeyError`` otherwise."""
     starts, hashes, counts = (arrays[name] for name in WORDS)
     dtypes = [part.dtype for part in (starts, hashes, counts)]
     if dtypes != list(map(np.dtype, _DTYPES)):

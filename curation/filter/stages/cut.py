@@ -95,7 +95,7 @@ def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> Cert
     """Return the rows that certify a cut: fresh ones if they are configured, or else the package's.
 
     Raises:
-        UserError: the rows are missing, cannot be read, or lack labels of the domain if each label has its own cut.
+        UserError: they are missing or unreadable, or lack labels of the domain where each label has its own cut.
     """
     given, key = config.calibration, "keep.certified.per: label"
     found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
@@ -124,11 +124,7 @@ def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> Cert
 
 
 def read_calibration(path: str) -> CertifyingRows:
-    """Return the calibration rows in a Parquet file with the columns ``CALIBRATION``.
-
-    Raises:
-        SourceError: the file cannot be read, lacks a column, or has one of another type.
-    """
+    """Return the calibration rows in a Parquet file with the columns ``CALIBRATION``; refuse any other file."""
     try:
         opened, inner = get_filesystem(path)
         table = pq.read_table(inner, filesystem=opened)
@@ -152,11 +148,7 @@ def read_calibration(path: str) -> CertifyingRows:
 
 
 def compute_calibration_digest(path: str) -> str:
-    """Return a digest of the file's content.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
+    """Return a digest of the file's content."""
     try:
         opened, inner = get_filesystem(path)
         with opened.open_input_stream(inner) as file:
@@ -199,11 +191,7 @@ class Packaged(Inputs):
 
 
 class MakeCut(Stage, Packaged):
-    """A stage that decides which rows of the labelled rounds pass.
-
-    Raises:
-        BudgetError: as for :func:`decide`.
-    """
+    """A stage that decides which rows of the labelled rounds pass (:func:`decide`)."""
 
     class Made(NamedTuple):
         """The outputs: the fields of a :class:`Decision`, an id, the rule and the rounds."""
@@ -255,12 +243,7 @@ class MakeCut(Stage, Packaged):
 
 
 def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
-    """Refuse, before labelling, a rule that cannot make a cut over ``num_rows`` rows.
-
-    Raises:
-        BudgetError: the pool has fewer rows than are to be kept, or the share is less than one row.
-        UserError: calibration rows are missing, or cannot be read.
-    """
+    """Refuse, before labelling, a rule that cannot make a cut over ``num_rows`` rows, by a ``UserError``."""
     if keep.certified is not None:
         read_certifying_rows(keep.certified, package)
     elif keep.threshold is None:

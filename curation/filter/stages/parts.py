@@ -216,11 +216,7 @@ def _iter_batches(part: FilePart, job: WriteJob) -> Iterator[pa.RecordBatch]:
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema) -> None:
-    """Refuse columns by which rows cannot be divided.
-
-    Raises:
-        ConfigError: the output has no such column, or one that is neither text, a whole number, nor true or false.
-    """
+    """Refuse columns that are missing, or by whose type rows cannot be divided, by a ``ConfigError``."""
     for name in columns:
         if name not in schema.names:
             raise ConfigError(
@@ -235,11 +231,7 @@ def check_columns(columns: Sequence[str], schema: pa.Schema) -> None:
 
 
 def check_number(folders: Sequence[str]) -> None:
-    """Refuse to make more than ``MAX_FOLDERS`` folders.
-
-    Raises:
-        ConfigError: the rows that pass have more than that many values.
-    """
+    """Refuse to make more than ``MAX_FOLDERS`` folders, by a ``ConfigError``."""
     if len(folders) > MAX_FOLDERS:
         raise ConfigError(
             f"output.partition_by: the rows that pass have {len(folders):,} values, and each is a folder; take columns "
@@ -248,11 +240,7 @@ def check_number(folders: Sequence[str]) -> None:
 
 
 def format_folders(columns: Mapping[str, pa.Array]) -> pa.Array:
-    """Return the folder of each row, string [N], from the columns by name, the outermost first.
-
-    Raises:
-        ConfigError: a value is too long for a folder's name.
-    """
+    """Return the folder of each row, string [N], from the columns by name, the outermost first."""
     parts = []
     for name, values in columns.items():
         coded = values.dictionary_encode(null_encoding="encode")

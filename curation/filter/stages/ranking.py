@@ -63,11 +63,7 @@ class Rank(Stage):
 def rank_rows(
     tables: Mapping[str, TableRef], threshold: ThresholdCut, function: str, uri: str, *, seed: int
 ) -> Rank.Made:
-    """Rank the rows of labels tables, by round, that pass a threshold, by the raw scores of the trust ``function``.
-
-    Raises:
-        RunFailedError: Ray gave up.
-    """
+    """Rank the rows of labels tables, by round, that pass a threshold, by the raw scores of the trust ``function``."""
     raw = schemas.get_raw_column(function)
     fragments = [[fragment.fragment_id for fragment in io.open_table(ref).get_fragments()] for ref in tables.values()]
     calls = (
