@@ -40,18 +40,14 @@ class PlannedStage:
     step: int
     """Index of the stage's step. Stages of one step are independent; each waits for a stage of the previous step."""
     after: Sequence[str]
-    """Names of the stages that this stage waits for."""
     state: State
     words: str
     """State in words, with what changed, which stage it waits for, or why there is nothing to do."""
     rows: int | None
-    """Number of rows that the stage processes, if known."""
     seconds: float | None
     """Actual or forecast time in seconds, or None if the stage's model was never measured here."""
     range: tuple[float, float] | None = None
-    """Lower and upper bound of a forecast time, in seconds."""
     basis: Basis | None = None
-    """Kind of measurements that the forecast is based on."""
     tokens: int | None = None
     """Forecast number of tokens to read and write or to train on, from the means of a probe, if known."""
 
@@ -62,10 +58,8 @@ class Plan:
 
     stages: list[PlannedStage]
     total: "Estimate"
-    """Estimated wall-clock seconds of the remaining work."""
     forecast: "Forecast | None"
     left_out: "Sequence[LeftOut]" = ()
-    """Stages that ask a model but are not in the forecast, with the reasons."""
     pool: str | None = None
     """Line on a filter's pool, with the number of its rows and of new ones; None for a run."""
     added: str | None = None

@@ -36,15 +36,12 @@ class Shown:
     """The folder to show to the user."""
     manifest: Manifest
     states: Sequence[Status]
-    """The state of each stage; empty if it is unknown."""
     unknown: str | None
-    """Why the states are unknown; ``None`` if they are known."""
     nothing_yet: str
     """The line to show if the directory has no record."""
     further: Sequence[str] = ()
     """Lines to show after those on the stages."""
     parts: JsonView = field(default_factory=dict)
-    """Further fields of the JSON object."""
 
     @property
     def is_finished(self) -> bool:

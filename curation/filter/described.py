@@ -37,7 +37,6 @@ class PackagedTeacher(TeacherUse):
     """The teacher of a package; the package's digest represents the model and how it is asked."""
 
     package: str
-    """Digest of the package."""
 
     @property
     def inputs(self) -> Json:
@@ -63,7 +62,6 @@ class Stages:
     shift: MeasurePoolShift | None
     """Shift test of all rows, or None if the package has nothing to compare a pool with."""
     kept: MeasureKept
-    """Shift test of the rows that pass the cut."""
     write: Write
 
 
@@ -98,11 +96,9 @@ class FilterInputs:
     """The inputs from which a feature settles its gate of a filter."""
 
     section: Any
-    """The feature's section of the configuration."""
     config: FilterConfig
     package: TrustPackage
     rounds: Mapping[str, int]
-    """The number of rows of each round, by name."""
     cut_rounds: Sequence[str] | None
     """The rounds from which the recorded cut was made; None if a cut is to be made."""
     labelled: JsonView
@@ -116,7 +112,6 @@ class FilterGate:
     rule: GateRule | None = None
     """The rule of the stages that label and compare, or None if the gate is off."""
     inputs: tuple[str, ...] = ()
-    """States that the rule reads."""
     states: tuple[str, ...] = ()
     """States that the teacher keeps for the rule and the package's function."""
     words: tuple[str, ...] = ()

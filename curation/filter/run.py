@@ -23,9 +23,7 @@ class Filtered(NamedTuple):
     """The result of a filter."""
 
     content: Content
-    """Content of ``filter.json``."""
     did: bool
-    """Whether the filter had any work to do."""
     alarm: str | None
     """Clear difference of the newest round's rows to those that trust was fitted on, in words, or None if there is
     none or ``on_shift`` is ``ignore``."""

@@ -30,7 +30,6 @@ wrong by the offset; far off, object stores refuse requests (Amazon's at 15 minu
 ROUNDS = 3
 PROBE_SECONDS = 660
 NUM_ROWS = 100
-"""Number of rows that all nodes label together; each node labels at least one."""
 SECONDS = 180
 """Time limit for all nodes, in seconds; each has to start a process that imports the engine."""
 NODE_FIX = "see the logs of this node (session_latest/logs in Ray's directory), or take it out of the cluster"

@@ -53,7 +53,6 @@ class Finding(NamedTuple):
     finding: str
     fix: str
     check: str = ""
-    """The name of the check."""
 
     @property
     def line(self) -> str:

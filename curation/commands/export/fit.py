@@ -49,10 +49,8 @@ class Fit:
     config: RunConfig
     manifest: Manifest
     name: str
-    """A name of ``curation.arms.TRUST``."""
     generation: int
     record: StageRecord
-    """The record of the stage that fitted the function."""
 
     def stage(self, split: str, *classes: type[Stage]) -> StageRecord | None:
         """Return the record of the generation's stage on a split, of the first class that is done, or ``None``."""

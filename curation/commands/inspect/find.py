@@ -16,16 +16,13 @@ from curation.rundir.manifest import Manifest, record_in
 from curation.storage.paths import Place, Remote, to_place, walk
 
 NUM_LISTED = 20
-"""Maximum number of tables that an error lists."""
 
 NUM_SEARCHED = 2_000
-"""Maximum number of folders that are searched for tables to list in an error."""
 
 _FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
 """Name of a stage's directory: the stage and the fingerprint of its inputs (``Manifest.directory_of``)."""
 
 _VERSIONS = "_versions"
-"""The folder that every Lance table has."""
 
 
 @dataclass(frozen=True, kw_only=True)

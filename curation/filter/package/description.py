@@ -75,7 +75,6 @@ class Question(Section):
     """A stored example with the teacher's prompt and answer, by which a change of the domain's code is detected."""
 
     example: dict[str, Any]
-    """Values of the domain's own columns."""
     prompt: str
     options: tuple[str, ...] | None
     completion: str
@@ -89,12 +88,10 @@ class Made(Section):
     directory: str
     generation: int
     stage: str
-    """Stage that fitted the trust function."""
     fingerprint: str
     """Fingerprint of that stage's inputs, from the run's manifest."""
     seed: Seed
     command: str
-    """Command that wrote the package."""
 
 
 STOP = "do not use"
@@ -104,7 +101,6 @@ class RunVerdict(Section):
     """The verdict of the run's report on the rows that the package's trust function chose."""
 
     level: Literal["use it", "use with care", "do not use"]
-    """Level of ``curation.report.verdict``."""
     sentence: str
     next: str = ""
     """Next step of the gravest finding; empty without a finding."""
@@ -119,7 +115,6 @@ class CoreDescription(Section):
     """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, if they are folders. A hub id is
     identified by its commit (``teacher.revision``)."""
     state_size: Annotated[int, Field(ge=0, le=1 << 20)]
-    """Size of a hidden state, a number of values."""
     ask: AnswersConfig
     """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.
     The user of the package decides where and how it runs."""
@@ -132,7 +127,6 @@ class CoreDescription(Section):
     questions: tuple[Question, ...] = ()
     """A few rows of the run; empty if no row of this domain can be written as JSON."""
     trust: str
-    """Requested trust function, a name of ``curation.arms.TRUST``."""
     kind: str
     """Kind of the fitted function, which differs from ``trust`` if a search or a small source led to another one."""
     inputs: tuple[str, ...]
@@ -147,10 +141,8 @@ class CoreDescription(Section):
     verdict: RunVerdict | None = None
     """Verdict of the run's report, or ``None`` if no report judged rows that this function chose."""
     versions: dict[str, str]
-    """Versions of the Python packages that wrote the trust package."""
     made: Made
     created: str
-    """Time of creation, ISO format, UTC."""
 
     @property
     def served(self) -> ServedConfig | None:

@@ -53,7 +53,6 @@ class _Content(Section):
 
     format: int
     digest: str
-    """Digest of the package (``TrustPackage.digest``)."""
     files: dict[str, _File]
     """All files except ``package.json`` and ``UNREAD``."""
     description: Description
@@ -64,14 +63,11 @@ class TrustPackage:
     """A trust package that was read and checked to be complete."""
 
     uri: str
-    """Absolute address from which the package was read."""
     digest: str
     """Digest of the content: equal for copies, and for two exports of the same fit and calibration."""
     description: Description
     trust: TrustRef
-    """Fitted trust function (``curation.trust.load_fitted``)."""
     functions: Mapping[str, TrustRef] = field(default_factory=dict)
-    """Fitted functions of the parts, by the part's name."""
     allow_code: tuple[str, ...] = ()
     """Code that the package was allowed to name (:func:`load`)."""
 

@@ -165,7 +165,6 @@ class Decision:
     num_labelled: int
     """Number of rows labelled without error and not dropped by a gate."""
     num_dropped: int
-    """Number of rows that a gate dropped, which count in a share of the pool."""
     num_short: int
     """Number of requested rows that are missing because a gate dropped too many."""
     num_scored: int
@@ -180,10 +179,8 @@ class Packaged(Inputs):
     """The package of a stage; its digest is part of the cache key, its place is not."""
 
     package: str
-    """Digest of the package."""
     uri: str = setting()
     allow_code: Collection[str] = setting()
-    """Code that the package may name."""
 
     def loaded(self) -> TrustPackage:
         """Read and return the package."""
@@ -208,11 +205,9 @@ class MakeCut(Stage, Packaged):
         risk: Json | None
 
     tables: InEach[TableRef]
-    """Tables of labels, by round."""
     rule: Json
     """``keep`` as JSON, with a digest of fresh calibration rows in place of their path."""
     function: str
-    """Name of the trust function."""
     seed: int
     keep: KeepConfig = setting()
     revision: int = 3  # its threshold has another name

@@ -50,11 +50,8 @@ class KeptShift:
     """The comparisons of rows that pass a cut with labelled rows; ``None`` means not tested."""
 
     rounds: tuple[str, ...]
-    """Names of the rounds that are pooled, the newest last."""
     everything: Shift | None
-    """Two-sample test of all rows of the rounds."""
     passing: Foreign | None
-    """Test of the rows that pass against the labelled rows that pass."""
     distance: float | None
     """Kolmogorov-Smirnov distance between the trust of rows that pass and that of calibration rows that pass."""
     p_value: float | None
@@ -108,16 +105,12 @@ class MeasureKept(GatedStage, Packaged):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         kept: Json
-        """:class:`KeptShift` as JSON."""
 
     tables: InEach[TableRef]
     """Labels of the rounds that are pooled, the newest last."""
     threshold: In[Json]
     function: str
-    """Name of the trust function."""
     seed: int
     revision: int = 2  # scores may differ by a little
 
@@ -165,7 +158,6 @@ class Rows(NamedTuple):
     """The rows of one side of a comparison."""
 
     states_ND: Floats | None
-    """Hidden states, or None if trust reads none."""
     score_N: Float32s | None
     """Scores to which the cut applies, NaN for rows without a label, or None if there are no scores."""
 
@@ -217,10 +209,7 @@ class MeasurePoolShift(GatedStage, Packaged):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         shift: Json
-        """``curation.metrics.shift.Shift`` as JSON."""
 
     tables: InEach[TableRef]
     """Labels of the round or, to compare words, the rows of the rounds that are pooled, the newest last."""

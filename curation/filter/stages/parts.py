@@ -45,7 +45,6 @@ class WriteJob:
     trust: str
     """Column of the labels table that has the trust."""
     output: str
-    """Folder of the data files."""
     stem: str
     """Prefix of the files' names, or the name of the Lance table."""
     form: Format

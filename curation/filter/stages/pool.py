@@ -77,11 +77,8 @@ class ReadPool(Stage):
     """A stage that reads the files of a round, and refuses them if too many rows cannot be used."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         pool: TableRef
         errors: dict[str, int]
-        """Error rows by kind."""
 
     files: list[Json]
     """Files to read, each a :class:`curation.sources.SourceFile` as JSON."""

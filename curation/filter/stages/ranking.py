@@ -35,17 +35,13 @@ class Rank(Stage):
     """A stage that ranks the rows that pass, in the rounds from which the cut was made."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         ranks: TableRef
         starts: dict[str, int]
         """Position of each round's first row in the table."""
 
     tables: InEach[TableRef]
-    """Tables of labels, by round."""
     threshold: In[Json]
     function: str
-    """Name of the trust function."""
     seed: int
 
     @property
