@@ -43,7 +43,7 @@ def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
 
     It holds Parquet files, a card (README.md) with the run's numbers, and rows.json.
     """
-    from curation.commands.export.dataset import export_rows
+    from curation.commands.export.hub import export_rows
 
     named = {"format": form, **{name: asked[name] for name in ("arm", "generation", "push")}}
     _export("export", export_rows, run_dir, output, named, **asked)
@@ -59,7 +59,7 @@ def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
 def export_student(run_dir: str, output: str, **asked: Any) -> None:
     """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
-    from curation.commands.export.model import export_student
+    from curation.commands.export.hub import export_student
 
     named = {name: asked[name] for name in ("arm", "generation", "student")}
     merged = " --merged" if asked["merged"] else ""

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 
 from curation.commands.export.fit import get_labels_stage
-from curation.commands.export.run import RecordedRun, choose_generation
-from curation.commands.export.student import find_selection
+from curation.commands.export.run import RecordedRun, choose_generation, find_selection
 from curation.errors import REFUSALS, TableError, describe_lance_error
 from curation.json_types import Json
 from curation.pipeline.grading import choose_grading_stage

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from curation.cluster.capacity import LOCAL, find_address
-from curation.commands.doctor import joined, machine, teacher
+from curation.commands.doctor import joined, machine
 from curation.commands.doctor.machine import Finding, ok, run_check
 from curation.config import RayConfig, RunConfig
 from curation.config.load import load_config
@@ -50,11 +50,11 @@ def examine(
     yield run_check("disk of Ray", machine.check_ray_disk)
     yield run_check("shared memory", machine.check_shared_memory)
     local = find_address(settings) == LOCAL
-    yield run_check("gpu", machine.check_gpu, teacher.count_gpus_asked(config) if config is not None and local else 0.0)
+    yield run_check("gpu", machine.check_gpu, machine.count_gpus_asked(config) if config is not None and local else 0.0)
     yield run_check("files", machine.check_writing, directory)
     yield run_check("tables", machine.check_tables, directory)
     if local:
-        yield run_check("vllm", teacher.check_vllm_here, config, vllm)
+        yield run_check("vllm", machine.check_vllm_here, config, vllm)
     yield from joined.examine(settings, config, directory, vllm=vllm, cluster=cluster)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
-from curation.commands.doctor import teacher
+from curation.commands.doctor import machine
 from curation.commands.doctor.machine import LEASE_FIX, Finding, fail, ok, run_check, scratch, warn
 from curation.config import AskConfig, DecodingConfig, RayConfig, RunConfig
 from curation.heavy import ray
@@ -181,9 +181,9 @@ def _check_vllm(config: RunConfig | None, wanted: bool) -> Finding:
     place = next(has, None)
     if place is None:
         return warn("not checked: no node has the resources of a teacher actor", "run the check again when one is up")
-    asked = nodes.make_task(teacher.look, place["NodeID"], takes)
-    answer = ray.get(asked.remote(teacher.make_vllm_question(config, wanted)), timeout=PROBE_SECONDS)
-    verdict = teacher.judge_vllm(teacher.choose_vllm_backend(config, wanted), answer)
+    asked = nodes.make_task(machine.look, place["NodeID"], takes)
+    answer = ray.get(asked.remote(machine.make_vllm_question(config, wanted)), timeout=PROBE_SECONDS)
+    verdict = machine.judge_vllm(machine.choose_vllm_backend(config, wanted), answer)
     return verdict._replace(finding=f"{nodes.name(place)}: {verdict.finding}")
 
 

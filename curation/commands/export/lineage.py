@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from curation.arms import ARMS, TRUST, Draw
 from curation.cluster.versions import find_versions
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.student import Student
+from curation.commands.export.run import Student
 from curation.config import TrustConfig
 from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
@@ -104,7 +104,7 @@ def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "run": {
-            "name": student.run,
+            "name": student.config.name,
             "directory": str(student.manifest.directory.resolve()),
             "command": None if measured is None else measured["made_by"]["command"],
             "seed": student.config.seed,
