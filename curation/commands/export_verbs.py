@@ -126,7 +126,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None
     """
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
-    from curation.commands.doctor import examine
+    from curation.commands.doctor.joined import examine
 
     states: Counter[str] = Counter()
     for finding in examine(config, overrides, **asked):

@@ -153,12 +153,12 @@ def make_plan(
     Raises:
         ConfigError: a process of a run does not fit, the card is unknown, or ``gpu`` is given for a filter.
     """
-    if gpu is not None and isinstance(config, FilterConfig):
-        raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
     opened: Opened[Any]
     forecaster: Callable[..., Any]
     memory: Sequence[str] = ()
     if isinstance(config, FilterConfig):
+        if gpu is not None:
+            raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
         from curation.filter.forecast import forecast_filter
         from curation.filter.opened import look
 
@@ -170,12 +170,10 @@ def make_plan(
     if not opened.is_settled():
         for line in opened.checks():
             say(line)
-    ahead = partial(forecaster, num_rows=num_rows) if probe else None
-    growth = opened.growth
-    return replace(_build_plan(opened, ahead), pool=growth.get("pool"), added=growth.get("added"), memory=memory)
+    return _build_plan(opened, partial(forecaster, num_rows=num_rows) if probe else None, memory)
 
 
-def _build_plan(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
+def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequence[str]) -> Plan:
     ordered, manifest, where = opened.stages, opened.manifest, opened.config.ray
     known: dict[str, Outputs | Skipped] = {}
     found = list(iter_statuses(ordered, manifest.records, known))
@@ -221,7 +219,7 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
     room = capacity.get_local_resources(where) if capacity.find_address(where) == capacity.LOCAL else {}
     seconds_of = {name: about for name, (about, _) in estimates.items()}
     total = estimate_run(ordered, seconds_of, room, where.max_stages) if left else make_exact(0.0)
-    return Plan(stages=stages, total=total, forecast=made, left_out=left_out)
+    return Plan(stages=stages, total=total, forecast=made, left_out=left_out, memory=memory, **opened.growth)
 
 
 def _has_model(stage: Stage) -> bool:
