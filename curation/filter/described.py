@@ -16,8 +16,8 @@ from curation.features import parts
 from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import MakeCut, compute_calibration_digest
 from curation.filter.stages.kept_shift import MeasureKept, MeasurePoolShift
+from curation.filter.stages.parts import Rank
 from curation.filter.stages.pool import PoolRows, ReadPool
-from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
 from curation.json_types import Json, JsonView
 from curation.metrics.shift import MAX_ROWS

@@ -20,8 +20,7 @@ from curation.domains.grading import read_grades
 from curation.errors import ExportError
 from curation.filter.package.checks import collect_questions
 from curation.filter.package.description import CalibrationRows, Question
-from curation.filter.package.folder import SCORES
-from curation.filter.package.tables import pack_words
+from curation.filter.package.folder import SCORES, pack_words
 from curation.json_types import JsonView
 from curation.metrics.text_shift import sample_words
 from curation.pipeline.grading import choose_grading_stage

@@ -15,15 +15,14 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from scipy.sparse import csr_matrix
 
 from curation.arrays import Float32s
 from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
-from curation.filter.package.code import refuse_code, refuse_maker
-from curation.filter.package.description import PARTS, Description
-from curation.filter.package.tables import CALIBRATED, LABELLED, WORDS, read_rows, to_floats, unpack_words
+from curation.filter.package.description import PARTS, Description, refuse_code, refuse_maker
 from curation.filter.parts import PartFiles
-from curation.metrics.text_shift import Words
+from curation.metrics.text_shift import NUM_HASHES, Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores
 from curation.storage.cache import fetch_folder, staged
@@ -32,6 +31,14 @@ from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, list_files, to_place
 from curation.trust import saved
 
+WORDS = ("word_starts", "word_hashes", "word_counts")
+"""Names of the arrays of hashed words: each text's start, int32 [N + 1]; the hashes, uint16; their counts, int16."""
+_DTYPES = (np.int32, np.uint16, np.int16)
+MAX_ROWS = 10_000_000
+"""Maximum number of rows of a package's table."""
+CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
+LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
+"""Columns of calibration rows if labels are a closed set."""
 FORMAT = 2
 PACKAGE, CARD = "package.json", "README.md"
 CALIBRATION, SHIFT, TRUST = "calibration.parquet", "shift.safetensors", "trust"
@@ -39,8 +46,38 @@ SCORES = ("raw", "trust")
 """Names of the rows' held-out scores in ``shift.safetensors``."""
 UNREAD = (CARD, ".gitattributes")
 """Files for people and registries, which may change, since no code reads them."""
-
 Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return the rows of a file, at most ``MAX_ROWS``, since few compressed bytes may expand beyond the memory."""
+    if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
+        raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
+    return pq.read_table(path, schema=schema)
+
+
+def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:
+    """Return a column as float32 [N], NaN for null."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
+
+
+def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of hashed words by the names in ``WORDS``; empty without texts."""
+    if not words_NW.shape[0]:
+        return {}
+    parts = zip(WORDS, (words_NW.indptr, words_NW.indices, words_NW.data), _DTYPES, strict=True)
+    return {name: part.astype(dtype) for name, part, dtype in parts}
+
+
+def unpack_words(arrays: Mapping[str, npt.NDArray[Any]], num_texts: int) -> Words:
+    """Return hashed words from the arrays of :func:`pack_words`; raise ``ValueError`` or ``KeyError`` otherwise."""
+    starts, hashes, counts = (arrays[name] for name in WORDS)
+    dtypes = [part.dtype for part in (starts, hashes, counts)]
+    if dtypes != list(map(np.dtype, _DTYPES)):
+        raise ValueError(f"{', '.join(WORDS)} are of {', '.join(map(str, dtypes))}")
+    words_NW = csr_matrix((counts, hashes.astype(np.int32), starts), shape=(num_texts, NUM_HASHES))
+    words_NW.check_format(full_check=True)
+    return words_NW
 
 
 class _File(Section):

@@ -18,8 +18,7 @@ from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.domains import get_domain
 from curation.domains.class_counts import find_class_places
 from curation.errors import BudgetError, PackageError, SourceError
-from curation.filter.package.folder import TrustPackage, load
-from curation.filter.package.tables import to_floats
+from curation.filter.package.folder import TrustPackage, load, to_floats
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint

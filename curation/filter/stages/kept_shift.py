@@ -184,22 +184,16 @@ def compare(
             rng = np.random.default_rng(seed)
             distances = compute_distances(source.states_ND[finite_N], pool.states_ND[finite_M], rng)
             passes = count_passing(distances, source.score_N[finite_N], pool.score_N[finite_M], least)
-    distance, p_value = _compare_trust(calibration_K, pool.score_N[pool.score_N >= least], least)
+    distance = p_value = None
+    score_P = pool.score_N[pool.score_N >= least]
+    known_Q = score_P[:0] if calibration_K is None else calibration_K[calibration_K >= least]
+    if calibration_K is not None and min(len(known_Q), len(score_P)) >= MIN_PASSING:
+        tolerance = TOLERANCE * np.nanstd(calibration_K)  # one side is shifted towards the other by it
+        lower = scipy.stats.ks_2samp(score_P, known_Q - tolerance, alternative="greater")
+        higher = scipy.stats.ks_2samp(score_P, known_Q + tolerance, alternative="less")
+        distance = float(max(lower.statistic, higher.statistic))
+        p_value = min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))
     return KeptShift(rounds=rounds, everything=everything, passing=passes, distance=distance, p_value=p_value)
-
-
-def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float32) -> tuple[float | None, float | None]:
-    """Return the distance between scores that pass and those of calibration rows that pass, and its p-value.
-
-    Scores that differ by less than ``TOLERANCE`` count as equal: one side is shifted towards the other by it.
-    """
-    known_Q = score_P[:0] if known_K is None else known_K[known_K >= least]
-    if known_K is None or min(len(known_Q), len(score_P)) < MIN_PASSING:
-        return None, None
-    tolerance = TOLERANCE * np.nanstd(known_K)
-    lower = scipy.stats.ks_2samp(score_P, known_Q - tolerance, alternative="greater")
-    higher = scipy.stats.ks_2samp(score_P, known_Q + tolerance, alternative="less")
-    return float(max(lower.statistic, higher.statistic)), min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))
 
 
 class MeasurePoolShift(GatedStage, Packaged):
