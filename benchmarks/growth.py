@@ -354,7 +354,7 @@ def check_scores(folder: Path) -> None:
 
 def export(folder: Path, num_rows: int) -> None:
     """Write what the arm ``trust`` selected as Parquet, as `curate export` does."""
-    from curation.commands.export.dataset import write_parquet as write_export
+    from curation.commands.export.hub import write_parquet as write_export
 
     (folder / "exported").mkdir()
     write_export(io.find_latest(str(folder / "selected" / "trust.lance")), folder / "exported")

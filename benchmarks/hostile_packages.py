@@ -22,8 +22,7 @@ from safetensors.numpy import load_file, save
 
 from benchmarks.hostile_case import RAN
 from benchmarks.hostile_models import Payload
-from curation.filter.package.folder import TrustPackage
-from curation.filter.package.tables import CALIBRATED
+from curation.filter.package.folder import CALIBRATED, TrustPackage
 from tests.sealed_package import sealed
 from tests.tiny_package import sums, tiny_package
 

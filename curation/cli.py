@@ -23,12 +23,12 @@ _COMMANDS = "curation.commands"
 _EXTRAS = "curation.extras"
 USUAL = {
     "init": f"{_EXTRAS}.init.verb:init",
-    "validate": f"{_COMMANDS}.validate_verb:validate",
-    "plan": f"{_COMMANDS}.plan_verb:plan",
+    "validate": f"{_COMMANDS}.run_verbs:validate",
+    "plan": f"{_COMMANDS}.filter_verb:plan",
     "run": f"{_COMMANDS}.run_verbs:run",
-    "status": f"{_COMMANDS}.status_verb:status",
-    "report": f"{_COMMANDS}.report_verb:report",
-    "inspect": f"{_COMMANDS}.inspect.verb:inspect",
+    "status": f"{_COMMANDS}.run_verbs:status",
+    "report": f"{_COMMANDS}.run_verbs:report",
+    "inspect": f"{_COMMANDS}.export_verbs:inspect",
     "review": f"{_EXTRAS}.review.verb:review",
     "tune": f"{_COMMANDS}.run_verbs:tune",
     "export": f"{_COMMANDS}.export_verbs:export_rows",
@@ -42,8 +42,8 @@ RARE = {
     "analyze": f"{_EXTRAS}.analyze.verb:analyze",
     "explain": f"{_EXTRAS}.explain.verb:explain",
     "verify": f"{_COMMANDS}.verify:verify",
-    "clean": f"{_COMMANDS}.clean_verb:clean",
-    "doctor": f"{_COMMANDS}.doctor_verb:doctor",
+    "clean": f"{_COMMANDS}.export_verbs:clean",
+    "doctor": f"{_COMMANDS}.export_verbs:doctor",
 }
 """Commands that few runs need, in the same form."""
 SPOKEN = {

@@ -96,7 +96,7 @@ class Feature:
     flag: str | None = None
     """Help of an option of ``curate filter`` that turns the feature on, with the section's defaults."""
     gate: str | None = None
-    """A function of ``curation.filter.extending.FilterInputs`` that returns a gate before a filter's labels."""
+    """A function of ``curation.filter.described.FilterInputs`` that returns a gate before a filter's labels."""
     package: str | None = None
     """The class of a part that a trust package may have, a ``curation.filter.parts.PackagePart``."""
     export: str | None = None

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from benchmarks.recorded import planned
 from curation import run
 from curation.cli import main
-from curation.commands.export.student import find_student
+from curation.commands.export.run import find_student
 from curation.config import RunConfig
 from curation.config.load import parse_config
 from curation.errors import CombineError, ExportError, ReviewError, RunFailedError

@@ -7,9 +7,9 @@ import numpy as np
 
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.domains import get_domain
+from curation.filter.package.checks import collect_questions
 from curation.filter.package.description import CalibrationRows, Description, Made, Sample
 from curation.filter.package.folder import TrustPackage, write
-from curation.filter.package.questions import collect_questions
 from curation.hashing import hash_unit
 from curation.refs import ModelRef
 from curation.selection.budget import GradedScores

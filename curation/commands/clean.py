@@ -41,7 +41,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
     """Remove unneeded files older than ``hours`` hours and yield each removal; with ``dry``, only yield.
 
     Raises:
-        RunDirError: the directory is neither a run directory nor a filter's output, is of another format, or is in use.
+        RunDirError: the directory is neither a run's nor a filter's, is of another format, or is in use.
     """
     require_reachable(directory)
     record = record_in(directory)

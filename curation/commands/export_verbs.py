@@ -1,26 +1,41 @@
-"""The three export commands. Like ``curation.cli``, they import heavy modules only when they run."""
+"""The export commands, and ``curate clean``, ``doctor`` and ``inspect``; they import heavy modules when they run."""
 
-from collections.abc import Mapping
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from curation.commands.options import SET, with_own_modules
+from curation.errors import ConfigError
 from curation.escaping import echo
+from curation.json_types import Json
 from curation.storage.paths import to_place
 
+RUN_DIR = click.argument("run_dir")
+GENERATION = click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
+OUTPUT = click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 
-def _format_command(verb: str, run_dir: str, named: Mapping[str, object], output: str) -> str:
-    """Return the command line that cards and lineage files name, with the options that are set."""
+
+def _export(
+    verb: str, export: Callable[..., list[str]], run_dir: str, output: str, named: Json, further: str = "", **asked: Any
+) -> None:
+    """Export a part of a run and print what was written; cards and lineage files name the command line."""
     options = [f"--{name} {value}" for name, value in named.items() if value is not None]
-    return " ".join([f"curate {verb} {run_dir}", *options, f"-o {output}"])
+    command = " ".join([f"curate {verb} {run_dir}", *options, f"-o {output}"]) + further
+    for line in export(to_place(run_dir), to_place(output), command=command, **asked):
+        echo(line, err=line.startswith("warning: "))
 
 
 @click.command("export")
-@click.argument("run_dir")
+@RUN_DIR
 @click.option("--format", "form", type=click.Choice(["hf"]), default="hf", show_default=True, help="Hugging Face.")
 @click.option("--arm", metavar="ARM", help="The arm that selected the rows (default: trust, or the only one).")
-@click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@GENERATION
+@OUTPUT
 @click.option("--push", metavar="REPO", help="Also upload it to this dataset repository (made private if new).")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
 def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
@@ -28,37 +43,34 @@ def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
 
     It holds Parquet files, a card (README.md) with the run's numbers, and rows.json.
     """
-    from curation.commands.export.dataset import export_rows
+    from curation.commands.export.hub import export_rows
 
     named = {"format": form, **{name: asked[name] for name in ("arm", "generation", "push")}}
-    command = _format_command("export", run_dir, named, output)
-    for line in export_rows(to_place(run_dir), to_place(output), command=command, **asked):
-        echo(line, err=line.startswith("warning: "))
+    _export("export", export_rows, run_dir, output, named, **asked)
 
 
 @click.command("export-student")
-@click.argument("run_dir")
+@RUN_DIR
 @click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: trust, or the only one).")
-@click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
+@GENERATION
 @click.option("--student", metavar="NAME", help="Another student of that generation (default: the one that teaches).")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@OUTPUT
 @click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
 def export_student(run_dir: str, output: str, **asked: Any) -> None:
     """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
-    from curation.commands.export import export_student
+    from curation.commands.export.hub import export_student
 
     named = {name: asked[name] for name in ("arm", "generation", "student")}
-    command = _format_command("export-student", run_dir, named, output) + (" --merged" if asked["merged"] else "")
-    for line in export_student(to_place(run_dir), to_place(output), command=command, **asked):
-        echo(line, err=line.startswith("warning: "))
+    merged = " --merged" if asked["merged"] else ""
+    _export("export-student", export_student, run_dir, output, named, merged, **asked)
 
 
 @click.command("export-trust")
-@click.argument("run_dir")
+@RUN_DIR
 @click.option("--trust", "--arm", metavar="NAME", help="A trust function that the run fitted (default: trust).")
-@click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@GENERATION
+@OUTPUT
 @click.option("--force", is_flag=True, help="Replace an earlier package in DIR.")
 def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     """Write a trust function of the run in RUN_DIR as a package for `curate filter`.
@@ -69,6 +81,83 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     from curation.commands.export.trust import export_trust
 
     named = {name: asked[name] for name in ("trust", "generation")}
-    command = _format_command("export-trust", run_dir, named, output)
-    for line in export_trust(to_place(run_dir), to_place(output), command=command, **asked):
-        echo(line, err=line.startswith("warning: "))
+    _export("export-trust", export_trust, run_dir, output, named, **asked)
+
+
+@click.command()
+@RUN_DIR
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Keep files written in the last HOURS hours.",
+)
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
+def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
+    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name.
+
+    RUN_DIR may be a filter's output: only its record is cleaned, since `curate filter` itself removes superseded data.
+    """
+    from curation.commands.clean import clean
+    from curation.commands.inspect.facts import format_size
+
+    files = num_bytes = 0
+    for item in clean(to_place(run_dir), older_than, dry=dry_run):
+        versions = f"{item.versions:,} versions, " if item.versions else ""
+        echo(f"{item.path}: {versions}{item.files:,} files, {format_size(item.bytes)}")
+        files, num_bytes = files + item.files, num_bytes + item.bytes
+    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {format_size(num_bytes)}")
+
+
+@click.command()
+@click.argument("config", required=False, callback=with_own_modules)
+@SET
+@click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
+@click.option("--vllm", is_flag=True, help="Start vLLM even if the configuration does not use it.")
+@click.option(
+    "--cluster", is_flag=True, help="Let an actor on every node label rows, and write them to the run's store."
+)
+def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None:
+    """Check machine, packages, storage and Ray, and say how to fix each problem.
+
+    With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
+    """
+    if overrides and config is None:
+        raise ConfigError("--set: needs a CONFIG to override")
+    from curation.commands.doctor.joined import examine
+
+    states: Counter[str] = Counter()
+    for finding in examine(config, overrides, **asked):
+        echo(finding.line)
+        states[finding.state] += 1
+    echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
+    sys.exit(1 if states["fail"] else 0)
+
+
+@click.command()
+@click.argument("table")
+@click.argument("stage", required=False)
+@click.option("--where", metavar="SQL", help='Only rows that match an SQL expression, e.g. "label IS NULL".')
+@click.option("--columns", metavar="A,B", help="Columns of the sample.")
+@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="Rows of the sample.")
+@click.option("--version", type=int, help="Version of the table (default: the manifest's, else the newest).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
+    """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
+
+    For a run directory alone, list its tables. A filter's output counts as a run directory.
+    """
+    from curation.commands.inspect.facts import examine, format_facts, format_tables
+    from curation.commands.inspect.find import find, list_tables, record_of
+
+    if stage is None and (record := record_of(table)) is not None:
+        found = list_tables(record)
+        echo(json.dumps([asdict(item) for item in found]) if as_json else format_tables(found))
+        return
+    uri, version = find(table, stage)
+    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    asked["version"] = version if asked["version"] is None else asked["version"]
+    facts = examine(uri, columns=names, **asked)
+    echo(json.dumps(facts, indent=1) if as_json else format_facts(facts))

@@ -3,14 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from curation.commands.status import Shown
 from curation.commands.tables import format_costs
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
-from curation.errors import ConfigError
+from curation.errors import ConfigError, UserError
 from curation.features import features, list_flags
+from curation.filter import opened
+from curation.filter.output import Content, load_content
 from curation.filter.run import Filtered
 from curation.json_types import Json, JsonView
 from curation.registry import load_code
+from curation.rundir.manifest import Manifest
 
 _KEYS = {
     "output": "output.path",
@@ -23,13 +27,7 @@ _KEYS = {
 
 
 def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
-    """Return the configuration of a filter, given as ``CONFIG`` or as ``PACKAGE POOL`` with options.
-
-    ``options`` maps the parameter names of ``filter_verb.add_rule_options`` to values.
-
-    Raises:
-        ConfigError: a value breaks a rule, several rules are given, or a part is missing.
-    """
+    """Return the configuration of a filter, given as ``CONFIG`` or as ``PACKAGE POOL`` with options, by their names."""
     given: Json = {}
     if len(inputs) == 2:
         given |= {"package": inputs[0], "pool.path": inputs[1]}
@@ -129,3 +127,50 @@ def describe_rule(rule: Mapping[str, object]) -> str:
     if isinstance(value, Mapping):
         return f"({name}, alpha {value['alpha']:g}, delta {value['delta']:g})"
     return f"({name} {value:,})"
+
+
+def look(config: FilterConfig) -> Shown:
+    """Return the state of a filter, or the reason why ``curate filter`` would refuse to resume it."""
+    home, manifest = config.output_directory, Manifest.load(config.directory)
+    found, unknown = None, None
+    if manifest.identity:
+        try:
+            found = opened.look(config)
+        except UserError as error:
+            unknown = str(error)
+    content = load_content(home)
+    new = [] if found is None else [rnd for rnd in found.rounds if rnd.name not in manifest.files]
+    files = [file for rnd in new for file in rnd.files]
+    paths, rows = [file.path for file in files], sum(file.num_rows for file in files)
+    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
+    words = (
+        f"waiting: {rows:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more}); `curate filter` adds them"
+    )
+    written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
+    return Shown(
+        config=config,
+        home=home,
+        manifest=manifest,
+        states=[] if found is None else found.statuses,
+        unknown=unknown,
+        nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
+        further=[*_describe_rounds(content), *([words] if files else [])],
+        parts={"written": written, "waiting": {"files": paths, "rows": rows} if files else None},
+    )
+
+
+def _describe_rounds(content: Content | None) -> Iterator[str]:
+    if content is None:
+        return
+    cut = content["cut"]
+    for item in content["rounds"]:
+        errors = sum(item["errors"].values())
+        later = "" if item["round"] in cut["rounds"] else ", which was made before"
+        yield (
+            f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
+            f"labelled, {errors:,} error rows; {item['kept']:,} let in by cut {item['cut']}{later}"
+        )
+        alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
+        if alarms or (words := describe_shift(item)):
+            yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
+    yield f"cut {cut['id']} {describe_rule(cut['rule'])}: trust {cut['lowest_trust']:.4f} and more"

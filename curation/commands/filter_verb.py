@@ -1,55 +1,122 @@
-"""The command ``curate filter``. Like ``curation.cli``, it imports heavy modules only when it runs."""
+"""The commands ``curate plan`` and ``curate filter``, which share options; heavy modules are imported on use."""
 
+import json
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from curation.activity import doing
-from curation.commands.options import ADDRESS, ALLOW_CODE, INPUTS, SET
-from curation.commands.plan_verb import add_plan_options, show_plan
+from curation.commands.options import ADDRESS, ALLOW_CODE, CONFIG, INPUTS, SET, add_address
+from curation.commands.tables import format_forecast
 from curation.errors import ConfigError, ShiftError
 from curation.escaping import echo
 from curation.features import list_flags
+from curation.heavy import Lazy
 
-_RULE_OPTIONS = (
-    click.option("-o", "--output", metavar="OUT", help="Folder or URL to write."),
-    click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or this number of rows."),
-    click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust."),
-    click.option(
-        "--certified", type=float, metavar="ALPHA", help="Keep the most rows, with at most ALPHA wrong (certified)."
-    ),
-    click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="File format."),
-    click.option(
-        "--on-shift",
-        type=click.Choice(["warn", "fail", "ignore"]),
-        help="If the pool differs from the package's rows: write and exit with 3 (default), write nothing, or go on.",
-    ),
-    *(click.option(f"--{name}", name, is_flag=True, help=text) for name, text in list_flags().items()),
-    ALLOW_CODE,
-    click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".'),
-    click.option(
-        "--recut", is_flag=True, help="Choose the cut again from all labelled rows, and write all files again."
-    ),
+if TYPE_CHECKING:
+    from curation.commands import filter as filters
+    from curation.commands import plan as planning
+    from curation.config import RunConfig, load
+    from curation.config.filter import FilterConfig
+    from curation.filter import run as filtering
+    from curation.pipeline import kept_forecast
+else:
+    filters, planning = Lazy("curation.commands.filter"), Lazy("curation.commands.plan")
+    filtering, kept_forecast = Lazy("curation.filter.run"), Lazy("curation.pipeline.kept_forecast")
+    load = Lazy("curation.config.load")
+
+_PLAN_OPTIONS = (
+    click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe."),
+    click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast."),
+    click.option("--save", is_flag=True, help="Keep the forecast, so that the report compares it with what is used."),
+    click.option("--graph", is_flag=True, help="Show which stages each stage waits for."),
+    click.option("--gpu", metavar="CARD", help="Compare the memory of a run's processes with this card: L4, H100, ..."),
+    click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
 )
 
 
-def add_rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that replace a filter's configuration file, such as output and cut, to a command."""
-    for option in reversed(_RULE_OPTIONS):
-        command = option(command)
-    return command
+def add_options(options: Iterable[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a decorator that adds options to a command, in their order."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed([*options]):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+@click.command()
+@CONFIG
+@SET
+@add_options(_PLAN_OPTIONS)
+def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
+    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
+
+    CONFIG is that of a run or of a filter; `curate filter --plan` takes PACKAGE POOL too. The forecast rests on a
+    probe: a random sample of the rows is labelled by the actors that the command itself would start.
+    """
+    show_plan((load.load_filter if load.is_filter(config) else load.load_config)(config, overrides), **how)
+
+
+def show_plan(
+    config: "RunConfig | FilterConfig",
+    *,
+    num_rows: int | None,
+    no_probe: bool,
+    save: bool,
+    graph: bool,
+    as_json: bool,
+    gpu: str | None,
+    recut: bool = False,
+) -> None:
+    """Print the plan of a run or a filter, by the options of ``_PLAN_OPTIONS``."""
+    if no_probe and (save or num_rows is not None):
+        raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
+    with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
+        planned = planning.make_plan(config, probe=not (no_probe or graph), num_rows=num_rows, recut=recut, gpu=gpu)
+    made, path = planned.forecast, None
+    if save and made is not None:
+        described = planned.to_json()
+        path = kept_forecast.save(made, config, {name: described[name] for name in ("total", "stages")})
+    if as_json:
+        echo(json.dumps(planned.to_json(), indent=1))
+        return
+    echo(planned.graph if graph else planned.table)
+    if made is not None:
+        echo(format_forecast(made.to_json()))
+    else:
+        for stage, why in planned.left_out:
+            echo(f"not in a forecast: {stage} ({why})")
+    if path is not None:
+        echo(f"forecast: {path}")
 
 
 @click.command("filter")
 @INPUTS
 @SET
-@add_rule_options
+@click.option("-o", "--output", metavar="OUT", help="Folder or URL to write.")
+@click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or this number of rows.")
+@click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust.")
+@click.option(
+    "--certified", type=float, metavar="ALPHA", help="Keep the most rows, with at most ALPHA wrong (certified)."
+)
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="File format.")
+@click.option(
+    "--on-shift",
+    type=click.Choice(["warn", "fail", "ignore"]),
+    help="If the pool differs from the package's rows: write and exit with 3 (default), write nothing, or go on.",
+)
+@add_options(click.option(f"--{name}", name, is_flag=True, help=text) for name, text in list_flags().items())
+@ALLOW_CODE
+@click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".')
+@click.option("--recut", is_flag=True, help="Choose the cut again from all labelled rows, and write all files again.")
 @ADDRESS
 @click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
 @click.option("--plan", is_flag=True, help="Filter nothing: show the stages and forecast, as `curate plan` does.")
-@add_plan_options
+@add_options(_PLAN_OPTIONS)
 def filter_pool(
     inputs: tuple[str, ...],
     overrides: tuple[str, ...],
@@ -68,21 +135,15 @@ def filter_pool(
 
     With --plan it labels only a sample; --probe, --no-probe, --save, --graph and --json are those of `curate plan`.
     """
-    with doing("importing curation.filter.run"):
-        from curation.commands.filter import describe_filtered, make_filter_config
-        from curation.filter.run import run_filter
-
     how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "graph", "gpu", "as_json")}
     if not plan and any(how.values()):
         raise ConfigError("--probe, --no-probe, --save, --graph, --gpu and --json: belong to --plan; add it")
-    if address is not None:
-        overrides = (*overrides, f"ray.address={address}")
-    config = make_filter_config(inputs, overrides, options)
+    config = filters.make_filter_config(inputs, add_address(address, overrides), options)
     if plan:
         show_plan(config, recut=recut, **how)
         return
-    filtered = run_filter(config, recut=recut, wait=wait)
-    for line in describe_filtered(filtered, str(config.output_directory)):
+    filtered = filtering.run_filter(config, recut=recut, wait=wait)
+    for line in filters.describe_filtered(filtered, str(config.output_directory)):
         echo(line)
     if filtered.alarm is not None:
         echo(f"curate: shift: {filtered.alarm}", err=True)

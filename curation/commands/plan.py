@@ -40,18 +40,14 @@ class PlannedStage:
     step: int
     """Index of the stage's step. Stages of one step are independent; each waits for a stage of the previous step."""
     after: Sequence[str]
-    """Names of the stages that this stage waits for."""
     state: State
     words: str
     """State in words, with what changed, which stage it waits for, or why there is nothing to do."""
     rows: int | None
-    """Number of rows that the stage processes, if known."""
     seconds: float | None
     """Actual or forecast time in seconds, or None if the stage's model was never measured here."""
     range: tuple[float, float] | None = None
-    """Lower and upper bound of a forecast time, in seconds."""
     basis: Basis | None = None
-    """Kind of measurements that the forecast is based on."""
     tokens: int | None = None
     """Forecast number of tokens to read and write or to train on, from the means of a probe, if known."""
 
@@ -62,10 +58,8 @@ class Plan:
 
     stages: list[PlannedStage]
     total: "Estimate"
-    """Estimated wall-clock seconds of the remaining work."""
     forecast: "Forecast | None"
     left_out: "Sequence[LeftOut]" = ()
-    """Stages that ask a model but are not in the forecast, with the reasons."""
     pool: str | None = None
     """Line on a filter's pool, with the number of its rows and of new ones; None for a run."""
     added: str | None = None
@@ -159,12 +153,12 @@ def make_plan(
     Raises:
         ConfigError: a process of a run does not fit, the card is unknown, or ``gpu`` is given for a filter.
     """
-    if gpu is not None and isinstance(config, FilterConfig):
-        raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
     opened: Opened[Any]
     forecaster: Callable[..., Any]
     memory: Sequence[str] = ()
     if isinstance(config, FilterConfig):
+        if gpu is not None:
+            raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
         from curation.filter.forecast import forecast_filter
         from curation.filter.opened import look
 
@@ -176,12 +170,10 @@ def make_plan(
     if not opened.is_settled():
         for line in opened.checks():
             say(line)
-    ahead = partial(forecaster, num_rows=num_rows) if probe else None
-    growth = opened.growth
-    return replace(_build_plan(opened, ahead), pool=growth.get("pool"), added=growth.get("added"), memory=memory)
+    return _build_plan(opened, partial(forecaster, num_rows=num_rows) if probe else None, memory)
 
 
-def _build_plan(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
+def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequence[str]) -> Plan:
     ordered, manifest, where = opened.stages, opened.manifest, opened.config.ray
     known: dict[str, Outputs | Skipped] = {}
     found = list(iter_statuses(ordered, manifest.records, known))
@@ -227,7 +219,7 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None) -> Plan:
     room = capacity.get_local_resources(where) if capacity.find_address(where) == capacity.LOCAL else {}
     seconds_of = {name: about for name, (about, _) in estimates.items()}
     total = estimate_run(ordered, seconds_of, room, where.max_stages) if left else make_exact(0.0)
-    return Plan(stages=stages, total=total, forecast=made, left_out=left_out)
+    return Plan(stages=stages, total=total, forecast=made, left_out=left_out, memory=memory, **opened.growth)
 
 
 def _has_model(stage: Stage) -> bool:

@@ -12,9 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 
 from curation.commands.export.fit import get_labels_stage
-from curation.commands.export.run import choose_generation
-from curation.commands.export.selection import find_selection
-from curation.commands.recorded import RecordedRun
+from curation.commands.export.run import RecordedRun, choose_generation, find_selection
 from curation.errors import REFUSALS, TableError, describe_lance_error
 from curation.json_types import Json
 from curation.pipeline.grading import choose_grading_stage
@@ -231,11 +229,7 @@ class Results:
 
 
 def _import_package(name: str) -> Any:
-    """Return a package that only some results need.
-
-    Raises:
-        TableError: the package is not installed.
-    """
+    """Return a package that only some results need."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -1,6 +1,10 @@
-"""The commands ``curate run`` and ``curate tune``, which import heavy modules when they run."""
+"""The commands ``curate run``, ``tune``, ``validate``, ``report`` and ``status``; heavy modules are imported on use."""
 
+import json
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,24 +19,45 @@ from curation.commands.options import (
     add_address,
     find_run_config,
     format_command,
+    with_own_modules,
 )
 from curation.commands.tables import describe_verdict, format_arms
-from curation.errors import ConfigError
+from curation.errors import ConfigError, UserError
 from curation.escaping import echo
 from curation.heavy import Lazy
-from curation.json_types import JsonView
+from curation.redaction import redact_text
+from curation.registry import load_code
+from curation.storage.lease import find_holder
+from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
-    from curation import report
-    from curation.config import load
+    from curation.cluster import capacity
+    from curation.commands import filter as filters
+    from curation.commands import status as statuses
+    from curation.commands import validate as validation
+    from curation.config import RunConfig, load
+    from curation.config import filter as filter_config
+    from curation.filter import opened
     from curation.pipeline import running
+    from curation.rundir import manifest
+    from curation.storage.paths import Place
 else:
-    report, load, running = Lazy("curation.report"), Lazy("curation.config.load"), Lazy("curation.pipeline.running")
+    capacity, manifest, running = map(
+        Lazy, ("curation.cluster.capacity", "curation.rundir.manifest", "curation.pipeline.running")
+    )
+    load, filter_config, opened = map(
+        Lazy, ("curation.config.load", "curation.config.filter", "curation.filter.opened")
+    )
+    filters, statuses, validation = (Lazy(f"curation.commands.{name}") for name in ("filter", "status", "validate"))
 
 FAILED_VERDICT = 4
 """The exit code of a run whose verdict is at least as grave as ``--fail-on-verdict``."""
 GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
 """Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.levels`` is too heavy to import here."""
+SEVERAL = {way: f"curation.extras.combine.runs:{way}" for way in ("combine", "compare")}
+"""Functions of several run directories and a folder for the page, by option; imported when they are called."""
+BEGIN_SECONDS = 60.0
+"""How long ``--watch`` waits for the driver of an unfinished run to start."""
 
 
 @click.command()
@@ -79,14 +104,9 @@ def run(
     echo(f"report: {settings.directory / 'report.html'}")
     for line in describe_verdict(content):
         echo(line)
-    if fail_on_verdict is not None and is_grave(content, fail_on_verdict):
+    verdict = content["verdict"]
+    if fail_on_verdict is not None and (verdict is None or verdict["level"] in GRAVE[fail_on_verdict]):
         sys.exit(FAILED_VERDICT)
-
-
-def is_grave(content: JsonView, least: str) -> bool:
-    """Return whether the verdict is at least as grave as ``least`` (stop or care), or is missing."""
-    found = content["verdict"]
-    return found is None or found["level"] in GRAVE[least]
 
 
 @click.command()
@@ -107,3 +127,150 @@ def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> 
     echo("\n".join(content["lines"]))
     echo(f"best: {content['best_path']}")
     echo(f"report: {settings.directory / 'search.html'}")
+
+
+@click.command()
+@CONFIG
+@SET
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, also for an error.")
+def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check the configuration, the input files and the models without running anything.
+
+    Read 1,000 rows of each source to estimate how many rows cannot be used.
+    """
+    try:
+        lines = []
+        loaded = load.load_config(config, overrides)
+        capacity.check_machine(loaded.ray, capacity.list_needs(loaded))
+        for line in validation.check(loaded):
+            lines.append(line._asdict())
+            if not as_json:
+                echo(line.text)
+    except UserError as error:
+        if as_json:
+            echo(json.dumps({"valid": False, "error": redact_text(str(error))}, indent=1))
+        raise
+    echo(json.dumps({"valid": True, "checked": lines}, indent=1) if as_json else f"{config}: is valid")
+
+
+@click.command()
+@click.argument(
+    "configs",
+    nargs=-1,
+    required=True,
+    metavar="CONFIG | --combine DIR DIR... | --compare DIR DIR...",
+    callback=with_own_modules,
+)
+@SET
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
+@click.option("--compare", is_flag=True, help="Set the finished runs in several run directories side by side.")
+@click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report, compared-report).")
+def report(
+    configs: tuple[str, ...],
+    overrides: Overrides,
+    as_json: bool,
+    combine: bool,
+    compare: bool,
+    output: str | None,
+) -> None:
+    """Write the report of a finished run again and print its arms. CONFIG may also be the run directory.
+
+    With --combine: write one report of several finished runs that differ in seed, benchmark or teacher. Averages have
+    intervals over rows and over runs. The tests compare the arms' students on the test rows of all runs.
+
+    With --compare: say what differs in the configurations of finished runs, and how their results differ from the
+    first one's.
+    """
+    ways = [way for way, is_chosen in (("combine", combine), ("compare", compare)) if is_chosen]
+    if len(ways) > 1:
+        raise ConfigError("--combine and --compare: give one of them")
+    if ways and overrides:
+        raise ConfigError(f"--set: changes a CONFIG, and --{ways[0]} reads run directories as they are; drop one")
+    if not ways and output is not None:
+        raise ConfigError("--output: is where --combine and --compare write; a report goes into its run directory")
+    if not ways and len(configs) > 1:
+        raise ConfigError(
+            f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
+        )
+    if ways:
+        content, page, table = load_code(SEVERAL[ways[0]])(configs, output)
+    else:
+        config, overrides = find_run_config(configs[0], overrides)
+        settings = load.load_config(config, overrides)
+        page = settings.directory / "report.html"
+        if manifest.Manifest.load(settings.directory).is_current:  # else its stages are not known, and its report stays
+            page = running.rewrite_report(
+                settings, config_path=config, command=format_command("run", config, overrides)
+            )
+        content = json.loads(page.with_name("report.json").read_text())
+        table = format_arms(content)
+    echo(json.dumps(content, indent=1) if as_json else table)
+    echo(f"report: {page}", err=as_json)
+    for line in () if ways else describe_verdict(content):
+        echo(line, err=as_json)
+
+
+@click.command()
+@RUN
+@SET
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[SECONDS]",
+    help="Refresh every SECONDS seconds (default 2) until the run ends.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
+    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output.
+
+    With --watch, the command waits up to one minute for the driver of an unfinished run to start.
+    """
+    if as_json and watch is not None:
+        raise ConfigError("--json: prints once; leave out --watch")
+    settings: RunConfig | filter_config.FilterConfig
+    work = to_place(config) / filter_config.WORK
+    if manifest.record_in(to_place(config)) == work:
+        settings = opened.load_kept_config(to_place(config), overrides)
+    elif work.is_dir():
+        raise ConfigError(
+            f"{config}: no filter has started here yet (no record in {filter_config.WORK}); run `curate filter`"
+        )
+    else:
+        config, overrides = find_run_config(config, overrides)
+        settings = (load.load_filter if load.is_filter(config) else load.load_config)(config, overrides)
+    if isinstance(settings, filter_config.FilterConfig):
+        look_again = partial(filters.look, settings)
+    else:
+        look_again = partial(statuses.look, settings)
+    if as_json:
+        echo(json.dumps(statuses.make_status_json(look_again()), indent=1))
+    elif watch is None:
+        echo("\n".join(statuses.describe_status(look_again())))
+    else:
+        _watch(look_again, settings.directory, watch)
+
+
+def _watch(look: "Callable[[], statuses.Shown]", directory: "Place", seconds: float) -> None:
+    """Show the status repeatedly until the driver has ended, or no driver starts within :data:`BEGIN_SECONDS`."""
+    began, has_run = time.monotonic(), False
+    try:
+        while True:
+            runs = find_holder(directory) is not None  # before the look: what it then shows is the end's
+            has_run = has_run or runs
+            shown = look()
+            lines = list(statuses.describe_status(shown))
+            waits = not has_run and not shown.is_finished and time.monotonic() - began < BEGIN_SECONDS
+            if sys.stdout.isatty():
+                click.clear()
+            lines[0] = f"{time.strftime('%H:%M:%S')} {lines[0]}"
+            if waits:
+                lines.append(f"waiting up to {BEGIN_SECONDS:.0f} s for a driver; Ctrl-C stops")
+            echo("\n".join(lines) + "\n")
+            if not (runs or waits):
+                return
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        return

@@ -31,19 +31,17 @@ OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"
 class Shown:
     """The state of a run or a filter, as recorded in its directory."""
 
+    config: RunConfig | FilterConfig
     home: Place
     """The folder to show to the user."""
     manifest: Manifest
     states: Sequence[Status]
-    """The state of each stage; empty if it is unknown."""
     unknown: str | None
-    """Why the states are unknown; ``None`` if they are known."""
     nothing_yet: str
     """The line to show if the directory has no record."""
     further: Sequence[str] = ()
     """Lines to show after those on the stages."""
     parts: JsonView = field(default_factory=dict)
-    """Further fields of the JSON object."""
 
     @property
     def is_finished(self) -> bool:
@@ -55,30 +53,17 @@ def look(config: RunConfig) -> Shown:
     """Return the state of a run, from its directory alone."""
     manifest = Manifest.load(config.directory)
     manifest.require_current()
-    states, unknown = _find_states(config, manifest)
+    states: list[Status] = []
+    unknown = None
+    if manifest.files.keys() >= config.sources.keys():
+        try:
+            chain = describe(config, manifest.source_files, find_deals(config, manifest))
+            states = list(iter_statuses(chain.stages, manifest.records))
+        except UserError as error:  # e.g. a missing model: the finished stages can still be shown
+            unknown = str(error)
     nothing = f"{config.directory}: no run here yet; `curate run` starts it"
-    spent = compute_spent(config)
-    return Shown(
-        home=config.directory,
-        manifest=manifest,
-        states=states,
-        unknown=unknown,
-        nothing_yet=nothing,
-        further=describe_spent(spent),
-        parts={"endpoint": spent},
-    )
-
-
-def describe_spent(spent: JsonView | None) -> list[str]:
-    """Return lines on the questions to a server and their cost; an empty list without a server."""
-    if spent is None:
-        return []
-    money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
-    limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
-    tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
-    under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
-    odd = (f"endpoint: {of['answers']:,} answers {of['words']}, e.g. {of['example']}" for of in spent["odd"])
-    return [f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}", *odd]
+    known: Json = {"manifest": manifest, "states": states, "unknown": unknown}
+    return Shown(config=config, home=config.directory, nothing_yet=nothing, **known)
 
 
 def describe_status(shown: Shown) -> Iterator[str]:
@@ -100,7 +85,13 @@ def describe_status(shown: Shown) -> Iterator[str]:
         yield f"{'nodes':<44}{event['num']:>12,}{ago}"
     if events and events[-1]["event"] != "finished":
         for event in _find_under_way(events, is_alive=holder is not None):
-            yield from _describe_progress(event, is_alive=holder is not None)
+            words = {key: event[key] for key in ("unit", "note") if key in event}
+            standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
+            ended = "" if holder is not None else "; its driver ended, and `curate run` continues"
+            left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
+            yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
+            if "work" in event:
+                yield f"  {Work.from_json(event['work']).words()}"
         last = events[-1]
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
@@ -108,6 +99,13 @@ def describe_status(shown: Shown) -> Iterator[str]:
     if shown.is_finished:
         yield from describe_verdict({"verdict": find_verdict(manifest)})
     yield from shown.further
+    if (spent := compute_spent(shown.config)) is not None:
+        money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
+        limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
+        tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
+        under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
+        yield f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"
+        yield from (f"endpoint: {of['answers']:,} answers {of['words']}, e.g. {of['example']}" for of in spent["odd"])
 
 
 def make_status_json(shown: Shown) -> Json:
@@ -135,6 +133,7 @@ def make_status_json(shown: Shown) -> Json:
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
         **shown.parts,
+        "endpoint": compute_spent(shown.config),
     }
 
 
@@ -176,20 +175,6 @@ def _describe_standing(manifest: Manifest, found: Sequence[Status], unknown: str
         yield f"{done} of {len(found)} stages are done; next is {left[0].stage.name} ({left[0].words})"
 
 
-def _find_states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | None]:
-    """Return the states of the stages, or why they are unknown."""
-    if not manifest.files.keys() >= config.sources.keys():
-        return [], None
-    try:
-        return list(
-            iter_statuses(
-                describe(config, manifest.source_files, find_deals(config, manifest)).stages, manifest.records
-            )
-        ), None
-    except UserError as error:  # e.g. a missing model: the finished stages can still be shown
-        return [], str(error)
-
-
 def _find_under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
     """Return each unfinished stage's newest progress event, without speed and actors if the driver has ended."""
     found: dict[str, Json] = {}
@@ -201,14 +186,3 @@ def _find_under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]
     if is_alive:
         return found.values()
     return [{key: value for key, value in event.items() if key not in OF_THE_LIVING} for event in found.values()]
-
-
-def _describe_progress(event: Json, *, is_alive: bool) -> Iterator[str]:
-    """Yield rows done, speed and time left of a running stage, and the state of its actors."""
-    words = {key: event[key] for key in ("unit", "note") if key in event}
-    standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
-    ended = "" if is_alive else "; its driver ended, and `curate run` continues"
-    left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
-    yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
-    if "work" in event:
-        yield f"  {Work.from_json(event['work']).words()}"

@@ -1,7 +1,7 @@
 """Trust packages and their use: the package itself, scoring of rows, and filtering of a pool of files.
 
 * ``package/``: the folder that ``curate export-trust`` writes.
-* ``rows.py``, ``scorer.py``, ``replica.py``, ``watch.py``: use of a package in a user's own process, on a stream of
+* ``rows.py``, ``replica.py``: use of a package in a user's own process, on a stream of
   rows, in a pipeline of Ray Data, or behind Ray Serve. Rows come from the user's own code and go back to it.
 * The other files: ``curate filter``, which labels each row of a pool of files once and survives kills. Its stages
   (``stages/``) are planned and run by the engine of runs (``curation.pipeline``).
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curation.filter.replica import Replica
-    from curation.filter.rows import Filter
-    from curation.filter.watch import ShiftWatch
+    from curation.filter.rows import Filter, ShiftWatch
 
 __all__ = ["Filter", "Replica", "ShiftWatch"]
-_HOMES = {"Filter": "rows", "Replica": "replica", "ShiftWatch": "watch"}
+_HOMES = {"Filter": "rows", "Replica": "replica", "ShiftWatch": "rows"}
 
 
 def __getattr__(name: str) -> Any:

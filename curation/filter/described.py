@@ -6,33 +6,42 @@ files that are added later. A stage's cache key has what its rows depend on: the
 or where the package is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curation.config.filter import FilterConfig, KeepConfig
+from curation.config.filter import FilterConfig
 from curation.errors import ConfigError
-from curation.filter.extending import FilterGate
+from curation.features import parts
 from curation.filter.package.folder import TrustPackage
-from curation.filter.stages.certifying import compute_calibration_digest
-from curation.filter.stages.cut import MakeCut
-from curation.filter.stages.kept_shift import MeasureKept
-from curation.filter.stages.packaged import PackagedTeacher
+from curation.filter.stages.cut import MakeCut, compute_calibration_digest
+from curation.filter.stages.kept_shift import MeasureKept, MeasurePoolShift
+from curation.filter.stages.parts import Rank
 from curation.filter.stages.pool import PoolRows, ReadPool
-from curation.filter.stages.pool_shift import MeasurePoolShift
-from curation.filter.stages.ranking import Rank
 from curation.filter.stages.write import Write
-from curation.json_types import Json
+from curation.json_types import Json, JsonView
 from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.roles import describe_teacher_use
 from curation.refs import ModelRef
 from curation.rundir.graph import Out, Outputs, Stage, order_stages
 from curation.stages.asking import TeacherUse
+from curation.stages.gating import GateRule
 from curation.stages.label import Label
 from curation.stages.read import Read
 from curation.storage.paths import Place
 
 CUT = "cut"
+
+
+class PackagedTeacher(TeacherUse):
+    """The teacher of a package; the package's digest represents the model and how it is asked."""
+
+    package: str
+
+    @property
+    def inputs(self) -> Json:
+        """The inputs on which the teacher's answers depend, without its place and how it runs."""
+        return {"package": self.package, "backend": self.ask.backend}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +52,16 @@ class Round(PoolRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looking:
-    """The stages of a round that read and label it."""
+class Stages:
+    """All stages of a round: those that read and label it, both shift tests, and the one that writes its rows."""
 
     pool: ReadPool
     buy: Label | None
     """Stage that gets a server's answers, which the package's teacher reads; None if the teacher answers itself."""
     label: Label | Read
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stages(Looking):
-    """All stages of a round: those that read and label it, both shift tests, and the one that writes its rows."""
-
     shift: MeasurePoolShift | None
     """Shift test of all rows, or None if the package has nothing to compare a pool with."""
     kept: MeasureKept
-    """Shift test of the rows that pass the cut."""
     write: Write
 
 
@@ -89,6 +91,46 @@ class Described:
         return [*self.cutting, *([self.rank] if self.rank else []), *(stages.write for stages in self.rounds.values())]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FilterInputs:
+    """The inputs from which a feature settles its gate of a filter."""
+
+    section: Any
+    config: FilterConfig
+    package: TrustPackage
+    rounds: Mapping[str, int]
+    cut_rounds: Sequence[str] | None
+    """The rounds from which the recorded cut was made; None if a cut is to be made."""
+    labelled: JsonView
+    """The recorded inputs of the stage that labelled the first round; empty before there are labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterGate:
+    """A gate before the labels of a filter, which is off by default."""
+
+    rule: GateRule | None = None
+    """The rule of the stages that label and compare, or None if the gate is off."""
+    inputs: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    """States that the teacher keeps for the rule and the package's function."""
+    words: tuple[str, ...] = ()
+    """Lines for the terminal, also if the gate is off."""
+    note: str | None = None
+    """Effect of the gate that a forecast does not count, since its probe ignores the gate."""
+    collect: Callable[[Sequence[JsonView], bool], Json] = lambda counts, of_all: {}
+    """A function from the counts of labels to entries of ``filter.json``: for all rounds, or else for one."""
+
+
+def settle_gate(**inputs: Any) -> FilterGate:
+    """Return the gate of a filter's features, given the fields of :class:`FilterInputs` but the section."""
+    found = {name: (settle, section) for name, settle, section in parts(inputs["config"], "gate")}
+    if len(found) > 1:
+        raise ConfigError(f"{' and '.join(found)}: each drops rows before they are labelled; give one of them")
+    gates = (settle(FilterInputs(section=section, **inputs)) for settle, section in found.values())
+    return next(gates, FilterGate())
+
+
 def describe(
     config: FilterConfig,
     package: TrustPackage,
@@ -104,46 +146,44 @@ def describe(
     Raises:
         ConfigError: the cut is kept, but was made by another rule or other calibration rows.
     """
-    rule, package = make_rule_json(config.keep), package.at(get_package_place(config))
+    rule, package = config.keep.model_dump(mode="json", exclude_none=True), package.at(get_package_place(config))
+    if config.keep.certified is not None and (path := config.keep.certified.calibration) is not None:
+        rule["certified"]["calibration"] = compute_calibration_digest(path)
     if made is not None and not recut and made["rule"] != rule:
+        was, now = (f"{name} {value}" for of in (made["rule"], rule) for name, value in of.items())
         raise ConfigError(
-            f"{config.output_directory}: was cut by {_format_rule(made['rule'])}, and is to be by "
-            f"{_format_rule(rule)}; --recut cuts and writes all rows again (none is labelled again), or keep the old "
-            "rule"
+            f"{config.output_directory}: was cut by {was}, and is to be by {now}; --recut cuts and writes all rows "
+            "again (none is labelled again), or keep the old rule"
         )
+    looked = _describe_looking(config, package, teacher, rounds, gate)
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
-    function = package.description.trust
-    settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
-    ask = config.teacher.asking(package.description.ask).paid_in(str(config.directory))
-    if gate.rule is not None:
-        ask = ask.model_copy(update={"states": gate.states})
-    model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
-    server = None
-    if (bought := package.description.bought) is not None:
-        buying = config.teacher.buying(bought).paid_in(str(config.directory))
-        server = describe_teacher_use(None, buying, name="backend-server")
-    looked = {rnd.name: _describe_looking(config, package, model, server, rnd, settings, gate) for rnd in rounds}
-    labels = {name: looked[name].label.out("labels") for name in base}
+    common: dict[str, Any] = {"seed": config.seed, "function": package.description.trust}
     packaged: Json = {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
-    cut = MakeCut(name=CUT, tables=labels, rule=rule, function=function, seed=config.seed, keep=config.keep, **packaged)
+    labels = {name: looked[name][-1].out("labels") for name in base}
+    cut = MakeCut(name=CUT, tables=labels, rule=rule, keep=config.keep, **common, **packaged)
     rank = None
     if config.output.rank:
-        rank = Rank(name="rank", tables=labels, threshold=cut.out("threshold"), function=function, seed=config.seed)
-    stages = {}
+        rank = Rank(name="rank", tables=labels, threshold=cut.out("threshold"), **common)
+    described = {}
     for place, rnd in enumerate(rounds):
-        together = {name: looked[name] for name in choose_pooled(rounds[: place + 1])}
-        write = _describe_writing(config, function, rnd, looked[rnd.name], cut, rank if rnd.name in base else None)
-        common: Json = {"seed": config.seed, "num_rows": rnd.num_rows, "gate": gate.rule, **packaged}
+        pool, buy, label = looked[rnd.name]
+        pooled, sample = choose_pooled(rounds[: place + 1]), package.description.sample
+        testing: Json = {"seed": config.seed, "num_rows": rnd.num_rows, "gate": gate.rule, **packaged}
         kept = MeasureKept(
             name=f"kept-{rnd.name}",
-            tables={name: of.label.out("labels") for name, of in together.items()},
+            tables={name: looked[name][-1].out("labels") for name in pooled},
             threshold=cut.out("threshold"),
-            function=function,
-            **common,
+            function=package.description.trust,
+            **testing,
         )
-        shift = _describe_comparison(package, together, rnd, common)
-        stages[rnd.name] = Stages(**vars(looked[rnd.name]), shift=shift, kept=kept, write=write)
-    return Described(rounds=stages, cut=cut, rank=rank)
+        shift = None
+        if sample.states or sample.num_texts:
+            rows = {name: looked[name][0].out("pool") for name in pooled}
+            tables = {rnd.name: label.out("labels")} if sample.states else rows
+            shift = MeasurePoolShift(name=f"shift-{rnd.name}", tables=tables, **testing)
+        write = _describe_writing(config, rnd, pool, label, cut, rank if rnd.name in base else None)
+        described[rnd.name] = Stages(pool=pool, buy=buy, label=label, shift=shift, kept=kept, write=write)
+    return Described(rounds=described, cut=cut, rank=rank)
 
 
 def choose_pooled(rounds: Sequence[Round]) -> list[str]:
@@ -161,94 +201,69 @@ def choose_pooled(rounds: Sequence[Round]) -> list[str]:
     return names[::-1]
 
 
-def make_rule_json(keep: KeepConfig) -> dict[str, Any]:
-    """Return the rule of a cut as JSON, with a digest of fresh calibration rows in place of their path."""
-    rule = keep.model_dump(mode="json", exclude_none=True)
-    if keep.certified is not None and (path := keep.certified.calibration) is not None:
-        rule["certified"]["calibration"] = compute_calibration_digest(path)
-    return rule
-
-
 def get_package_place(config: FilterConfig) -> Place:
     """Return the place of the package's copy that the stages read, which is made before the first stage starts."""
     return config.directory / "package"
 
 
-def _format_rule(rule: Mapping[str, object]) -> str:
-    ((name, value),) = rule.items()
-    return f"{name} {value}"
-
-
 def _describe_looking(
     config: FilterConfig,
     package: TrustPackage,
-    model: TeacherUse,
-    server: TeacherUse | None,
-    rnd: Round,
-    settings: Mapping[str, Any],
+    teacher: ModelRef | None,
+    rounds: Sequence[Round],
     gate: FilterGate,
-) -> Looking:
-    """Return the stages that read and label a round; ``server`` is the teacher whose answers the model reads."""
-    num_rows, description = rnd.num_rows, package.description
-    pool = ReadPool(
-        name=f"pool-{rnd.name}",
-        files=[file.to_json() for file in rnd.files],
-        contents=[file.content for file in rnd.files],
-        domain=rnd.domain,
-        columns=list(rnd.columns),
-        max_error_rate=config.pool.max_error_rate,
-        num_rows=num_rows,
-        **settings,
-    )
-    common: dict[str, Any] = {
-        "domain": description.domain,
-        "decoding": description.decoding,
-        "examples": pool.out("pool"),
-        "num_rows": num_rows,
-        **settings,
-    }
-    states = [*description.sample.states, *gate.inputs]
+) -> dict[str, tuple[ReadPool, Label | None, Label | Read]]:
+    """Return the stages that read each round, buy a server's answers if the teacher reads some, and label it."""
+    settings: Json = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
+    fitted = package.description
+    ask = config.teacher.asking(fitted.ask).paid_in(str(config.directory))
+    if gate.rule is not None:
+        ask = ask.model_copy(update={"states": gate.states})
+    model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
+    states = list(dict.fromkeys([*fitted.sample.states, *gate.inputs]))
     reading: dict[str, Any] = {
-        "name": f"label-{rnd.name}",
         "teacher": model,
-        "fitted": {description.trust: package.trust},
-        "sample": {"states": list(dict.fromkeys(states)), "seed": config.seed},
+        "fitted": {fitted.trust: package.trust},
+        "sample": {"states": states, "seed": config.seed},
         "needs": [model.backend] if isinstance(model.backend, Out) else [],
     }
-    if server is None:
-        label = Label(seed=config.seed, gate=gate.rule, **common, **reading)
-        return Looking(pool=pool, buy=None, label=label)
-    served = description.served
-    assert served is not None, "the package names whose answers it reads"
-    buy = Label(name=f"buy-{rnd.name}", teacher=server, seed=config.seed, **common)
-    read = Read(answers=buy.out("labels"), reads_numbers=not served.top_logprobs, **common, **reading)
-    return Looking(pool=pool, buy=buy, label=read)
-
-
-def _describe_comparison(
-    package: TrustPackage, together: Mapping[str, Looking], rnd: Round, common: Json
-) -> MeasurePoolShift | None:
-    """Return the stage that compares a round with the package; ``together`` has the rounds to pool, by name."""
-    sample = package.description.sample
-    if not sample.states and not sample.num_texts:
-        return None
-    labels = {rnd.name: together[rnd.name].label.out("labels")}
-    return MeasurePoolShift(
-        name=f"shift-{rnd.name}",
-        tables=labels if sample.states else {name: of.pool.out("pool") for name, of in together.items()},
-        **common,
-    )
+    found: dict[str, tuple[ReadPool, Label | None, Label | Read]] = {}
+    for rnd in rounds:
+        pool = ReadPool(
+            name=f"pool-{rnd.name}",
+            files=[file.to_json() for file in rnd.files],
+            contents=[file.content for file in rnd.files],
+            domain=rnd.domain,
+            columns=list(rnd.columns),
+            max_error_rate=config.pool.max_error_rate,
+            num_rows=rnd.num_rows,
+            **settings,
+        )
+        asking: dict[str, Any] = {"domain": fitted.domain, "decoding": fitted.decoding, "examples": pool.out("pool")}
+        asking |= {"num_rows": rnd.num_rows, **settings}
+        buy, name = None, f"label-{rnd.name}"
+        if fitted.bought is None:
+            label: Label | Read = Label(name=name, seed=config.seed, gate=gate.rule, **asking, **reading)
+        else:
+            buying = config.teacher.buying(fitted.bought).paid_in(str(config.directory))
+            server = describe_teacher_use(None, buying, name="backend-server")
+            buy = Label(name=f"buy-{rnd.name}", teacher=server, seed=config.seed, **asking)
+            assert fitted.served is not None, "the package names whose answers it reads"
+            own_numbers = not fitted.served.top_logprobs
+            label = Read(name=name, answers=buy.out("labels"), reads_numbers=own_numbers, **asking, **reading)
+        found[rnd.name] = pool, buy, label
+    return found
 
 
 def _describe_writing(
-    config: FilterConfig, function: str, rnd: Round, looked: Looking, cut: MakeCut, rank: Rank | None
+    config: FilterConfig, rnd: Round, pool: ReadPool, label: Label | Read, cut: MakeCut, rank: Rank | None
 ) -> Write:
     """Return the stage that writes a round; ``rank`` is the stage that ranks its rows, None if they have no ranks."""
     output = config.output
     return Write(
         name=f"write-{rnd.name}",
-        labels=looked.label.out("labels"),
-        examples=looked.pool.out("pool"),
+        labels=label.out("labels"),
+        examples=pool.out("pool"),
         threshold=cut.out("threshold"),
         cut=cut.out("id"),
         form=output.format,
@@ -258,7 +273,7 @@ def _describe_writing(
         ranks=None if rank is None else rank.out("ranks"),
         first_rank=0 if rank is None else rank.out("starts", rnd.name),
         rows=rnd,
-        function=function,
+        function=cut.function,
         output=str(config.output_directory / "data"),
         commit_seconds=config.commit_seconds,
     )

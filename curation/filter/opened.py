@@ -1,6 +1,6 @@
 """Opening of a filter's output: checks of package, teacher, pool and output against each other, and the work to do."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,14 +11,19 @@ from curation.config import SourceConfig
 from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
-from curation.filter.described import CUT, Described, Round, describe, get_package_place
-from curation.filter.extending import FilterGate, settle_gate
+from curation.filter.described import CUT, Described, FilterGate, Round, describe, get_package_place, settle_gate
 from curation.filter.output import check_home
-from curation.filter.package.checks import check_fits, check_runs, check_teacher, check_verdict, find_teacher
-from curation.filter.package.content import check_content
+from curation.filter.package.checks import (
+    check_content,
+    check_fits,
+    check_runs,
+    check_teacher,
+    check_verdict,
+    find_teacher,
+)
 from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, load
 from curation.filter.stages.cut import check_keep
-from curation.filter.stages.partitions import check_columns
+from curation.filter.stages.parts import check_columns
 from curation.filter.stages.pool import PoolRows
 from curation.models import pin_model
 from curation.pipeline.work import Opened
@@ -33,8 +38,6 @@ from curation.telemetry.console import say
 
 CONFIG = "config.yaml"
 """File name of the configuration of the last start, in the folder of the run's record."""
-
-
 EXTRA = (pa.field("label", pa.string()), pa.field("source_file", pa.string()))
 """Columns that a filter adds to the pool's, by which its output can be partitioned."""
 
@@ -77,9 +80,16 @@ class OpenedFilter(Opened[FilterConfig]):
         return [rnd for rnd in self.rounds if self.described.rounds[rnd.name].pool.name not in self.manifest.stages]
 
     def save(self) -> None:
-        """Write the rounds, a copy of the package and the configuration."""
+        """Write the rounds, the configuration, and a copy of the package that any node can read."""
         self.manifest.save()
-        _keep_package(self.config, self.package)
+        copy, package = get_package_place(self.config), self.package
+        is_there = (copy / PACKAGE).is_file()
+        kept = load(copy, allow_code=package.allow_code) if is_there else copy_package(package, copy)
+        if kept.digest != package.digest:
+            raise RunDirError(
+                f"{copy}: has the digest {kept.digest}, and {self.config.package} has {package.digest}; remove that "
+                "folder"
+            )
         settings = self.config.model_dump(mode="json")
         write_atomically(self.config.directory / CONFIG, yaml.safe_dump(settings, sort_keys=False))
 
@@ -104,7 +114,8 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     """Return a filter's package and its teacher as it can be loaded here, after checks of package, teacher and output.
 
     Raises:
-        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool.
+        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool; the package has
+            nothing to compare a pool with, and the filter is to fail on a shift.
     """
     home = config.output_directory
     require_reachable(home)
@@ -115,39 +126,26 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     check_content(package)
     sample = package.description.sample
     if not sample.states and not sample.num_texts and config.on_shift != "ignore":
-        _tell_untested(config)
+        why = (
+            f"{config.package}: has neither hidden states of its labelled rows nor their hashed words, so that the "
+            "pool is not compared with them (`curate export-trust` of its run adds words, where 20 questions have some)"
+        )
+        drawn = f"curate review draw {home} --num 200"
+        if config.on_shift == "fail":
+            raise ConfigError(
+                f"on_shift: fail: {why}, and nothing could ever fail; set warn or ignore, and check what is kept: "
+                f"{drawn}"
+            )
+        say(f"warning: {why}: check 200 of the rows that are kept ({drawn})")
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
         raise _make_overlap_error(config, config.pool.path)
     return package, teacher
 
 
-def _tell_untested(config: FilterConfig) -> None:
-    """Warn that a package without hidden states and words cannot show whether a pool is like its labelled rows.
-
-    Raises:
-        ConfigError: the filter is to fail on a shift.
-    """
-    why = (
-        f"{config.package}: has neither hidden states of its labelled rows nor their hashed words, so that the pool is "
-        "not compared with them (`curate export-trust` of its run adds words, where 20 questions have some)"
-    )
-    if config.on_shift == "fail":
-        raise ConfigError(
-            f"on_shift: fail: {why}, and nothing could ever fail; set warn or ignore, and check what is kept: "
-            f"curate review draw {config.output_directory} --num 200"
-        )
-    say(f"warning: {why}: check 200 of the rows that are kept (curate review draw {config.output_directory} --num 200)")
-
-
 def look(config: FilterConfig, *, recut: bool = False) -> OpenedFilter:
-    """Return an output as ``curate filter`` would open it, without writing anything.
-
-    Raises:
-        UserError: as :func:`check` and :func:`open_filter`.
-    """
-    guard = lease.guard_nothing  # for nothing is written
-    return open_filter(config, *check(config), recut=recut, guard=guard)
+    """Return an output as ``curate filter`` would open it, without writing anything."""
+    return open_filter(config, *check(config), recut=recut, guard=lease.guard_nothing)
 
 
 def open_filter(
@@ -168,7 +166,18 @@ def open_filter(
         "columns": list(config.pool.columns),
         "seed": config.seed,
     }
-    _check_identity(config, manifest.identity, identity)
+    home, before = config.output_directory, manifest.identity or identity
+    if before["package"] != package.digest:
+        raise RunDirError(
+            f"{home}: was filtered with the package of digest {before['package']}, and {config.package} has "
+            f"{package.digest}; give another output"
+        )
+    for name, key in (("backend", "teacher.backend"), ("columns", "pool.columns"), ("seed", "seed")):
+        if before[name] != identity[name]:
+            raise RunDirError(
+                f"{home}: was filtered with {key} {before[name]}, and it is {identity[name]} now; give another output, "
+                "or undo the change"
+            )
     files = _find_files(config, manifest)
     rounds = [Round(name=name, **vars(_make_rows(config, package, items))) for name, items in files.items()]
     everything = _make_rows(config, package, [file for items in files.values() for file in items])
@@ -179,14 +188,9 @@ def open_filter(
     among = None if made is None or recut else list(made["rounds"])
     if among is None:
         check_keep(config.keep, package, everything.num_rows)
-    labelled = manifest.stages.get(f"label-{rounds[0].name}")
-    gate = settle_gate(
-        config=config,
-        package=package,
-        rounds={rnd.name: rnd.num_rows for rnd in rounds},
-        cut_rounds=among,
-        labelled={} if labelled is None else labelled.inputs,
-    )
+    first, sizes = manifest.stages.get(f"label-{rounds[0].name}"), {rnd.name: rnd.num_rows for rnd in rounds}
+    labelled = {} if first is None else first.inputs
+    gate = settle_gate(config=config, package=package, rounds=sizes, cut_rounds=among, labelled=labelled)
     described = describe(config, package, teacher, rounds, made=made, recut=recut, gate=gate)
     recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
     manifest.identify(identity, recorded, save=False)
@@ -211,11 +215,7 @@ def _find_files(config: FilterConfig, manifest: Manifest) -> dict[str, list[Sour
 
 
 def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
-    """Return the configuration with which a filter last wrote to ``home``, with the copy of the package there, if any.
-
-    Raises:
-        ConfigError: the configuration cannot be read.
-    """
+    """Return the configuration of a filter's last start in ``home``, with the copy of the package there, if any."""
     work = home / WORK
     given = {"output.path": str(home)}
     if (work / "package" / PACKAGE).is_file():
@@ -224,11 +224,7 @@ def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig
 
 
 def locate_teacher(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
-    """Return the package's teacher as it can be loaded here; None for a backend without weights.
-
-    Raises:
-        PackageError: the model, backend or scripted answers differ from the package's; the message has both.
-    """
+    """Return the package's teacher as it can be loaded here; None for a backend without weights; refuse another one."""
     check_runs(package, config.teacher)
     given = None
     if (model := config.teacher.model) is not None:
@@ -248,35 +244,7 @@ def _make_overlap_error(config: FilterConfig, path: str) -> ConfigError:
     )
 
 
-def _check_identity(config: FilterConfig, before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    home = config.output_directory
-    if not before:
-        return
-    if before["package"] != now["package"]:
-        raise RunDirError(
-            f"{home}: was filtered with the package of digest {before['package']}, and {config.package} has "
-            f"{now['package']}; give another output"
-        )
-    for name, key in (("backend", "teacher.backend"), ("columns", "pool.columns"), ("seed", "seed")):
-        if before[name] != now[name]:
-            raise RunDirError(
-                f"{home}: was filtered with {key} {before[name]}, and it is {now[name]} now; give another output, or "
-                "undo the change"
-            )
-
-
 def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
     """Return the pool rows of the given files, in the order of the files' numbers."""
     ordered = tuple(sorted(files, key=lambda file: file.index))
     return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
-
-
-def _keep_package(config: FilterConfig, package: TrustPackage) -> None:
-    """Copy the package into the output, so that the output is self-contained and any node can read the package."""
-    copy = get_package_place(config)
-    is_there = (copy / PACKAGE).is_file()
-    kept = load(copy, allow_code=package.allow_code) if is_there else copy_package(package, copy)
-    if kept.digest != package.digest:
-        raise RunDirError(
-            f"{copy}: has the digest {kept.digest}, and {config.package} has {package.digest}; remove that folder"
-        )

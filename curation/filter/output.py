@@ -28,12 +28,7 @@ Content = Json
 
 
 def check_home(home: Place) -> None:
-    """Refuse a folder with files that no filter wrote.
-
-    Raises:
-        RunDirError: the folder has such files, is a file, has a link that leads out of it, or was written by a filter
-            whose record is missing.
-    """
+    """Refuse a folder with files that no filter wrote, or whose record is missing, by a ``RunDirError``."""
     require_enclosed(home)
     if not isinstance(home, Remote) and home.is_file():
         raise RunDirError(f"{home}: is a file; give a folder as the output")
@@ -53,11 +48,7 @@ def check_home(home: Place) -> None:
 
 
 def load_content(home: Place) -> Content | None:
-    """Return the manifest of an output, or None if there is none yet.
-
-    Raises:
-        RunDirError: the manifest is not JSON, or names a file outside the output.
-    """
+    """Return the manifest of an output, or None before the first; refuse one that is not JSON, by a ``RunDirError``."""
     try:
         content: Content = read_json(home / MANIFEST)
     except FileNotFoundError:

@@ -24,6 +24,7 @@ MAX_BYTES = 2**22
 """Maximum size of a request, in bytes."""
 MAX_DEPTH = 32
 """Maximum depth of nested lists and objects, the request's own included."""
+TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep; flatten them"
 TOKEN = "CURATION_TOKEN"
 """Environment variable with the token of authorised clients."""
 
@@ -58,7 +59,7 @@ class Replica:
         has_states = bool(found.description.sample.states)
         self.watch = self._filter.watch(window=window, every=every) if has_states else None
         self._telemetry = Telemetry(run=found.description.made.run, stage="serve")
-        self._filter.scorer  # noqa: B018 (load the weights before the first request)
+        self._filter.loaded  # noqa: B018 (load the weights before the first request)
 
     def rows_of(self, body: bytes) -> tuple[list[Row], bool]:
         """Return the rows of a request's body, a JSON object or a list of them, and whether it was a list.
@@ -74,7 +75,7 @@ class Replica:
         except ValueError as error:
             raise SourceError(f"the body is not JSON: {error}") from error
         except RecursionError:
-            raise _make_depth_error() from None
+            raise SourceError(TOO_DEEP) from None
         _check_depth(found)
         is_list = isinstance(found, list)
         rows = found if is_list else [found]
@@ -142,11 +143,7 @@ def _check_depth(value: object) -> None:
         if not level:
             return
         level = [child for item in level for child in (item if isinstance(item, list) else item.values())]
-    raise _make_depth_error()
-
-
-def _make_depth_error() -> SourceError:
-    return SourceError(f"lists and objects are nested more than {MAX_DEPTH} deep; flatten them")
+    raise SourceError(TOO_DEEP)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,35 +1,157 @@
 """The library interface of filters: a trust package that labels and scores a user's rows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import torch
 
+from curation.arrays import Floats
 from curation.config.filter import FilterTeacherConfig
-from curation.domains import get_domain
-from curation.errors import PackageError
+from curation.domains import Domain, attempt, get_domain
+from curation.errors import ConfigError, PackageError, RowError, SourceError
 from curation.escaping import get_logger
-from curation.filter.package.checks import check_fits, check_runs, check_verdict, find_teacher
+from curation.filter.package.checks import check_content, check_fits, check_runs, check_verdict, find_teacher
 from curation.filter.package.folder import TrustPackage, load
-from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
-from curation.filter.watch import ShiftWatch
+from curation.json_types import Json, JsonView
+from curation.metrics.shift import MIN_ROWS, Shift, compare_samples
 from curation.refs import ModelRef
+from curation.sources.missing import replace_missing
+from curation.stages.deal import find_schema_problem
+from curation.stages.label_chunks import AskSettings, label_rows
+from curation.stages.shift import get_states, join_states
+from curation.teachers import load_teacher
+from curation.teachers.wrapped import WrappedTeacher
+from curation.trust import load_fitted
+from curation.trust.states import StateTrust
 
 if TYPE_CHECKING:
     import ray.data
 
+Row = JsonView
+Arrays = Mapping[str, Floats]
 BATCH_ROWS = 256
 _log = get_logger(__name__)
+RESULT = pa.schema(
+    [
+        pa.field("label", pa.string()),  # the weak label; null: error, or the answer states none
+        pa.field("completion", pa.string()),  # what the teacher answered
+        pa.field("trust", pa.float32()),  # in [0, 1]; null where there is no label
+        pa.field("trust_raw", pa.float32()),  # the score that ranks rows: a float32 sigmoid saturates at 1
+        pa.field("error", pa.string()),  # ``kind: detail``; null for a healthy row
+    ]
+)
+"""Columns of a row's result."""
+
+
+def read(domain: Domain, raw: Row) -> Json:
+    """Return the example of a row of a user's file, or the row itself if it is an example; raise a ``RowError``."""
+    if missing := find_missing_columns(domain, raw):
+        raise RowError(f"missing_column: {', '.join(missing)}")
+    own = not any(set(form) <= raw.keys() for form in domain.forms)
+    example = {name: raw[name] for name in domain.columns.names} if own else dict(domain.read(raw))
+    if problem := find_schema_problem(example, domain.columns):
+        raise RowError(problem)
+    return example
+
+
+def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
+    """Return the columns that rows lack for a domain, in the form that lacks the fewest; empty if none is missing."""
+    forms = [*domain.forms, tuple(domain.columns.names)]
+    return min(([name for name in form if name not in columns] for form in forms), key=len)
+
+
+def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None:
+    """Refuse rows that lack a column that is read, or have one of an added one's name, by a ``SourceError``."""
+    if missing := find_missing_columns(domain, columns):
+        forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
+        raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
+    check_names(columns, prefix)
+
+
+def check_names(columns: Collection[str], prefix: str) -> None:
+    """Refuse rows that have a column with the name of an added one, by a ``SourceError``."""
+    if taken := [name for name in RESULT.names if f"{prefix}{name}" in columns]:
+        raise SourceError(
+            f"rows have a column {prefix}{taken[0]} already; give a prefix for the added columns, e.g. prefix='weak_'"
+        )
+
+
+def _hash(row: Row) -> int:
+    """Return a 63-bit hash of a row's content, as its row id."""
+
+    def plain(value: object) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)  # numpy's own text leaves numbers out
+
+    text = json.dumps(row, sort_keys=True, default=plain)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+class ShiftWatch:
+    """A watch that tests the newest rows of a stream against a sample of labelled rows.
+
+    Args:
+        reference: the sample's states by name, [N, D] (``TrustPackage.reference``).
+        window: the number of newest rows to compare. A repeated row counts once: equal rows in both halves of the test
+            would look like a difference.
+        every: the number of new rows between two tests.
+        seed: the seed of the test's draws.
+
+    Raises:
+        ValueError: there are no states to compare, or the numbers are too small for a test.
+    """
+
+    def __init__(self, reference: Arrays, *, window: int = 2000, every: int = 500, seed: int = 0) -> None:
+        if not reference:
+            raise ValueError("the trust function reads no hidden states, so there is nothing to watch")
+        if window < MIN_ROWS or every < 1:
+            raise ValueError(f"window {window}, every {every}: a test needs {MIN_ROWS} rows, and every is at least 1")
+        self._states = list(reference)
+        self._reference_ND = join_states(reference, self._states)
+        self._window, self._every, self._seed = window, every, seed
+        self._rows: OrderedDict[int, npt.NDArray[Any]] = OrderedDict()
+        self._num_new = 0
+        self.last: Shift | None = None
+        """Latest test, or ``None`` before the first."""
+
+    def add(self, answers: pa.Table) -> Shift | None:
+        """Add the teacher's answers to some rows, a labels table, and return a test if one is due, or else ``None``."""
+        healthy = answers.filter(answers["error"].is_null())
+        states_ND = join_states(get_states(healthy, self._states), self._states)
+        for row_id, state_D in zip(healthy["row_id"].to_pylist(), states_ND, strict=True):
+            if row_id in self._rows:
+                self._rows.move_to_end(row_id)
+                continue
+            self._rows[row_id] = state_D
+            self._num_new += 1
+            if len(self._rows) > self._window:
+                self._rows.popitem(last=False)
+        if self._num_new < self._every or len(self._rows) < MIN_ROWS:
+            return None
+        self._num_new = 0
+        self.last = compare_samples(self._reference_ND, np.stack(list(self._rows.values())), seed=self._seed)
+        return self.last
+
+    @property
+    def alarm(self) -> str | None:
+        """The latest test's warning, by the documented rule of an alarm, or None without an alarm."""
+        return self.last.warning() if self.last is not None and self.last.alarm else None
 
 
 class Filter:
     """A filter that labels and scores rows with the teacher and the trust function of a package.
 
     ``Filter.load("package").score(rows)`` works on a stream in this process, ``.map(dataset)`` in actors of Ray Data.
-    Rows keep their columns and get those of ``curation.filter.scorer.RESULT``: ``label``, ``completion``, ``trust`` in
+    Rows keep their columns and get those of ``curation.filter.rows.RESULT``: ``label``, ``completion``, ``trust`` in
     [0, 1], ``trust_raw`` (the score that ranks rows) and ``error``. A row that cannot be read or labelled stays, with
     an ``error`` and no trust; a row whose answer states no label has no trust either. The user decides which to keep.
     """
@@ -44,8 +166,8 @@ class Filter:
         prefix: str = "",
     ) -> None:
         self.package = package
-        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column}
-        self._prefix = prefix
+        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column, "prefix": prefix}
+        self._prefix, self._id_column = prefix, id_column
         self._domain = get_domain(package.description.domain)
 
     @classmethod
@@ -96,9 +218,24 @@ class Filter:
         return tuple(f"{self._prefix}{name}" for name in RESULT.names)
 
     @cached_property
-    def scorer(self) -> Scorer:
-        """The loaded teacher and trust function of this process."""
-        return Scorer(self.package, **self._settings)
+    def loaded(self) -> tuple[AskSettings, WrappedTeacher, StateTrust]:
+        """How the teacher is asked, the teacher, and the trust function; read on first use.
+
+        Raises:
+            ConfigError: spending is limited, but no folder is configured that records it.
+        """
+        check_content(self.package)
+        description = self.package.description
+        ask = (self._settings["runs"] or FilterTeacherConfig()).asking(description.ask)
+        if ask.endpoint is not None and ask.endpoint.limit is not None and ask.endpoint.paid is None:
+            raise ConfigError(
+                f"teacher.endpoint.limit: {ask.endpoint.limit:g} would be that of each process, from its start on; "
+                "name a folder in teacher.endpoint.paid, in which all of them count, or leave limit out"
+            )
+        num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())
+        ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
+        asked = AskSettings(teacher=ask, decoding=description.decoding, seed=description.seed)
+        return asked, WrappedTeacher(load_teacher(ask, self._settings["model"])), load_fitted(self.package.trust)
 
     def score(
         self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, watch: ShiftWatch | None = None
@@ -108,7 +245,7 @@ class Filter:
         Args:
             rows: rows as in the domain's files, or examples of the domain's own columns.
             batch_rows: the number of rows that are labelled together, by which the stream lags.
-            watch: a watch that gets every batch (``curation.filter.watch``).
+            watch: a watch that gets every batch (``curation.filter.rows``).
 
         Raises:
             SourceError: a row has a column with the name of an added one, or an invalid id.
@@ -117,25 +254,54 @@ class Filter:
         while batch := list(islice(stream, batch_rows)):
             for row in batch:
                 check_names(row, self._prefix)
-            scored, answers = self.scorer.scored(batch)
+            scored, answers = self._compute_scores(batch)
             if watch is not None:
                 watch.add(answers)
             for row, found in zip(batch, scored.to_pylist(), strict=True):
                 yield {**row, **dict(zip(self.added, found.values(), strict=True))}
 
-    def _append_scores(self, batch: pa.Table) -> pa.Table:
-        check_columns(self._domain, batch.schema.names, self._prefix)
-        scored, _ = self.scorer.scored(batch.to_pylist())
-        for name, column in zip(self.added, scored.columns, strict=True):
-            batch = batch.append_column(name, column)
-        return batch
+    def _compute_scores(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
+        """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states by row id."""
+        asked, teacher, trust = self.loaded
+        ids, examples = self._read_examples(rows)
+        if not examples:
+            return RESULT.empty_table(), pa.table({})
+        answers = pa.Table.from_batches(list(label_rows(asked, self._domain, teacher, examples)))
+        place_of = {row_id: place for place, row_id in enumerate(answers["row_id"].to_pylist())}
+        (batch,) = answers.combine_chunks().to_batches()
+        has_label_N = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
+        raw_N = np.where(has_label_N, trust.raw_score(batch), np.float32(np.nan))
+        columns = {
+            **{name: answers[name] for name in ("label", "completion", "error")},
+            "trust": pa.array(trust.to_trust(raw_N), pa.float32(), from_pandas=True),
+            "trust_raw": pa.array(raw_N, pa.float32(), from_pandas=True),
+        }
+        places = pa.array([place_of[row_id] for row_id in ids], pa.int64())
+        return pa.table(columns).select(RESULT.names).take(places), answers
+
+    def _read_examples(self, rows: Sequence[Row]) -> tuple[list[int], list[Json]]:
+        """Return each row's id, and the distinct examples as rows of an examples table."""
+        ids: list[int] = []
+        examples: dict[int, Json] = {}
+        for row in rows:
+            raw = replace_missing({name: value for name, value in row.items() if name != self._id_column})
+            example, problem = attempt(read, self._domain, raw)
+            if self._id_column is None:
+                row_id = _hash(example or raw)
+            elif isinstance(value := row.get(self._id_column), Integral) and not isinstance(value, bool):
+                row_id = int(value)
+            else:
+                raise SourceError(f"{self._id_column}: {value!r} is not an integer; give a column of unique integers")
+            entry = {**(example or {}), "row_id": row_id, "error": problem or None}
+            if examples.setdefault(row_id, entry) != entry and self._id_column is not None:
+                raise SourceError(
+                    f"{self._id_column}: {row_id} is the id of two different rows; give a column of unique integers"
+                )
+            ids.append(row_id)
+        return ids, list(examples.values())
 
     def watch(self, *, window: int = 2000, every: int = 500) -> ShiftWatch:
-        """Return a watch that compares the rows of a stream with the package's sample.
-
-        Raises:
-            ValueError: the trust function reads no hidden states.
-        """
+        """Return a watch that compares a stream with the package's sample; without hidden states a ``ValueError``."""
         return ShiftWatch(self.package.reference(), window=window, every=every, seed=self.package.description.made.seed)
 
     def map(
@@ -180,7 +346,6 @@ class Filter:
                 "uri": self.package.uri,
                 "digest": self.package.digest,
                 "allow_code": self.package.allow_code,
-                "prefix": self._prefix,
                 **self._settings,
             },
             batch_size=batch_rows,
@@ -196,19 +361,19 @@ class Filter:
 
 
 class _ScoringActor:
-    """An actor that scores batches of rows; it reads the package from a place that every node can read.
-
-    Raises:
-        PackageError: the package on this node has another digest than the driver's.
-    """
+    """An actor that scores batches of rows by the driver's package, read from a place that every node can read."""
 
     def __init__(self, uri: str, digest: str, allow_code: Sequence[str], **settings: Any) -> None:
         package = load(uri, allow_code=allow_code)
         if package.digest != digest:
             raise PackageError(f"{uri}: has the digest {package.digest} on this node, and {digest} on the driver's")
         self._filter = Filter(package, **settings)
-        self._filter.scorer  # noqa: B018 (load the weights before the first batch)
+        self._filter.loaded  # noqa: B018 (load the weights before the first batch)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the batch with the columns of ``RESULT`` appended."""
-        return self._filter._append_scores(batch)
+        check_columns(self._filter._domain, batch.schema.names, self._filter._prefix)
+        scored, _ = self._filter._compute_scores(batch.to_pylist())
+        for name, column in zip(self._filter.added, scored.columns, strict=True):
+            batch = batch.append_column(name, column)
+        return batch

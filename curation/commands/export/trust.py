@@ -9,11 +9,11 @@ from typing import Any
 
 from curation.arms import ARMS
 from curation.cluster.versions import find_versions
-from curation.commands.export.card import load_template
-from curation.commands.export.files import write_folder
-from curation.commands.export.fit import Fit, find_fit
-from curation.commands.export.trust_rows import (
+from curation.commands.export.files import load_template, write_folder
+from curation.commands.export.fit import (
+    Fit,
     Reference,
+    find_fit,
     read_calibration_rows,
     read_questions,
     sample_reference,
@@ -48,15 +48,10 @@ from curation.trust import load_fitted
 def export_trust(
     run: Place, output: Place, *, trust: str | None, generation: int | None, force: bool, command: str
 ) -> list[str]:
-    """Write a fitted trust function of a run to a folder; return sentences on what was written, and warnings.
+    """Write a fitted trust function of a run as a package; return sentences on what was written, and warnings.
 
-    Args:
-        run: a run directory.
-        output: the folder, which must be empty or missing, or with ``force`` hold an earlier package.
-        trust: a trust function that the run fitted; by default ``trust``.
-        generation: the function's generation; by default the last one.
-        force: replace an earlier package.
-        command: the command line, for the record.
+    The function is one that the run fitted, by default ``trust`` of the last generation. ``output`` is an empty or
+    missing folder or, with ``force``, holds an earlier package. ``command`` is the command line, for the record.
 
     Raises:
         ExportError: there is no such function, the function is not fitted, or ``output`` is taken or cannot be written.
@@ -77,7 +72,7 @@ def export_trust(
         card = load_template("trust_card.md.j2").render(description.model_dump(mode="json"), about=about)
         with write_folder(output, force=force, marker=PACKAGE) as folder:
             package = write(
-                folder.path,
+                folder,
                 description,
                 trust=fit.trust,
                 calibration=graded,
@@ -171,7 +166,9 @@ def _iter_measures(fit: Fit) -> Iterator[Measured]:
         if own is None:
             continue
         numbers = {**own, "share_right": found["share_right"], "purity": own["purity_at_n"]}
-        intervals = {name: _make_interval(numbers[name]) for name in ("share_right", "auc", "ece", "brier", "purity")}
+        measured = {name: numbers[name] for name in ("share_right", "auc", "ece", "brier", "purity")}
+        keys = ("value", "low", "high", "n")
+        intervals = {name: of and Interval(**{key: of[key] for key in keys}) for name, of in measured.items()}
         yield Measured(rows=rows, num_rows=found["num_rows"], num_top=found["num_top"], **intervals)
 
 
@@ -182,7 +179,3 @@ def _find_verdict(fit: Fit) -> RunVerdict | None:
         return None
     after = found["findings"][0]["next"] if found["findings"] else ""
     return RunVerdict(level=found["level"], sentence=found["sentence"], next=after.rstrip("."))
-
-
-def _make_interval(found: Mapping[str, Any] | None) -> Interval | None:
-    return None if found is None else Interval(**{key: found[key] for key in ("value", "low", "high", "n")})

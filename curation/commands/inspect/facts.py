@@ -1,18 +1,21 @@
 """The facts of one Lance table: columns, versions, fragments, error rows by kind, a sample of rows."""
 
 import difflib
+import json
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lance
 import pyarrow as pa
 
+from curation.commands.inspect.find import FoundTable
 from curation.errors import TableError, describe_lance_error, get_error_kind
+from curation.escaping import escape_text
 from curation.json_types import Json
 from curation.tables.schemas import ERROR
 
@@ -21,114 +24,57 @@ NUM_VERSIONS = 20
 
 LONG = 8
 """Maximum length of a list that is shown in full; a longer one is shown as its size and norm."""
+WIDTH = 100
+"""Maximum length of a value or a message, in characters; longer ones are truncated."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableQuery:
-    """The part of a table to show."""
+def examine(
+    uri: str,
+    *,
+    version: int | None = None,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    rows: int = 5,
+) -> Json:
+    """Return the facts of a version of a table, as ``curate inspect --json`` prints them.
 
-    version: int | None = None
-    where: str | None = None
-    """An SQL expression that filters error rows and the sample."""
-    columns: tuple[str, ...] | None = None
-    """The columns of the sample."""
-    rows: int = 5
-    """Number of rows in the sample."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableColumn:
-    """A column and its Arrow type."""
-
-    name: str
-    type: str
-    nullable: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Version:
-    """A version of a table: its time of commit (UTC, ISO 8601), its number of rows, and its changes in words."""
-
-    version: int
-    time: str
-    rows: int
-    change: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fragments:
-    """The fragments of a version: ``rows`` of the smallest and the largest one, and ``bytes`` of all files on disk."""
-
-    count: int
-    rows: tuple[int, int]
-    deleted_rows: int
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ErrorKind:
-    """The number of error rows of one kind, and the message of the first."""
-
-    kind: str
-    rows: int
-    example: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The facts of one version of a table."""
-
-    uri: str
-    version: int
-    rows: int
-    matching: int
-    """The number of rows that match ``where``; all rows without a filter."""
-    where: str | None
-    columns: list[TableColumn]
-    num_versions: int
-    """The number of versions up to this one."""
-    versions: list[Version]
-    """At most ``NUM_VERSIONS`` versions, newest first."""
-    fragments: Fragments
-    errors: list[ErrorKind] | None
-    """Kinds of error rows that match ``where``, most frequent first; None if the table has no error column."""
-    sample: list[Json]
-    """First matching rows; a long list of numbers is ``{"size": n, "norm": euclidean}``."""
-
-
-def examine(uri: str, question: TableQuery) -> Facts:
-    """Return the facts of a table.
+    ``where`` is an SQL expression, whose rows are ``matching``; ``errors`` and ``sample`` are of them. ``errors`` are
+    the kinds of error rows, most frequent first, None without an error column. ``sample`` has the ``columns`` of the
+    first ``rows`` rows; a long list of numbers in it is ``{"size": n, "norm": euclidean}``. ``num_versions`` counts the
+    versions up to this one, of which ``versions`` are at most ``NUM_VERSIONS``, newest first. ``fragments`` have the
+    ``rows`` of the smallest and the largest one, and the ``bytes`` of all files on disk.
 
     Raises:
         TableError: there is no such table, version or column, or Lance refuses the expression.
     """
-    dataset = _open(uri, question.version)
+    dataset = _open(uri, version)
     names = dataset.schema.names
-    for name in question.columns or ():
+    for name in columns or ():
         if name not in names:
             near = difflib.get_close_matches(name, names, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(names)}"
             raise TableError(f"{uri}: has no column {name!r}; {hint}")
     try:
         known = [item for item in dataset.versions() if item["version"] <= dataset.version]
-        rows = int(dataset.count_rows())
-        matching = rows if question.where is None else _count_matching(dataset, question.where)
-        errors = _count_errors(dataset, question.where) if ERROR.name in names else None
-        columns = None if question.columns is None else list(question.columns)
-        shown = dataset.to_table(columns=columns, filter=question.where, limit=question.rows) if question.rows else None
-        return Facts(
-            uri=uri,
-            version=dataset.version,
-            rows=rows,
-            matching=matching,
-            where=question.where,
-            columns=[TableColumn(name=f.name, type=_format_type(f.type), nullable=f.nullable) for f in dataset.schema],
-            num_versions=len(known),
-            versions=_list_versions(dataset, known),
-            fragments=_count_fragments(dataset),
-            errors=errors,
-            sample=[] if shown is None else [_shorten(row) for row in shown.to_pylist()],
-        )
+        num_rows = int(dataset.count_rows())
+        matching = num_rows if where is None else _count_matching(dataset, where)
+        errors = _count_errors(dataset, where) if ERROR.name in names else None
+        wanted = None if columns is None else list(columns)
+        sample = dataset.to_table(columns=wanted, filter=where, limit=rows).to_pylist() if rows else []
+        fields = dataset.schema
+        return {
+            "uri": uri,
+            "version": dataset.version,
+            "rows": num_rows,
+            "matching": matching,
+            "where": where,
+            "columns": [{"name": f.name, "type": _format_type(f.type), "nullable": f.nullable} for f in fields],
+            "num_versions": len(known),
+            "versions": _list_versions(uri, known),
+            "fragments": _count_fragments(dataset),
+            "errors": errors,
+            "sample": [_shorten(row) for row in sample],
+        }
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, TableError):
             raise
@@ -164,7 +110,7 @@ def _count_matching(dataset: Any, where: str) -> int:
         ) from error
 
 
-def _count_errors(dataset: Any, where: str | None) -> list[ErrorKind]:
+def _count_errors(dataset: Any, where: str | None) -> list[Json]:
     failed = f"{ERROR.name} IS NOT NULL"
     scanner = dataset.scanner(columns=[ERROR.name], filter=failed if where is None else f"({where}) AND {failed}")
     counts: Counter[str] = Counter()
@@ -174,7 +120,7 @@ def _count_errors(dataset: Any, where: str | None) -> list[ErrorKind]:
             kind = get_error_kind(text)
             counts[kind] += 1
             examples.setdefault(kind, text)
-    return [ErrorKind(kind=kind, rows=rows, example=examples[kind]) for kind, rows in counts.most_common()]
+    return [{"kind": kind, "rows": rows, "example": examples[kind]} for kind, rows in counts.most_common()]
 
 
 def _shorten(value: object) -> Any:
@@ -193,62 +139,46 @@ def _shorten(value: object) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _list_versions(dataset: Any, known: list[Json]) -> list[Version]:
-    """Return the newest of the ``known`` versions, each with its changes from the previous one."""
-    versions: list[Version] = []
-    before: _State | None = None
+def _list_versions(uri: str, known: list[Json]) -> list[Json]:
+    """Return the newest of the ``known`` versions, each with its time of commit (UTC) and its change in words."""
+    versions: list[Json] = []
+    before: tuple[list[str], int, int] | None = None
     for place, item in enumerate(known):
         if place < len(known) - NUM_VERSIONS - 1:
             continue
-        columns = lance.dataset(dataset.uri, version=item["version"]).schema.names
-        counts = {name: int(item["metadata"][f"total_{name}"]) for name in ("rows", "fragments")}
-        now = _State(columns=columns, **counts)
+        columns = lance.dataset(uri, version=item["version"]).schema.names
+        rows, fragments = (int(item["metadata"][f"total_{name}"]) for name in ("rows", "fragments"))
+        change = "created" if item["version"] == 1 else "the oldest that is kept"  # older ones were cleaned up
+        change += f": {_format_count(len(columns), 'column')}, {_format_count(rows, 'row')}"
+        if before is not None:
+            names, num_rows, num_fragments = before
+            added = ", ".join(name for name in columns if name not in names)
+            dropped = ", ".join(name for name in names if name not in columns)
+            parts = [f"columns added: {added}"] if added else []
+            parts += [f"columns dropped: {dropped}"] if dropped else []
+            parts += [f"{rows - num_rows:+,} rows"] if rows != num_rows else []
+            parts += [f"{fragments - num_fragments:+,} fragments"] if fragments != num_fragments else []
+            change = ", ".join(parts) or "rewritten: the same columns and number of rows"
         if before is not None or place == 0:
             time = item["timestamp"].astimezone(UTC).isoformat(timespec="seconds")
-            what = "created" if item["version"] == 1 else "the oldest that is kept"  # older ones were cleaned up
-            start = f"{what}: {_format_count(len(now.columns), 'column')}, {_format_count(now.rows, 'row')}"
-            change = start if before is None else _change(before, now)
-            versions.append(Version(version=item["version"], time=time, rows=now.rows, change=change))
-        before = now
+            versions.append({"version": item["version"], "time": time, "rows": rows, "change": change})
+        before = columns, rows, fragments
     return versions[::-1]
 
 
-class _State(NamedTuple):
-    """The properties by which two versions are compared."""
-
-    columns: list[str]
-    rows: int
-    fragments: int
-
-
-def _change(before: _State, now: _State) -> str:
-    """Return the change of a version against the previous one, in words."""
-    added = [name for name in now.columns if name not in before.columns]
-    dropped = [name for name in before.columns if name not in now.columns]
-    parts = [f"columns added: {', '.join(added)}"] if added else []
-    parts += [f"columns dropped: {', '.join(dropped)}"] if dropped else []
-    parts += [f"{now.rows - before.rows:+,} rows"] if now.rows != before.rows else []
-    parts += [f"{now.fragments - before.fragments:+,} fragments"] if now.fragments != before.fragments else []
-    return ", ".join(parts) or "rewritten: the same columns and number of rows"
-
-
-def _count_fragments(dataset: Any) -> Fragments:
+def _count_fragments(dataset: Any) -> Json:
     items = dataset.get_fragments()
     rows = [int(item.count_rows()) for item in items]
-    return Fragments(
-        count=len(items),
-        rows=(min(rows, default=0), max(rows, default=0)),
-        deleted_rows=sum(item.num_deletions for item in items),
-        bytes=sum(_get_file_bytes(dataset.uri, file) for item in items for file in item.metadata.files),
-    )
-
-
-def _get_file_bytes(uri: str, file: Any) -> int:
-    """Return the recorded size of a file, or, if an older writer left it out, the size on disk."""
-    if file.file_size_bytes:
-        return int(file.file_size_bytes)
-    path = Path(uri) / "data" / file.path
-    return path.stat().st_size if path.exists() else 0
+    num_bytes = 0
+    for file in (file for item in items for file in item.metadata.files):
+        path = Path(dataset.uri) / "data" / file.path
+        if file.file_size_bytes:
+            num_bytes += int(file.file_size_bytes)
+        elif path.exists():  # an older writer left the size out
+            num_bytes += path.stat().st_size
+    deleted = sum(item.num_deletions for item in items)
+    smallest_and_largest = [min(rows, default=0), max(rows, default=0)]
+    return {"count": len(items), "rows": smallest_and_largest, "deleted_rows": deleted, "bytes": num_bytes}
 
 
 def _format_type(kind: pa.DataType) -> str:
@@ -262,3 +192,76 @@ def _format_type(kind: pa.DataType) -> str:
 
 def _format_count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def format_facts(facts: Json) -> str:
+    """Return the facts of a table (:func:`examine`), section by section."""
+    fragments, versions, errors, sample = (facts[name] for name in ("fragments", "versions", "errors", "sample"))
+    low, high = fragments["rows"]
+    each = f", {low:,} rows each" if low == high else f", {low:,} to {high:,} rows each"
+    deleted = f", {fragments['deleted_rows']:,} rows deleted" if fragments["deleted_rows"] else ""
+    number, shown = fragments["count"], len(versions)
+    matching = "" if facts["where"] is None else f", {facts['matching']:,} where {facts['where']}"
+    last = f", the last {shown}:" if shown < facts["num_versions"] else ""
+    lines = [
+        f"{facts['uri']}, version {facts['version']}",
+        f"rows       {facts['rows']:,}{matching}",
+        f"fragments  {number:,}{each if number else ''}{deleted}, {format_size(fragments['bytes'])} on disk",
+        f"versions   {facts['num_versions']:,}{last}",
+        *_align([(str(of["version"]), of["time"], f"{of['rows']:,} rows", of["change"]) for of in versions]),
+        "columns",
+        *_align([(of["name"], of["type"], "" if of["nullable"] else "not null") for of in facts["columns"]]),
+    ]
+    if errors is not None:
+        lines.append(f"error rows {sum(of['rows'] for of in errors):,}")
+        lines += _align([(of["kind"], f"{of['rows']:,}", f"e.g. {_cut(of['example'])}") for of in errors])
+    if sample:
+        lines.append(f"sample     {len(sample):,} of {facts['matching']:,} rows")
+    for row in sample:
+        lines += ["  -", *_align([(name, _format_value(value)) for name, value in row.items()], "    ")]
+    return "\n".join(lines)
+
+
+def format_tables(found: Sequence[FoundTable]) -> str:
+    """Return the tables of a run, one line each."""
+    rows = [("table", "rows", "version", "")]
+    for item in found:
+        count = "" if item.rows is None else f"{item.rows:,}"
+        rows.append((item.name, count, "" if item.version is None else str(item.version), item.state))
+    return "\n".join(_align(rows, ""))
+
+
+def format_size(num_bytes: int) -> str:
+    """Return a number of bytes as text in binary units."""
+    value = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def _align(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
+    """Return each row as a line, with its cells in columns as wide as their longest cell."""
+    rows = [tuple(map(escape_text, row)) for row in rows]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    return [
+        indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, dict) and value.keys() == {"size", "norm"}:
+        return f"{value['size']:,} numbers, norm {_format_value(value['norm'])}"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_format_value, value))}]"
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
+    line = json.dumps(text, ensure_ascii=False)[1:-1]  # line ends as \n, so that a value stays on one line
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."

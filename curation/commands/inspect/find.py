@@ -16,16 +16,13 @@ from curation.rundir.manifest import Manifest, record_in
 from curation.storage.paths import Place, Remote, to_place, walk
 
 NUM_LISTED = 20
-"""Maximum number of tables that an error lists."""
 
 NUM_SEARCHED = 2_000
-"""Maximum number of folders that are searched for tables to list in an error."""
 
 _FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
 """Name of a stage's directory: the stage and the fingerprint of its inputs (``Manifest.directory_of``)."""
 
 _VERSIONS = "_versions"
-"""The folder that every Lance table has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +39,7 @@ class FoundTable:
 
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
-    """Return the URI of a table and its recorded version, or ``None`` for the newest version.
-
-    Raises:
-        TableError: no table has the name, or the path is not a Lance table.
-    """
+    """Return the URI of a table and its recorded version, None for the newest; raise a ``TableError`` without one."""
     if name is None:
         _require_table(path)
         return path, None

@@ -39,7 +39,7 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
 
 
 def _format_page(found: "Verified") -> str:
-    from curation.commands.inspect.text import format_size
+    from curation.commands.inspect.facts import format_size
 
     lines = [f"damaged: {item.path}: {item.problem}" for item in found.damage[:NUM_SHOWN]]
     if len(found.damage) > NUM_SHOWN:

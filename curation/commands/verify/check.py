@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from curation.config.filter import WORK
 from curation.errors import PackageError, RunDirError, TableError
 from curation.filter.output import MANIFEST, load_content
-from curation.filter.package.content import check_content
+from curation.filter.package.checks import check_content
 from curation.filter.package.folder import PACKAGE, load
 from curation.json_types import Json
 from curation.refs import TableRef

@@ -4,9 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.commands.export.run import get_fitting_class, read_run
-from curation.commands.export.student import find_student, iter_students
-from curation.commands.recorded import RecordedRun
+from curation.commands.export.run import RecordedRun, find_student, get_fitting_class, iter_students, read_run
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
 from curation.json_types import Json

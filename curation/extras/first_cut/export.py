@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from curation.arrays import Bools, Int64s
-from curation.commands.export.fit import Fit
-from curation.commands.export.trust_rows import has_held_out_score, is_of, split_inputs
+from curation.commands.export.fit import Fit, has_held_out_score, is_of, split_inputs
 from curation.config import TrustConfig
 from curation.config.given import GIVEN
 from curation.config.states import parse

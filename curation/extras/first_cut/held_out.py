@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import PackageError, UserError
 from curation.extras.first_cut.threshold import HeldOut
-from curation.filter.package.folder import TrustPackage
-from curation.filter.package.tables import read_rows, to_floats
+from curation.filter.package.folder import TrustPackage, read_rows, to_floats
 from curation.refs import TableRef, TrustRef
 from curation.stopping import iter_checked
 from curation.storage.cache import fetch_folder

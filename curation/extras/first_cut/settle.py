@@ -15,8 +15,7 @@ from curation.extras.first_cut.gate import FirstCutRule
 from curation.extras.first_cut.held_out import read_held_out
 from curation.extras.first_cut.part import Cascade
 from curation.extras.first_cut.threshold import FirstCut, find_first_cut
-from curation.filter.described import get_package_place
-from curation.filter.extending import FilterGate, FilterInputs
+from curation.filter.described import FilterGate, FilterInputs, get_package_place
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
 from curation.teachers import can_gate

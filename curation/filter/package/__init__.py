@@ -14,5 +14,5 @@ weights, which it names by hub commit or by a digest of their content:
 A folder with any other file is refused, so that a package cannot carry anything that is unpickled or run. The
 description has what answers and trust depend on, but not where and how anything runs, which its user decides. The code
 that it names is registered by this version or by an installed package, or allowed by name
-(``curation.filter.package.code``).
+(``curation.filter.package.description``).
 """

@@ -1,29 +1,37 @@
 """Checks that a trust package may be used here: teacher (by the content of its weights), domain, states, verdict."""
 
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.filter import FilterTeacherConfig
-from curation.domains import get_domain
+from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.given import as_asked
 from curation.errors import PackageError
-from curation.filter.package.description import STOP
+from curation.filter.package.description import STOP, Question
 from curation.filter.package.folder import TrustPackage
-from curation.filter.package.questions import find_difference
+from curation.json_types import JsonView
+from curation.label_columns import is_from_domain
 from curation.models import resolve
-from curation.refs import ModelRef
+from curation.refs import ModelRef, TrustRef
 from curation.registry import BACKENDS
 from curation.storage.digest import compute_model_digest
 from curation.storage.paths import to_place
+from curation.tables import schemas
+from curation.trust import load_fitted
 
 UNJUDGED = "no report of its run judged this trust function when it was exported, so nobody says whether to use it"
+NUM_QUESTIONS = 5
+SHOWN = 60
+"""Maximum number of characters of a text that a message shows, from a little before the first difference."""
+NUM_ROWS = 4
 
 
 def check_fits(package: TrustPackage) -> None:
-    """Refuse a package unless this version's domain asks and reads the stored questions as the package's run did.
-
-    Raises:
-        PackageError: something differs; the message has both sides.
-        ConfigError: the domain cannot be made.
-    """
+    """Refuse a package unless this version's domain asks and reads the stored questions as the package's run did."""
     fitted = package.description
     domain = as_asked(get_domain(fitted.domain), fitted.decoding)
     if (different := find_difference(domain, fitted.questions)) is not None:
@@ -73,11 +81,7 @@ def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> 
 
 
 def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
-    """Refuse another teacher than the package's.
-
-    Raises:
-        PackageError: the teacher is another; the message names both.
-    """
+    """Refuse another teacher than the package's, by a ``PackageError`` that names both."""
     fitted = package.description
     if fitted.teacher is None:
         raise PackageError(
@@ -107,11 +111,7 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
 
 
 def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
-    """Refuse a configuration of the teacher that would change its answers.
-
-    Raises:
-        PackageError: the backend, scripted answers or served model differ from the package's; the message has both.
-    """
+    """Refuse a backend, scripted answers or a served model that would change the teacher's answers."""
     fitted = package.description.ask
     _check_served(package.uri, package.description.served, runs.endpoint)
     if (
@@ -162,11 +162,7 @@ def _format_model(model: ModelRef) -> str:
 
 
 def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
-    """Return a warning about the package's verdict or its absence, or ``None`` if the verdict permits use.
-
-    Raises:
-        PackageError: the verdict is "do not use", and ``anyway`` is not set.
-    """
+    """Return a warning about the package's verdict or its absence, or None; refuse "do not use" unless ``anyway``."""
     found = package.description.verdict
     if found is None:
         return f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
@@ -179,3 +175,111 @@ def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
             "same by --anyway (anyway: true in a configuration, Filter.load(..., anyway=True))"
         )
     return words
+
+
+def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:
+    """Return the first ``NUM_QUESTIONS`` rows (example, completion, parsed label) that can be written as JSON."""
+    found: list[Question] = []
+    for example, completion, label in rows:
+        own = {name: example[name] for name in domain.columns.names}
+        prompt, problem = attempt(domain.prompt, own)
+        options, further = attempt(domain.options, own)
+        if problem or further or prompt is None or not _is_json(own):
+            continue
+        found.append(Question(example=own, prompt=prompt, options=options, completion=completion, label=label))
+        if len(found) == NUM_QUESTIONS:
+            break
+    return tuple(found)
+
+
+def find_difference(domain: Domain, questions: Iterable[Question]) -> str | None:
+    """Return how this version of a domain differs on a stored question, in words, or ``None`` if nothing differs."""
+    for number, question in enumerate(questions):
+        now: JsonView = {
+            "prompt": attempt(domain.prompt, question.example),
+            "options": attempt(domain.options, question.example),
+            "label": attempt(domain.parse, question.completion, question.example),
+        }
+        for what, (value, problem) in now.items():
+            was = getattr(question, what)
+            value = tuple(value) if isinstance(value, list) else value
+            if problem or value != was:
+                texts = [
+                    text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
+                    for text in (problem or value, was)
+                ]
+                pairs = enumerate(zip(*texts, strict=False))
+                start = max(0, next((i for i, (a, b) in pairs if a != b), min(map(len, texts))) - SHOWN // 3)
+                here, there = (("..." if start else "") + text[start : start + SHOWN] for text in texts)
+                return f"{what} of stored question {number} is {here!r} here, and {there!r} in the package"
+    return None
+
+
+def _is_json(example: Mapping[str, object]) -> bool:
+    try:
+        return bool(json.loads(json.dumps(example, allow_nan=False)) == example)
+    except (TypeError, ValueError):
+        return False
+
+
+def check_content(package: TrustPackage) -> None:
+    """Refuse a package whose rows cannot be read, or whose trust functions cannot score rows of its teacher.
+
+    If weights had other shapes than the description says, or were NaN, no row could be selected after hours of
+    labelling. Digests say nothing about what files contain, so the functions score a few rows of noise before.
+    """
+    described = package.description
+    if described.calibration is not None:
+        package.calibration()
+    for part in described.parts.values():
+        part.check(package)
+    if described.sample.num_texts:
+        package.words()
+    further = [state for part in described.parts.values() for state in part.inputs]
+    for state, states_ND in package.reference(further).items():
+        if states_ND.shape[1:] != (described.state_size,) or not np.isfinite(states_ND).all():
+            raise PackageError(
+                f"{package.uri}: the sample of the state {state} has the shape {states_ND.shape} or holds what is no "
+                f"number, and a state has {described.state_size} numbers; copy or export the package again"
+            )
+    _check_scores(package, package.trust, described.ask.states)
+    for name, part in described.parts.items():
+        _check_scores(package, package.functions[name], part.inputs)
+
+
+def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -> None:
+    described, name = package.description, ref.uri.rsplit("/", 1)[-1]
+    try:
+        function = load_fitted(ref)
+        added = [pa.field(name, schemas.GIVEN_TYPE) for name in function.features if is_from_domain(name)]
+        ask = described.ask
+        schema = schemas.make_labels_schema(states, ask.state_dtype, described.state_size, ask.token_logprobs, added)
+        raw_N = function.raw_score(_make_noise(schema))
+    except Exception as error:  # what is examined may be broken in any way
+        raise PackageError(
+            f"{package.uri}: its trust function {name} cannot score rows of its teacher ({error}); copy or export the "
+            "package again"
+        ) from error
+    if raw_N.shape != (NUM_ROWS,) or not np.isfinite(raw_N).all():
+        raise PackageError(
+            f"{package.uri}: its trust function {name} scores {NUM_ROWS} rows of plain numbers as {raw_N.tolist()}, so "
+            "it holds what is no number, and no row could be ranked by it; copy or export the package again"
+        )
+
+
+def _make_noise(schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of a labels table whose states are normal and whose numbers are 1."""
+    rng = np.random.default_rng(0)
+    columns = []
+    for field in schema:
+        if pa.types.is_fixed_size_list(field.type):
+            numbers = rng.normal(size=NUM_ROWS * field.type.list_size)
+            values = pa.array(numbers.astype(field.type.value_type.to_pandas_dtype()))
+            columns.append(pa.FixedSizeListArray.from_arrays(values, field.type.list_size))
+        elif field.name == schemas.ROW_ID.name:
+            columns.append(pa.array(range(NUM_ROWS), field.type))
+        elif field.name == schemas.ERROR.name or not pa.types.is_primitive(field.type):
+            columns.append(pa.nulls(NUM_ROWS, field.type))
+        else:
+            columns.append(pa.array([1] * NUM_ROWS).cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

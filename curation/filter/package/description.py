@@ -1,17 +1,24 @@
-"""The description of a trust package: teacher, how it is asked, domain, trust function, its quality and its origin."""
+"""The description of a trust package: teacher, how it is asked, domain, trust function, its quality and its origin.
 
-from collections.abc import Mapping
+A package may come from a stranger, so the code that it names is checked before anything is imported for it.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, create_model, model_validator
 
+from curation.arms import TRUST, Fitted
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section, Seed
+from curation.config.defaults import ENTRY_POINTS
 from curation.config.endpoint import ENDPOINT, ServedConfig
+from curation.errors import PackageError
 from curation.features import features
 from curation.filter.parts import PackagePart
 from curation.refs import ModelRef
-from curation.registry import load_code
+from curation.registry import BACKENDS, DOMAINS, find_installed, load_code
 
 
 def _without_code(teacher: ModelRef) -> ModelRef:
@@ -75,7 +82,6 @@ class Question(Section):
     """A stored example with the teacher's prompt and answer, by which a change of the domain's code is detected."""
 
     example: dict[str, Any]
-    """Values of the domain's own columns."""
     prompt: str
     options: tuple[str, ...] | None
     completion: str
@@ -89,12 +95,10 @@ class Made(Section):
     directory: str
     generation: int
     stage: str
-    """Stage that fitted the trust function."""
     fingerprint: str
     """Fingerprint of that stage's inputs, from the run's manifest."""
     seed: Seed
     command: str
-    """Command that wrote the package."""
 
 
 STOP = "do not use"
@@ -104,7 +108,6 @@ class RunVerdict(Section):
     """The verdict of the run's report on the rows that the package's trust function chose."""
 
     level: Literal["use it", "use with care", "do not use"]
-    """Level of ``curation.report.verdict``."""
     sentence: str
     next: str = ""
     """Next step of the gravest finding; empty without a finding."""
@@ -119,7 +122,6 @@ class CoreDescription(Section):
     """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, if they are folders. A hub id is
     identified by its commit (``teacher.revision``)."""
     state_size: Annotated[int, Field(ge=0, le=1 << 20)]
-    """Size of a hidden state, a number of values."""
     ask: AnswersConfig
     """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.
     The user of the package decides where and how it runs."""
@@ -132,7 +134,6 @@ class CoreDescription(Section):
     questions: tuple[Question, ...] = ()
     """A few rows of the run; empty if no row of this domain can be written as JSON."""
     trust: str
-    """Requested trust function, a name of ``curation.arms.TRUST``."""
     kind: str
     """Kind of the fitted function, which differs from ``trust`` if a search or a small source led to another one."""
     inputs: tuple[str, ...]
@@ -147,10 +148,8 @@ class CoreDescription(Section):
     verdict: RunVerdict | None = None
     """Verdict of the run's report, or ``None`` if no report judged rows that this function chose."""
     versions: dict[str, str]
-    """Versions of the Python packages that wrote the trust package."""
     made: Made
     created: str
-    """Time of creation, ISO format, UTC."""
 
     @property
     def served(self) -> ServedConfig | None:
@@ -195,3 +194,56 @@ if TYPE_CHECKING:
 else:
     _parts = {name: (part | None, None) for name, part in PARTS.items()}
     Description = create_model("Description", __base__=CoreDescription, __module__=__name__, **_parts)
+
+
+def refuse_code(uri: str, description: object, allowed: Collection[str]) -> None:
+    """Refuse a description, as ``package.json`` has it, that names code which is neither registered nor allowed."""
+    if not isinstance(description, Mapping):
+        return  # which the schema refuses
+    domain = description.get("domain")
+    names = [*_iter_domains(domain)]
+    for key in ("ask", "bought"):
+        if isinstance(asked := description.get(key), Mapping):
+            names.append((f"{key}.backend", asked.get("backend"), BACKENDS.names))
+    names.append(("trust", description.get("trust"), TRUST.names))
+    for key, name, registered in names:
+        if isinstance(name, str) and name not in registered and name not in allowed:
+            raise _make_unknown_error(uri, key, name)
+    if (command := _find_command(domain)) is not None:
+        raise PackageError(
+            f"{uri}: its domain brings a command to check answers, {command!r}, and a package never brings one; "
+            "nothing of it was run. Export it again with this version, which leaves it out"
+        )
+
+
+def refuse_maker(uri: str, name: object, allowed: Collection[str]) -> None:
+    """Refuse a class, ``module:Class``, that no registered trust function is made by and that is not allowed."""
+    brought = (TRUST.find(kind) for group in TRUST.groups for kind in find_installed(group))
+    known = itertools.chain((TRUST[kind] for kind in TRUST), brought)
+    if name not in allowed and not any(isinstance(trust, Fitted) and trust.made_by == name for trust in known):
+        raise _make_unknown_error(uri, "made_by", name)
+
+
+def _iter_domains(value: object) -> Iterator[tuple[str, object, Collection[str]]]:
+    """Yield the names of a domain and of the domains that it wraps, such as ``next_token``'s."""
+    name = value.get("name") if isinstance(value, Mapping) else value
+    yield "domain", name, DOMAINS.keys() | find_installed(ENTRY_POINTS).keys()
+    if isinstance(value, Mapping):
+        yield from _iter_domains(value.get("of"))
+
+
+def _find_command(domain: object) -> Any:
+    """Return the command that a domain, or a domain that it wraps, configures as its check; None without one."""
+    parts: Iterable[object] = domain if isinstance(domain, list) else ()
+    if isinstance(domain, Mapping):
+        check, parts = domain.get("check"), domain.values()
+        if isinstance(check, Mapping) and "command" in check:
+            return check["command"]
+    return next((found for part in parts if (found := _find_command(part)) is not None), None)
+
+
+def _make_unknown_error(uri: str, key: str, name: object) -> PackageError:
+    return PackageError(
+        f"{uri}: names {name!r} as {key}, which neither this version nor an installed package registers; nothing of it "
+        f"was imported. Install the package that brings it or, if you have read that code, add --allow-code {name}"
+    )

@@ -15,15 +15,14 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from scipy.sparse import csr_matrix
 
 from curation.arrays import Float32s
 from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
-from curation.filter.package.code import refuse_code, refuse_maker
-from curation.filter.package.description import PARTS, Description
-from curation.filter.package.tables import CALIBRATED, LABELLED, WORDS, read_rows, to_floats, unpack_words
+from curation.filter.package.description import PARTS, Description, refuse_code, refuse_maker
 from curation.filter.parts import PartFiles
-from curation.metrics.text_shift import Words
+from curation.metrics.text_shift import NUM_HASHES, Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores
 from curation.storage.cache import fetch_folder, staged
@@ -32,6 +31,14 @@ from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, list_files, to_place
 from curation.trust import saved
 
+WORDS = ("word_starts", "word_hashes", "word_counts")
+"""Names of the arrays of hashed words: each text's start, int32 [N + 1]; the hashes, uint16; their counts, int16."""
+_DTYPES = (np.int32, np.uint16, np.int16)
+MAX_ROWS = 10_000_000
+"""Maximum number of rows of a package's table."""
+CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
+LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
+"""Columns of calibration rows if labels are a closed set."""
 FORMAT = 2
 PACKAGE, CARD = "package.json", "README.md"
 CALIBRATION, SHIFT, TRUST = "calibration.parquet", "shift.safetensors", "trust"
@@ -39,8 +46,38 @@ SCORES = ("raw", "trust")
 """Names of the rows' held-out scores in ``shift.safetensors``."""
 UNREAD = (CARD, ".gitattributes")
 """Files for people and registries, which may change, since no code reads them."""
-
 Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return the rows of a file, at most ``MAX_ROWS``, since few compressed bytes may expand beyond the memory."""
+    if (num_rows := pq.read_metadata(path).num_rows) > MAX_ROWS:
+        raise ValueError(f"it holds {num_rows:,} rows, and {MAX_ROWS:,} are the most that are read")
+    return pq.read_table(path, schema=schema)
+
+
+def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:
+    """Return a column as float32 [N], NaN for null."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
+
+
+def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of hashed words by the names in ``WORDS``; empty without texts."""
+    if not words_NW.shape[0]:
+        return {}
+    parts = zip(WORDS, (words_NW.indptr, words_NW.indices, words_NW.data), _DTYPES, strict=True)
+    return {name: part.astype(dtype) for name, part, dtype in parts}
+
+
+def unpack_words(arrays: Mapping[str, npt.NDArray[Any]], num_texts: int) -> Words:
+    """Return hashed words from the arrays of :func:`pack_words`; raise ``ValueError`` or ``KeyError`` otherwise."""
+    starts, hashes, counts = (arrays[name] for name in WORDS)
+    dtypes = [part.dtype for part in (starts, hashes, counts)]
+    if dtypes != list(map(np.dtype, _DTYPES)):
+        raise ValueError(f"{', '.join(WORDS)} are of {', '.join(map(str, dtypes))}")
+    words_NW = csr_matrix((counts, hashes.astype(np.int32), starts), shape=(num_texts, NUM_HASHES))
+    words_NW.check_format(full_check=True)
+    return words_NW
 
 
 class _File(Section):
@@ -53,7 +90,6 @@ class _Content(Section):
 
     format: int
     digest: str
-    """Digest of the package (``TrustPackage.digest``)."""
     files: dict[str, _File]
     """All files except ``package.json`` and ``UNREAD``."""
     description: Description
@@ -64,14 +100,11 @@ class TrustPackage:
     """A trust package that was read and checked to be complete."""
 
     uri: str
-    """Absolute address from which the package was read."""
     digest: str
     """Digest of the content: equal for copies, and for two exports of the same fit and calibration."""
     description: Description
     trust: TrustRef
-    """Fitted trust function (``curation.trust.load_fitted``)."""
     functions: Mapping[str, TrustRef] = field(default_factory=dict)
-    """Fitted functions of the parts, by the part's name."""
     allow_code: tuple[str, ...] = ()
     """Code that the package was allowed to name (:func:`load`)."""
 
@@ -84,7 +117,7 @@ class TrustPackage:
         """Return the calibration rows; rows whose label could not be read have NaN scores and are never selected.
 
         Raises:
-            PackageError: the package has none, or the file holds something else.
+            PackageError: the package has none, or the file holds something else (as for the methods below).
         """
         if self.description.calibration is None:
             raise PackageError(
@@ -92,8 +125,7 @@ class TrustPackage:
                 "trust function no held-out scores), so no cut can be certified by it; give fresh graded rows, or cut "
                 "by n, share or threshold"
             )
-        with self.reading(CALIBRATION):
-            path = fetch_folder(self.uri) / CALIBRATION
+        with self.reading(CALIBRATION) as path:
             is_labelled = "label" in pq.read_schema(path).names
             table = read_rows(path, LABELLED if is_labelled else CALIBRATED)
             raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
@@ -104,46 +136,36 @@ class TrustPackage:
         """Return the teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
 
         ``further`` names states to add, such as those that a part reads.
-
-        Raises:
-            PackageError: the file holds something else.
         """
         if not self.description.sample.states:
             return {}
-        with self.reading(SHIFT):
-            arrays = load_file(fetch_folder(self.uri) / SHIFT)
+        with self.reading(SHIFT) as path:
+            arrays = load_file(path)
             return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
 
     def words(self) -> Words:
-        """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows.
-
-        Raises:
-            PackageError: the file holds something else.
-        """
-        with self.reading(SHIFT):
-            return unpack_words(load_file(fetch_folder(self.uri) / SHIFT), self.description.sample.num_texts)
+        """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows."""
+        with self.reading(SHIFT) as path:
+            return unpack_words(load_file(path), self.description.sample.num_texts)
 
     def reference_score(self, name: str) -> Float32s | None:
-        """Return the held-out score of each row of :meth:`reference`, float32 [N]; NaN for a row without one.
+        """Return the ``raw`` or ``trust`` held-out score of each row of :meth:`reference`, float32 [N], or None.
 
-        ``name`` is ``raw`` or ``trust``. Return None if the package has no such scores.
-
-        Raises:
-            PackageError: the file holds something else.
+        A row without a score has NaN.
         """
         if not self.description.sample.states:
             return None
-        with self.reading(SHIFT):
-            score_N = load_file(fetch_folder(self.uri) / SHIFT).get(name)
+        with self.reading(SHIFT) as path:
+            score_N = load_file(path).get(name)
             if score_N is not None and score_N.shape != (self.description.sample.num_rows,):
                 raise ValueError(f"{name} has the shape {score_N.shape}, not one score a row")
             return None if score_N is None else score_N.astype(np.float32)
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[None]:
-        """Turn errors of reading the file ``name``, within the context, into a ``PackageError``."""
+    def reading(self, name: str) -> Iterator[Path]:
+        """Yield the path of a file; turn errors of reading it, within the context, into a ``PackageError``."""
         try:
-            yield
+            yield fetch_folder(self.uri) / name
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise PackageError(
                 f"{self.uri}: {name} is not what {PACKAGE} tells ({error}); copy or export the package again"
@@ -183,19 +205,20 @@ def write(
         raise PackageError(
             f"{folder}: calibration rows, parts and reference states are not those that its description names"
         )
-    _copy(trust, folder / TRUST)
-    for name, part in parts.items():
-        _copy(part.trust, folder / name)
+    for name, ref in {TRUST: trust, **{name: part.trust for name, part in parts.items()}}.items():
+        if saved.pin(to_place(ref.uri), TrustRef).digest != ref.digest:
+            raise ModelError(f"{ref.uri}: changed since digest {ref.digest} was taken; fit it again")
+        (folder / name).mkdir(parents=True)
+        for file in (saved.WEIGHTS, saved.DESCRIPTION):
+            shutil.copyfile(fetch_folder(ref.uri) / file, folder / name / file)
+    for part in parts.values():
         part.write(folder)
     if calibration is not None:
-        columns = [
-            *(pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]),
-            pa.array(calibration.correct_M),
-        ]
-        schema = CALIBRATED
+        scores = [pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]]
+        rows = pa.table([*scores, pa.array(calibration.correct_M)], schema=CALIBRATED)
         if calibration.label_M is not None:
-            columns, schema = [*columns, pa.array(calibration.label_M, pa.string())], LABELLED
-        pq.write_table(pa.table(columns, schema=schema), folder / CALIBRATION)
+            rows = rows.append_column(LABELLED.field("label"), pa.array(calibration.label_M, pa.string()))
+        pq.write_table(rows, folder / CALIBRATION)
     if reference:
         save_file({name: np.ascontiguousarray(states_ND) for name, states_ND in reference.items()}, folder / SHIFT)
     files = {file.path: _read_facts(folder / file.path) for file in list_files(folder)}
@@ -207,21 +230,10 @@ def write(
     return _load(str(folder), None)
 
 
-def _copy(trust: TrustRef, folder: Path) -> None:
-    if saved.pin(to_place(trust.uri), TrustRef).digest != trust.digest:
-        raise ModelError(f"{trust.uri}: changed since digest {trust.digest} was taken; fit it again")
-    source = fetch_folder(trust.uri)
-    folder.mkdir(parents=True)
-    for name in (saved.WEIGHTS, saved.DESCRIPTION):
-        shutil.copyfile(source / name, folder / name)
-
-
 def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
-    """Read a package, local or in an object store, and check every file.
+    """Read a package from a folder or a URL of an object store, and check every file.
 
-    Args:
-        uri: the folder or its URL.
-        allow_code: code that the package may name besides registered parts, each ``module:NAME`` as the package has it.
+    ``allow_code`` is code that it may name besides registered parts, each ``module:NAME`` as the package has it.
 
     Raises:
         PackageError: the package is missing, incomplete, changed or of another format, has a file that no package has,

@@ -3,36 +3,38 @@
 The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from curation.arrays import Bools
 from curation.config.base import count_share
 from curation.config.filter import CertifiedConfig, KeepConfig
+from curation.domains import get_domain
 from curation.domains.class_counts import find_class_places
-from curation.errors import BudgetError
-from curation.filter.package.folder import TrustPackage
-from curation.filter.package.tables import to_floats
-from curation.filter.stages.certifying import CertifyingRows, read_certifying_rows
-from curation.filter.stages.packaged import Packaged
+from curation.errors import BudgetError, PackageError, SourceError
+from curation.filter.package.folder import TrustPackage, load, to_floats
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Done, InEach, Stage, setting
+from curation.rundir.graph import Done, InEach, Inputs, Stage, setting
 from curation.rundir.run import Task
 from curation.selection.bound import Bound
 from curation.selection.budget import Count, GradedScores, Pool
 from curation.selection.risk import Certified
+from curation.sources.paths import get_filesystem
 from curation.stages.pool_scores import Batch, PoolScores
 from curation.tables import io, schemas
 
 ALL_TIES = 2**64 - 1
 """Value of a bound's ``tie`` with which every row of exactly the bound's score passes."""
 _READ = ("row_id", "label", "error")
+CALIBRATION = ("raw", "trust", "correct")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,83 @@ class ThresholdCut:
         return cls(column=value["column"], bound=Bound(**value["bound"]), by_label=value.get("by_label"))
 
 
+class CertifyingRows(NamedTuple):
+    """The rows that certify a cut."""
+
+    rows: GradedScores | None
+    """Calibration rows, or None if no rule needs them."""
+    floor: float | None
+    """Least raw score of the rows from which they were drawn (``curate review``), or None if from all rows."""
+    classes: Sequence[str] = ()
+    """Closed set of labels, if each has a cut of its own; empty otherwise."""
+
+
+def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
+    """Return the rows that certify a cut: fresh ones if they are configured, or else the package's.
+
+    Raises:
+        UserError: they are missing or unreadable, or lack labels of the domain where each label has its own cut.
+    """
+    given, key = config.calibration, "keep.certified.per: label"
+    found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
+    if config.per == "all":
+        return found
+    domain = get_domain(package.description.domain)
+    if domain.label_sets is not None:
+        raise PackageError(
+            f"{key}: with domain.multi, as in {package.uri}, a row may have several classes, and is right where the "
+            "whole set is, so that no class has rows of its own to certify; leave per out"
+        )
+    if (classes := domain.closed_labels()) is None:
+        raise PackageError(f"{key}: domain {domain.name} of {package.uri} has no closed set of labels; leave per out")
+    if found.rows is None or found.rows.label_M is None:
+        raise PackageError(
+            f"{key}: the calibration rows of {given or package.uri} have no labels; "
+            + ("export the package again" if given is None else "give them in a column 'label'")
+        )
+    known = pa.array(found.rows.label_M, pa.string()).drop_null().unique().to_pylist()
+    if strange := sorted(set(known) - set(classes)):
+        raise PackageError(
+            f"{key}: the calibration rows of {given or package.uri} have the label {strange[0]!r}, which is none "
+            f"of the domain's {len(classes)} classes; write it as one of {', '.join(map(str, classes[:8]))}"
+        )
+    return found._replace(classes=classes)
+
+
+def read_calibration(path: str) -> CertifyingRows:
+    """Return the calibration rows in a Parquet file with the columns ``CALIBRATION``; refuse any other file."""
+    try:
+        opened, inner = get_filesystem(path)
+        table = pq.read_table(inner, filesystem=opened)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
+    for name in CALIBRATION:
+        kinds = pa.types.is_boolean if name == "correct" else pa.types.is_floating
+        if name not in table.column_names or not kinds(table[name].type):
+            found = f"is {table[name].type}" if name in table.column_names else "is missing"
+            wanted = "true or false" if name == "correct" else "a floating-point number"
+            raise SourceError(
+                f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
+                f"{name} as {wanted}"
+            )
+    raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
+    label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
+    floor = (table.schema.metadata or {}).get(b"floor")
+    return CertifyingRows(
+        GradedScores(raw_M, trust_M, table["correct"].to_numpy(), label_M), None if floor is None else float(floor)
+    )
+
+
+def compute_calibration_digest(path: str) -> str:
+    """Return a digest of the file's content."""
+    try:
+        opened, inner = get_filesystem(path)
+        with opened.open_input_stream(inner) as file:
+            return hashlib.sha256(file.read()).hexdigest()[:16]
+    except OSError as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read: {error}") from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """A threshold, and the facts about its rows."""
@@ -85,7 +164,6 @@ class Decision:
     num_labelled: int
     """Number of rows labelled without error and not dropped by a gate."""
     num_dropped: int
-    """Number of rows that a gate dropped, which count in a share of the pool."""
     num_short: int
     """Number of requested rows that are missing because a gate dropped too many."""
     num_scored: int
@@ -96,12 +174,20 @@ class Decision:
     """Settings and result of a calibration (``curation.selection.risk.RiskCut``), or None without one."""
 
 
-class MakeCut(Stage, Packaged):
-    """A stage that decides which rows of the labelled rounds pass.
+class Packaged(Inputs):
+    """The package of a stage; its digest is part of the cache key, its place is not."""
 
-    Raises:
-        BudgetError: as for :func:`decide`.
-    """
+    package: str
+    uri: str = setting()
+    allow_code: Collection[str] = setting()
+
+    def loaded(self) -> TrustPackage:
+        """Read and return the package."""
+        return load(self.uri, allow_code=self.allow_code)
+
+
+class MakeCut(Stage, Packaged):
+    """A stage that decides which rows of the labelled rounds pass (:func:`decide`)."""
 
     class Made(NamedTuple):
         """The outputs: the fields of a :class:`Decision`, an id, the rule and the rounds."""
@@ -118,11 +204,9 @@ class MakeCut(Stage, Packaged):
         risk: Json | None
 
     tables: InEach[TableRef]
-    """Tables of labels, by round."""
     rule: Json
     """``keep`` as JSON, with a digest of fresh calibration rows in place of their path."""
     function: str
-    """Name of the trust function."""
     seed: int
     keep: KeepConfig = setting()
     revision: int = 3  # its threshold has another name
@@ -153,12 +237,7 @@ class MakeCut(Stage, Packaged):
 
 
 def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
-    """Refuse, before labelling, a rule that cannot make a cut over ``num_rows`` rows.
-
-    Raises:
-        BudgetError: the pool has fewer rows than are to be kept, or the share is less than one row.
-        UserError: calibration rows are missing, or cannot be read.
-    """
+    """Refuse, before labelling, a rule that cannot make a cut over ``num_rows`` rows, by a ``UserError``."""
     if keep.certified is not None:
         read_certifying_rows(keep.certified, package)
     elif keep.threshold is None:
@@ -201,11 +280,12 @@ def decide(
         threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
-        count = _count_certified(pool, keep.certified, CertifyingRows(calibration, floor, classes), seed=seed)
+        graded: Any = {"calibration": calibration, "floor": floor, "classes": classes, "seed": derive(seed, "risk")}
+        count = _count_certified(keep.certified, Pool(num_rows=labelled, scores=pool, **graded))
         risk, by_label = {"per": keep.certified.per, **(count.risk or {})}, None
         if keep.certified.per == "label":
-            cuts = {item["label"]: item["threshold"] for item in risk["classes"]}
-            by_label = {label: cut for label, cut in cuts.items() if cut is not None}
+            cuts = ((item["label"], item["threshold"]) for item in risk["classes"])
+            by_label = {label: cut for label, cut in cuts if cut is not None}
         lowest_raw = count.threshold if by_label is None else min(by_label.values())
         assert lowest_raw is not None, "rows pass"
         bound = Bound(score=lowest_raw, tie=ALL_TIES, seed=0, num_selected=0)
@@ -242,19 +322,9 @@ def _count_wanted(keep: KeepConfig, labelled: int, scored: int, of: str | None =
     return wanted
 
 
-def _count_certified(pool: PoolScores, config: CertifiedConfig, given: CertifyingRows, *, seed: int) -> Count:
+def _count_certified(config: CertifiedConfig, pool: Pool) -> Count:
     """Return the count of rows above the cut that calibration rows certify, by the budget rule of runs."""
-    rule = Certified(**config.model_dump(exclude={"calibration"}))
-    found = rule.count(
-        Pool(
-            num_rows=pool.num_rows,
-            scores=pool,
-            calibration=given.rows,
-            floor=given.floor,
-            classes=given.classes,
-            seed=derive(seed, "risk"),
-        )
-    )
+    found = Certified(**config.model_dump(exclude={"calibration"})).count(pool)
     made = found.risk
     assert made is not None, "the rule says what it found"
     if not found.n:

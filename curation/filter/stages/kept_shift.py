@@ -5,6 +5,7 @@ comparisons with the package's rows are made: of the rows that pass, by their di
 and of all rows of the newest rounds, up to ``MAX_ROWS`` rows, so that small deliveries add up.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,17 +15,26 @@ import pyarrow as pa
 import scipy
 
 from curation.arrays import Bools, Float32s, Floats
+from curation.domains import get_domain
 from curation.filter.package.folder import TrustPackage
-from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.packaged import Packaged
+from curation.filter.stages.cut import Packaged, ThresholdCut
 from curation.json_types import Json
 from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, compute_distances, count_passing
 from curation.metrics.shift import Shift, compare_samples, describe_passing
+from curation.metrics.text_shift import compare_with_words
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
 from curation.stages.gating import GatedStage, PassingTest
-from curation.stages.shift import get_scores, get_states, join_states, sample_rows
+from curation.stages.shift import (
+    find_gravest_shift,
+    get_scores,
+    get_states,
+    join_states,
+    sample_rows,
+    sample_states,
+    sample_texts,
+)
 from curation.tables import io
 from curation.tables.schemas import trust_column
 
@@ -40,11 +50,8 @@ class KeptShift:
     """The comparisons of rows that pass a cut with labelled rows; ``None`` means not tested."""
 
     rounds: tuple[str, ...]
-    """Names of the rounds that are pooled, the newest last."""
     everything: Shift | None
-    """Two-sample test of all rows of the rounds."""
     passing: Foreign | None
-    """Test of the rows that pass against the labelled rows that pass."""
     distance: float | None
     """Kolmogorov-Smirnov distance between the trust of rows that pass and that of calibration rows that pass."""
     p_value: float | None
@@ -58,17 +65,11 @@ class KeptShift:
     @property
     def alarm(self) -> bool:
         """Whether any of the three comparisons shows a clear difference."""
-        return (
-            self.trust_alarm
-            or (self.everything is not None and self.everything.alarm)
-            or (self.passing is not None and self.passing.alarm)
-        )
+        return self.trust_alarm or any(test is not None and test.alarm for test in (self.everything, self.passing))
 
     def warning(self) -> str | None:
         """Return a warning for the report, or ``None`` without an alarm."""
-        found = []
-        if self.passing is not None and self.passing.alarm:
-            found.append(describe_passing(self.passing))
+        found = [describe_passing(self.passing)] if self.passing is not None and self.passing.alarm else []
         if self.trust_alarm:
             found.append(
                 f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
@@ -104,16 +105,12 @@ class MeasureKept(GatedStage, Packaged):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         kept: Json
-        """:class:`KeptShift` as JSON."""
 
     tables: InEach[TableRef]
     """Labels of the rounds that are pooled, the newest last."""
     threshold: In[Json]
     function: str
-    """Name of the trust function."""
     seed: int
     revision: int = 2  # scores may differ by a little
 
@@ -161,7 +158,6 @@ class Rows(NamedTuple):
     """The rows of one side of a comparison."""
 
     states_ND: Floats | None
-    """Hidden states, or None if trust reads none."""
     score_N: Float32s | None
     """Scores to which the cut applies, NaN for rows without a label, or None if there are no scores."""
 
@@ -188,19 +184,54 @@ def compare(
             rng = np.random.default_rng(seed)
             distances = compute_distances(source.states_ND[finite_N], pool.states_ND[finite_M], rng)
             passes = count_passing(distances, source.score_N[finite_N], pool.score_N[finite_M], least)
-    distance, p_value = _compare_trust(calibration_K, pool.score_N[pool.score_N >= least], least)
+    distance = p_value = None
+    score_P = pool.score_N[pool.score_N >= least]
+    known_Q = score_P[:0] if calibration_K is None else calibration_K[calibration_K >= least]
+    if calibration_K is not None and min(len(known_Q), len(score_P)) >= MIN_PASSING:
+        tolerance = TOLERANCE * np.nanstd(calibration_K)  # one side is shifted towards the other by it
+        lower = scipy.stats.ks_2samp(score_P, known_Q - tolerance, alternative="greater")
+        higher = scipy.stats.ks_2samp(score_P, known_Q + tolerance, alternative="less")
+        distance = float(max(lower.statistic, higher.statistic))
+        p_value = min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))
     return KeptShift(rounds=rounds, everything=everything, passing=passes, distance=distance, p_value=p_value)
 
 
-def _compare_trust(known_K: Float32s | None, score_P: Float32s, least: np.float32) -> tuple[float | None, float | None]:
-    """Return the distance between scores that pass and those of calibration rows that pass, and its p-value.
+class MeasurePoolShift(GatedStage, Packaged):
+    """A stage that tests how a round differs from the package's rows, by hidden states or, without these, by words.
 
-    Scores that differ by less than ``TOLERANCE`` count as equal: one side is shifted towards the other by it.
+    With a gate, both sides have only the rows that pass it.
     """
-    known_Q = score_P[:0] if known_K is None else known_K[known_K >= least]
-    if known_K is None or min(len(known_Q), len(score_P)) < MIN_PASSING:
-        return None, None
-    tolerance = TOLERANCE * np.nanstd(known_K)
-    lower = scipy.stats.ks_2samp(score_P, known_Q - tolerance, alternative="greater")
-    higher = scipy.stats.ks_2samp(score_P, known_Q + tolerance, alternative="less")
-    return float(max(lower.statistic, higher.statistic)), min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))
+
+    class Made(NamedTuple):
+        shift: Json
+
+    tables: InEach[TableRef]
+    """Labels of the round or, to compare words, the rows of the rounds that are pooled, the newest last."""
+    seed: int
+    revision: int = 2  # it counts foreign rows, too
+
+    def run(self, task: Task) -> Done:
+        """Test the round."""
+        rows = sum(map(io.count, self.tables.values()))
+        return Done(outputs=self.Made(shift=self.measured().to_json()), rows=rows)
+
+    def measured(self) -> Shift:
+        """Return the result of the test.
+
+        Words are compared of the round alone, and together with earlier ones; the graver difference counts.
+        """
+        package, tables = self.loaded(), [*self.tables.values()]
+        states = package.description.sample.states
+        if not states:
+            domain, words_NW = get_domain(package.description.domain), package.words()
+            texts = [sample_texts(ref, domain, self.seed) for ref in tables]
+            pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]
+            return find_gravest_shift(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))
+        (labels,) = tables
+        test = None if self.gate is None else self.gate.load_test()
+        reference = package.reference(() if test is None else test.states)
+        sides = [reference, sample_states(labels, list(reference), self.seed)]
+        hidden = [join_states(side, states) for side in sides]
+        if test is not None:
+            hidden = [states_ND[test.passes(side)] for states_ND, side in zip(hidden, sides, strict=True)]
+        return compare_samples(*hidden, seed=self.seed)

@@ -46,11 +46,7 @@ class PoolRows:
 
     @property
     def kept(self) -> tuple[pa.Field, ...]:
-        """The columns that are kept beside the domain's own.
-
-        Raises:
-            SourceError: files disagree about the type of a column.
-        """
+        """The columns that are kept beside the domain's own; a ``SourceError`` if files disagree about a type."""
         own = get_domain(self.domain).columns.names
         return tuple(make_kept_fields(self.files, [name for name in self.columns if name not in own]))
 
@@ -59,11 +55,7 @@ class PoolRows:
         return make_table_schema(get_domain(self.domain), POOL, kept=self.kept)
 
     def check(self) -> None:
-        """Refuse files that lack a column.
-
-        Raises:
-            SourceError: a file lacks a column that the domain reads or that is to be kept; the message names both.
-        """
+        """Refuse files that lack a column that is read or kept, by a ``SourceError``."""
         forms = get_domain(self.domain).forms
         own = set(get_domain(self.domain).columns.names)
         require_columns(self.files, [[*form, *(name for name in self.columns if name not in own)] for form in forms])
@@ -85,11 +77,8 @@ class ReadPool(Stage):
     """A stage that reads the files of a round, and refuses them if too many rows cannot be used."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         pool: TableRef
         errors: dict[str, int]
-        """Error rows by kind."""
 
     files: list[Json]
     """Files to read, each a :class:`curation.sources.SourceFile` as JSON."""
@@ -118,8 +107,7 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     """Write the rows that the table lacks, and return the table and the number of its error rows by kind.
 
     Raises:
-        SourceError: a column is missing, a file cannot be read, or no row is usable.
-        CommitError: the store refused the commit, or the numbers of rows read and written differ.
+        UserError: a column is missing, a file cannot be read, no row is usable, or the store refused the commit.
         RunFailedError: Ray gave up.
     """
     rows.check()

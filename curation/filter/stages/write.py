@@ -20,8 +20,15 @@ import ray.exceptions
 from curation.config.filter import Format
 from curation.errors import CommitError
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.partitions import check_number
-from curation.filter.stages.parts import FilePart, WriteJob, count_rows, divide, write_part, write_part_as_fragment
+from curation.filter.stages.parts import (
+    FilePart,
+    WriteJob,
+    check_number,
+    count_rows,
+    divide,
+    write_part,
+    write_part_as_fragment,
+)
 from curation.filter.stages.pool import PoolRows
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
@@ -40,17 +47,13 @@ class Write(Stage):
     """A stage that writes the rows of a round that pass."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         files: list[Json]
-        """Files as :func:`write_rows` returns them."""
         columns: list[str]
 
     labels: In[TableRef]
     examples: In[TableRef]
     threshold: In[Json]
     cut: In[str]
-    """Id of the cut."""
     form: Format
     rows_per_file: int
     partition_by: list[str]
@@ -60,9 +63,7 @@ class Write(Stage):
     """Position of the round's first row in the ranks."""
     rows: PoolRows = setting()
     function: str = setting()
-    """Name of the trust function."""
     output: str = setting()
-    """Folder of the data files."""
     commit_seconds: float = setting()
 
     def run(self, task: Task) -> Done:

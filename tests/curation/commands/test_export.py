@@ -27,7 +27,7 @@ import curation
 from benchmarks.recorded import recorded
 from curation import run
 from curation.cli import main
-from curation.commands.export.card import format_card
+from curation.commands.export.hub import format_card
 from curation.config.load import load_config
 from curation.errors import PackageError
 from curation.extras.first_cut.held_out import read_held_out

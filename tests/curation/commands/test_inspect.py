@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from curation.cli import main
-from curation.commands.inspect.facts import TableQuery, examine
+from curation.commands.inspect.facts import examine, format_facts
 from curation.commands.inspect.find import find, list_tables
-from curation.commands.inspect.text import format_facts
 from curation.errors import TableError
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
@@ -66,16 +65,16 @@ def mistake(*arguments: object) -> str:
 
 
 def test_rows_columns_and_versions_are_those_of_the_table(table: Path):
-    facts = examine(str(table), TableQuery())
-    assert (facts.version, facts.rows, facts.matching, facts.num_versions) == (6, 38, 38, 6)
-    assert [(column.name, column.type, column.nullable) for column in facts.columns] == [
+    facts = examine(str(table))
+    assert (facts["version"], facts["rows"], facts["matching"], facts["num_versions"]) == (6, 38, 38, 6)
+    assert [(column["name"], column["type"], column["nullable"]) for column in facts["columns"]] == [
         ("row_id", "int64", False),
         ("label", "string", True),
         ("state", f"float16[{STATE_SIZE}]", True),
         ("error", "string", True),
         ("double", "int64", False),
     ]
-    assert [(item.version, item.rows, item.change) for item in facts.versions] == [
+    assert [(item["version"], item["rows"], item["change"]) for item in facts["versions"]] == [
         (6, 38, "+1 fragments"),
         (5, 38, "-2 rows"),
         (4, 40, "columns added: double"),
@@ -83,69 +82,69 @@ def test_rows_columns_and_versions_are_those_of_the_table(table: Path):
         (2, 10, "+10 rows, +1 fragments"),
         (1, 0, "created: 4 columns, 0 rows"),
     ]
-    times = [datetime.fromisoformat(item.time) for item in facts.versions]
+    times = [datetime.fromisoformat(item["time"]) for item in facts["versions"]]
     assert times == sorted(times, reverse=True) and abs(datetime.now(UTC) - times[0]) < timedelta(minutes=5)
 
 
 def test_fragments_and_their_bytes_are_those_on_disk(table: Path):
     lance.dataset(str(table)).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
-    facts = examine(str(table), TableQuery())
+    facts = examine(str(table))
     on_disk = sum(path.stat().st_size for path in (table / "data").iterdir())
-    assert facts.fragments.bytes == on_disk > 0
+    assert facts["fragments"]["bytes"] == on_disk > 0
     counts = [fragment.count_rows() for fragment in lance.dataset(str(table)).get_fragments()]
-    assert facts.fragments.count == len(counts) and facts.fragments.rows == (min(counts), max(counts))
-    assert sum(counts) == 38 and facts.fragments.deleted_rows == 3
-    assert [item.change for item in facts.versions] == ["the oldest that is kept: 5 columns, 38 rows"]
+    assert facts["fragments"]["count"] == len(counts) and facts["fragments"]["rows"] == [min(counts), max(counts)]
+    assert sum(counts) == 38 and facts["fragments"]["deleted_rows"] == 3
+    assert [item["change"] for item in facts["versions"]] == ["the oldest that is kept: 5 columns, 38 rows"]
 
 
 def test_only_the_newest_versions_are_told(tmp_path: Path):
     uri = str(tmp_path / "many.lance")
     for start in range(25):
         lance.write_dataset(rows(start, start + 1), uri, mode="append" if start else "create")
-    facts = examine(uri, TableQuery())
-    assert facts.num_versions == 25 and [item.version for item in facts.versions] == list(range(25, 5, -1))
-    assert {item.change for item in facts.versions} == {"+1 rows, +1 fragments"}
+    facts = examine(uri)
+    assert facts["num_versions"] == 25 and [item["version"] for item in facts["versions"]] == list(range(25, 5, -1))
+    assert {item["change"] for item in facts["versions"]} == {"+1 rows, +1 fragments"}
     assert "versions   25, the last 20:" in format_facts(facts)
-    assert [item.version for item in examine(uri, TableQuery(version=20)).versions] == list(range(20, 0, -1))
+    assert [item["version"] for item in examine(uri, version=20)["versions"]] == list(range(20, 0, -1))
 
 
 def test_an_older_version_is_told_as_it_was(table: Path):
-    facts = examine(str(table), TableQuery(version=2))
-    assert (facts.version, facts.rows, facts.num_versions, facts.fragments.count) == (2, 10, 2, 1)
-    assert "double" not in [column.name for column in facts.columns]
-    assert sum(kind.rows for kind in facts.errors or []) == 3
+    facts = examine(str(table), version=2)
+    assert (facts["version"], facts["rows"], facts["num_versions"], facts["fragments"]["count"]) == (2, 10, 2, 1)
+    assert "double" not in [column["name"] for column in facts["columns"]]
+    assert sum(kind["rows"] for kind in facts["errors"] or []) == 3
 
 
 def test_error_rows_are_counted_by_kind_among_those_that_pass(table: Path):
-    kinds = examine(str(table), TableQuery()).errors
-    assert [(kind.kind, kind.rows, kind.example) for kind in kinds or []] == [
+    kinds = examine(str(table))["errors"]
+    assert [(kind["kind"], kind["rows"], kind["example"]) for kind in kinds or []] == [
         ("bad_fen", 2, ERRORS[3]),
         ("prompt_length", 1, ERRORS[8]),
     ]
-    kinds = examine(str(table), TableQuery(where="row_id < 5 OR row_id = 8")).errors
-    assert {kind.kind: kind.rows for kind in kinds or []} == {"bad_fen": 1, "prompt_length": 1}
-    assert examine(str(table), TableQuery(where="row_id > 10")).errors == []
+    kinds = examine(str(table), where="row_id < 5 OR row_id = 8")["errors"]
+    assert {kind["kind"]: kind["rows"] for kind in kinds or []} == {"bad_fen": 1, "prompt_length": 1}
+    assert examine(str(table), where="row_id > 10")["errors"] == []
 
 
 def test_a_table_without_error_column_has_no_errors(tmp_path: Path):
     uri = str(tmp_path / "plain.lance")
     lance.write_dataset(pa.table({"a": [1]}), uri)
-    facts = examine(uri, TableQuery())
-    assert facts.errors is None and "error rows" not in format_facts(facts)
+    facts = examine(uri)
+    assert facts["errors"] is None and "error rows" not in format_facts(facts)
 
 
 def test_the_sample_is_the_rows_that_pass_with_long_lists_shortened(table: Path):
-    facts = examine(str(table), TableQuery(where="label IS NULL AND error IS NULL", rows=3))
+    facts = examine(str(table), where="label IS NULL AND error IS NULL", rows=3)
     truth = [*rows(0, 10).to_pylist(), *rows(10, 40).to_pylist()]
     passing = [row for row in truth if row["label"] is None and row["error"] is None and row["row_id"] not in (20, 21)]
-    assert facts.matching == len(passing)
-    assert [row["row_id"] for row in facts.sample] == [row["row_id"] for row in passing[:3]]
-    for row, expected in zip(facts.sample, passing, strict=False):
+    assert facts["matching"] == len(passing)
+    assert [row["row_id"] for row in facts["sample"]] == [row["row_id"] for row in passing[:3]]
+    for row, expected in zip(facts["sample"], passing, strict=False):
         assert row["state"]["size"] == STATE_SIZE
         assert row["state"]["norm"] == pytest.approx(np.linalg.norm(np.array(expected["state"], np.float64)))
-    named = examine(str(table), TableQuery(columns=("double", "row_id"), rows=2)).sample
+    named = examine(str(table), columns=("double", "row_id"), rows=2)["sample"]
     assert named == [{"double": 0, "row_id": 0}, {"double": 2, "row_id": 1}]
-    assert examine(str(table), TableQuery(rows=0)).sample == []
+    assert examine(str(table), rows=0)["sample"] == []
 
 
 def test_values_of_every_kind_become_json(tmp_path: Path):
@@ -161,8 +160,8 @@ def test_values_of_every_kind_become_json(tmp_path: Path):
         "text": "two\nlines " + "x" * 500,
     }
     lance.write_dataset(pa.Table.from_pylist([values]), uri)
-    facts = examine(uri, TableQuery())
-    assert facts.sample == [
+    facts = examine(uri)
+    assert facts["sample"] == [
         {
             "nan": "nan",
             "bytes": {"size": 3},
@@ -174,7 +173,7 @@ def test_values_of_every_kind_become_json(tmp_path: Path):
             "text": values["text"],
         }
     ]
-    json.dumps(facts.sample, allow_nan=False)
+    json.dumps(facts["sample"], allow_nan=False)
     shown = format_facts(facts)
     assert "20 numbers, norm inf" in shown and "two\\nlines" in shown
     assert max(map(len, shown.splitlines())) < 200
@@ -280,11 +279,8 @@ def test_a_stage_names_its_table_at_the_version_on_record(run: Path):
     assert "did you mean gen-0/label-pool" in mistake(run, "gen-0/label-pol")
     assert "there are: prepare/pool" in mistake(run, "zzzzzz")
     with pytest.raises(TableError, match=r"gone\.lance"):
-        examine(*_asked(find(str(run), "gen-0/grade-pool")))
-
-
-def _asked(found: tuple[str, int | None]) -> tuple[str, TableQuery]:
-    return found[0], TableQuery(version=found[1])
+        uri, version = find(str(run), "gen-0/grade-pool")
+        examine(uri, version=version)
 
 
 def test_names_kinds_and_values_of_foreign_tables_do_not_act(tmp_path: Path):

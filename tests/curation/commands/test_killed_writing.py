@@ -43,7 +43,7 @@ def dies(calls: int, work: Callable[[], object]) -> bool:
 def export(target: Path, text: str) -> None:
     with files.write_folder(target, force=True) as folder:
         for name in ("a", "b", files.LINEAGE):
-            (folder.path / name).write_text(text)
+            (folder / name).write_text(text)
 
 
 def held(target: Path) -> dict[str, str]:

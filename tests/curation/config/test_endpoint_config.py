@@ -10,7 +10,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.config.load import as_config
 from curation.config.resolved import describe_resolved, iter_warnings
 from curation.errors import ConfigError, PackageError
-from curation.filter import scorer
+from curation.filter import rows
 from curation.filter.package.checks import check_runs
 from curation.rundir.graph import to_plain_json
 
@@ -175,11 +175,12 @@ def test_a_filter_asks_its_own_server_the_packages_model() -> None:
 
 def test_a_filter_in_a_process_of_its_own_refuses_a_limit_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = made().teacher.ask.model_copy(update={"dtype": "float32"}).answers
-    package: Any = SimpleNamespace(uri="package", description=SimpleNamespace(ask=answers))
-    monkeypatch.setattr(scorer, "check_content", lambda package: None)
+    package: Any = SimpleNamespace(uri="package", description=SimpleNamespace(ask=answers, domain=None))
+    monkeypatch.setattr(rows, "check_content", lambda package: None)
+    monkeypatch.setattr(rows, "get_domain", lambda domain: None)
     limited = {**SERVER, "limit": 3, "price": {"input": 1, "output": 1}}
     with pytest.raises(ConfigError, match=r"limit: 3 would be that of each process.*teacher\.endpoint\.paid"):
-        scorer.Scorer(package, None, runs=FilterTeacherConfig.model_validate({"endpoint": limited}))
+        _ = rows.Filter(package, None, runs=FilterTeacherConfig.model_validate({"endpoint": limited})).loaded
 
 
 def test_a_filter_refuses_another_model_than_the_packages() -> None:

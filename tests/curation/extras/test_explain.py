@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from review_run import FIRST_ID, ReviewedRun, make_run, selected
 
 from curation.cli import main
-from curation.commands.recorded import RecordedRun
+from curation.commands.export.run import RecordedRun
 from curation.errors import TableError
 from curation.refs import TableRef
 from curation.rundir.graph import Position

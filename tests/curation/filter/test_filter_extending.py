@@ -8,7 +8,7 @@ import pytest
 from curation import features
 from curation.errors import ConfigError
 from curation.features import Feature, list_flags, sections
-from curation.filter.extending import FilterGate, FilterInputs, settle_gate
+from curation.filter.described import FilterGate, FilterInputs, settle_gate
 
 OTHERS: dict[str, Any] = {"package": None, "rounds": {"0000": 4}, "cut_rounds": None, "labelled": {}}
 

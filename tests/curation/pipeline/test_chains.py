@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_changes import made_up
 
-from curation.commands.export.student import Student
+from curation.commands.export.run import Student
 from curation.config import RunConfig
 from curation.config.load import parse_config
 from curation.errors import ConfigError, RunFailedError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from curation.cluster import capacity
-from curation.commands.export.student import iter_students
+from curation.commands.export.run import iter_students
 from curation.config import RunConfig
 from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError

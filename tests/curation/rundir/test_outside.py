@@ -15,7 +15,7 @@ from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import run as run_stages
 from curation.cli import main
-from curation.commands.export.files import ExportFolder, write_model
+from curation.commands.export.hub import write_model
 from curation.errors import RunDirError
 from curation.filter.output import check_home, load_content, publish
 from curation.refs import TableRef
@@ -253,9 +253,8 @@ def test_an_export_copies_no_file_behind_a_link(tmp_path: Path) -> None:
         folder = student
         model = type("Model", (), {"adapter": None})()
 
-    folder = ExportFolder(path=tmp_path / "export", marker="README.md")
     with pytest.raises(RunDirError, match="leads by a link to"):
-        write_model(Student(), folder, tmp_path / "export", merged=False)  # type: ignore[arg-type]
+        write_model(Student(), tmp_path / "export", tmp_path / "export", merged=False)  # type: ignore[arg-type]
     assert not (tmp_path / "export").exists()
 
 

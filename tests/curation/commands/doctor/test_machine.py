@@ -7,7 +7,7 @@ import pytest
 
 from curation.cluster.versions import PROJECT
 from curation.commands.doctor import machine
-from curation.commands.doctor.finding import ok, run_check
+from curation.commands.doctor.machine import ok, run_check
 from curation.errors import ConfigError
 
 GIB = 2**30

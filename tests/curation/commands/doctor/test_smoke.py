@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from curation.cluster.nodes import NodeAnswer
-from curation.commands.doctor import smoke
+from curation.commands.doctor import joined as smoke
 from curation.tables import io
 
 

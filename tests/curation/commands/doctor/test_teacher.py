@@ -1,6 +1,6 @@
 import pytest
 
-from curation.commands.doctor.teacher import (
+from curation.commands.doctor.machine import (
     VllmAnswer,
     choose_vllm_backend,
     count_gpus_asked,

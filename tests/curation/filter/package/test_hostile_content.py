@@ -8,7 +8,7 @@ from tiny_package import sums, tiny_package
 from benchmarks.hostile_packages import PACKAGES, Package, attempt
 from curation.errors import PackageError
 from curation.filter import Filter
-from curation.filter.package.content import check_content
+from curation.filter.package.checks import check_content
 from curation.filter.package.folder import TrustPackage
 
 

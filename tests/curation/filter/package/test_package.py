@@ -19,11 +19,9 @@ from curation.domains.math import Math
 from curation.errors import PackageError
 from curation.extras.first_cut.held_out import read_held_out
 from curation.extras.first_cut.threshold import find_first_cut
-from curation.filter.package.checks import check_fits, check_teacher, find_teacher
+from curation.filter.package.checks import check_fits, check_teacher, collect_questions, find_teacher
 from curation.filter.package.description import Sample
-from curation.filter.package.folder import TrustPackage, load, write
-from curation.filter.package.questions import collect_questions
-from curation.filter.package.tables import pack_words
+from curation.filter.package.folder import TrustPackage, load, pack_words, write
 from curation.metrics.text_shift import sample_words
 from curation.refs import ModelRef
 from curation.selection.risk import calibrate

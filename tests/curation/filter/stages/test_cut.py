@@ -7,8 +7,7 @@ from tiny_package import tiny_package
 from curation.config import DomainConfig
 from curation.config.filter import KeepConfig
 from curation.errors import BudgetError, PackageError
-from curation.filter.stages.certifying import read_calibration
-from curation.filter.stages.cut import ThresholdCut, check_keep, decide
+from curation.filter.stages.cut import ThresholdCut, check_keep, decide, read_calibration
 from curation.selection import Candidates
 from curation.selection.budget import GradedScores
 from curation.selection.risk import calibrate

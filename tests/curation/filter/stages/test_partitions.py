@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curation.errors import ConfigError
-from curation.filter.stages.partitions import MAX_FOLDERS, check_columns, check_number, format_folders
+from curation.filter.stages.parts import MAX_FOLDERS, check_columns, check_number, format_folders
 
 TEXTS = ["en", None, "a b/c", "ü=1%2F", "", "..", "en"]
 NUMBERS = [1, 2, None, -4, 5, 6, 1]

@@ -14,10 +14,8 @@ import pytest
 
 from curation.config import DomainConfig, SourceConfig
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.partitions import NULL
-from curation.filter.stages.parts import WriteJob
+from curation.filter.stages.parts import NULL, WriteJob, rank_rows
 from curation.filter.stages.pool import PoolRows, read_pool
-from curation.filter.stages.ranking import rank_rows
 from curation.filter.stages.write import write_rows
 from curation.refs import TableRef
 from curation.selection.bound import Bound

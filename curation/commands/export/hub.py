@@ -1,0 +1,230 @@
+"""Exports in the format of the Hugging Face Hub: a student with its model card, and an arm's rows as a data set."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+from huggingface_hub import DatasetCard, DatasetCardData, EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]  # public, not in __all__
+
+from curation.commands.export.files import CARD, PAPER, describe, describe_files, is_on_hub, load_template, write_folder
+from curation.commands.export.lineage import describe_rows_lineage, make_lineage, stop_lines
+from curation.commands.export.run import Student, choose_generation, find_selection, find_student, read_run
+from curation.errors import ExportError
+from curation.heavy import torch
+from curation.json_types import Json, JsonView
+from curation.models import load_configuration, load_model, load_tokenizer
+from curation.models.own_code import get_hub_revision
+from curation.pipeline.numbers import read_numbers_after
+from curation.refs import ModelRef, TableRef
+from curation.stages.selected import PART_ROWS
+from curation.storage.cache import fetch_folder
+from curation.storage.inside import require_enclosed
+from curation.storage.paths import Place, to_place
+from curation.tables import io
+
+METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO", "dpo": "DPO"}
+LEFT_OUT = (CARD, "training.json")
+"""Files of a saved student that are not exported: peft's empty card, and the record that is in the lineage."""
+MARKER = "rows.json"
+"""The file with the card's content for programs; written last."""
+FILE_ROWS = 1 << 20
+"""Maximum number of rows of a Parquet file."""
+SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
+"""The hub's size categories by number of rows, each ten times larger than the previous one."""
+
+
+def export_student(
+    run: Place,
+    output: Place,
+    *,
+    arm: str | None,
+    generation: int | None,
+    student: str | None = None,
+    merged: bool,
+    force: bool,
+    command: str,
+) -> list[str]:
+    """Write a student of a run to a folder; return sentences on what was written, and warnings.
+
+    The arm is by default ``trust`` or the only one, the generation the last one, and the student the one that teaches
+    the next generation. ``output`` is an empty or missing folder or, with ``force``, holds an earlier export.
+    ``merged`` writes full weights if the student is an adapter. ``command`` is the command line, for the card.
+
+    Raises:
+        ExportError: there is no such student, the student is not trained, or ``output`` is taken or cannot be written.
+        ModelError: the base does not load.
+    """
+    found = find_student(run, arm, generation, student)
+    with write_folder(output, force=force) as folder:
+        written = write_model(found, folder, output, merged=merged)
+        lineage = make_lineage(found, written, command)
+        describe(folder, lineage, format_card(lineage))
+    words = [f"{output}: {written['kind']} of {found.stage} of {found.config.name}, with README.md and lineage.json"]
+    if lineage["evaluation"] is None:
+        words.append(
+            f"warning: {run} has no numbers of this student, so the card has no test accuracy, purity or "
+            "trust metrics; when `curate run` has ended, export again with --force"
+        )
+    return words + stop_lines(lineage)
+
+
+def write_model(student: Student, folder: Path, output: Place, *, merged: bool) -> Json:
+    """Write the student's weights to a folder that will become ``output``, and describe them.
+
+    Return ``kind``, ``has_base`` (whether the adapter's base, which was merged for this run, is exported too, in
+    ``base``), and ``files``.
+    """
+    model, has_base = student.model, False
+    if merged and model.adapter is not None:
+        dtype = getattr(load_configuration(model), "dtype", None) or torch.float32
+        weights: Any = load_model(model)  # in float32, the adapter merged into the base; saved in the base's own type
+        weights.to(dtype).save_pretrained(folder)
+        load_tokenizer(model).save_pretrained(folder)
+        return {"kind": "merged model", "has_base": False, "files": describe_files(folder)}
+    require_enclosed(student.folder)
+    source = fetch_folder(str(student.folder))
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    if model.adapter is not None:
+        base = model
+        if has_base := to_place(model.base) == student.folder / "base":
+            base = ModelRef(base=str(output.absolute() / "base"), adapter=model.adapter)
+        revision = get_hub_revision(base) if is_on_hub(base) else None
+        file = folder / "adapter_config.json"  # peft's own, which names the base
+        settings = json.loads(file.read_text()) | {"base_model_name_or_path": base.base, "revision": revision}
+        file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    kind = "full model" if model.adapter is None else "adapter"
+    return {"kind": kind, "has_base": has_base, "files": describe_files(folder)}
+
+
+def format_card(lineage: JsonView) -> str:
+    """Return the model card, made from the lineage alone."""
+    card = ModelCard.from_template(_make_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
+    card.text = load_template("card.md.j2").render(
+        lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"])
+    )
+    return str(card)
+
+
+def _make_front_matter(lineage: JsonView) -> ModelCardData:
+    """Return the card's metadata, without the base if it is not on the hub."""
+    student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
+    is_adapter = student["kind"] == "adapter"
+    accuracy = ((lineage["evaluation"] or {}).get("accuracy") or {}).get("student")
+    parts = [lineage["run"]["name"], *([student["name"]] if student["name"] else []), student["arm"]]
+    name = f"{'-'.join(parts)}-gen{student['generation']}"
+    result = EvalResult(
+        task_type="text-generation",
+        dataset_type=lineage["data"]["domain"]["name"],
+        dataset_name=f"test split of {lineage['run']['name']}",
+        metric_type="accuracy",
+        metric_value=None if accuracy is None else accuracy["value"],
+    )
+    sources = (str(source["path"]) for source in lineage["data"]["sources"].values())
+    links = [re.match(r"(?:hf://|https://huggingface\.co/)datasets/([\w.-]+/[\w.-]+)", path) for path in sources]
+    return ModelCardData(
+        base_model=base["base"] if base["on_hub"] else None,
+        base_model_relation=("adapter" if is_adapter else "finetune") if base["on_hub"] else None,
+        library_name="peft" if is_adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=["trust-curation", "weak-to-strong", recipe["method"], student["arm"], *(["lora"] if is_adapter else [])],
+        datasets=sorted({link[1] for link in links if link}) or None,  # sources that are read from the hub
+        model_name=name,
+        eval_results=None if accuracy is None else [result],
+    )
+
+
+def export_rows(
+    run: Place,
+    output: Place,
+    *,
+    arm: str | None,
+    generation: int | None,
+    push: str | None,
+    force: bool,
+    command: str,
+) -> list[str]:
+    """Write an arm's selected rows to a folder; return sentences on what was written, and warnings.
+
+    The default arm is ``trust`` or the only one, the default generation the last. ``force`` replaces an earlier export.
+    ``push`` names a dataset repository on the hub for the folder, private if it is new. ``command`` is for the card.
+
+    Raises:
+        ExportError: there are no such rows, ``output`` is taken or cannot be written, or the hub refuses the upload.
+    """
+    if push is not None:
+        try:
+            validate_repo_id(push)
+        except HFValidationError as error:
+            raise ExportError(f"--push {push}: is not the name of a repository, such as USER/NAME ({error})") from error
+    config, manifest = read_run(run)
+    generation = choose_generation(config, generation, "leave it out for the last one")
+    student, table = find_selection(config, manifest, arm, generation)
+    assert student.selecting is not None, "its table was found"
+    measured = read_numbers_after(manifest, student.selecting, generation)
+    num_rows = io.count(table)
+    with write_folder(output, force=force, marker=MARKER) as folder:
+        num_files = write_parquet(table, folder / "data")
+        lineage = describe_rows_lineage(student, measured, num_rows, describe_files(folder), command)
+        card = _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names)
+        describe(folder, lineage, card, MARKER)
+    many = "s" if num_files > 1 else ""
+    words = [f"{output}: {num_rows:,} rows of the arm {student.arm} in {num_files} Parquet file{many}, with README.md"]
+    if measured is None:
+        words.append(
+            f"warning: {run} has no numbers of these rows, so the card has no purity; when `curate run` has ended, "
+            "export again with --force"
+        )
+    words += stop_lines(lineage)
+    return words if push is None else [*words, _push(fetch_folder(str(output)), push, output)]
+
+
+def write_parquet(table: TableRef, folder: Path) -> int:
+    """Write the table in stored order to Parquet files with the hub's names, and return their number."""
+    scanner = io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True)
+    pyarrow.dataset.write_dataset(
+        scanner.to_reader(),
+        folder,
+        basename_template="{i}.parquet",
+        format="parquet",
+        max_rows_per_file=FILE_ROWS,
+        max_rows_per_group=PART_ROWS,
+        preserve_order=True,
+    )
+    files = sorted(folder.iterdir(), key=lambda path: int(path.stem))
+    for number, path in enumerate(files):
+        path.rename(folder / f"train-{number:05d}-of-{len(files):05d}.parquet")
+    return len(files)
+
+
+def _make_card(lineage: JsonView, *, pairs: bool) -> str:
+    rows = lineage["rows"]
+    metadata = DatasetCardData(
+        pretty_name=f"{lineage['run']['name']}, rows of the arm {rows['arm']}",
+        size_categories=SIZES[min(max(len(str(rows["num_rows"])) - 3, 0), len(SIZES) - 1)],
+        task_categories=["text-generation"],
+        tags=["trust-curation", "weak-to-strong", rows["arm"]],
+        configs=[{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*.parquet"}]}],
+    )
+    card = DatasetCard.from_template(metadata, template_str="---\n{{ card_data }}\n---\n")
+    card.text = load_template("rows_card.md.j2").render(lineage, paper=PAPER, pairs=pairs)
+    return str(card)
+
+
+def _push(folder: Path, name: str, output: Place) -> str:
+    """Upload the folder to a dataset repository of the hub; return a sentence with its address."""
+    hub = HfApi()
+    try:
+        address = hub.create_repo(name, repo_type="dataset", private=True, exist_ok=True)
+        hub.upload_folder(
+            repo_id=name, repo_type="dataset", folder_path=folder, commit_message="Rows selected by trust-curation"
+        )
+    except Exception as error:  # the hub's client raises httpx's exceptions, OSError and classes of its own
+        raise ExportError(
+            f"--push {name}: {output} is written, and {hub.endpoint} did not take it ({' '.join(str(error).split())}); "
+            f"run `hf auth login` with a token that may write, then `hf upload {name} {output} --repo-type dataset`"
+        ) from error
+    return f"{address}: has it too, in a repository that is private where it is new"
