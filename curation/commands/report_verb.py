@@ -11,7 +11,7 @@ from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.registry import load_code
 
-SEVERAL = {way: f"curation.extras.combine.runs:{way}" for way in ("combine", "compare")}
+SEVERAL = {"combine": "curation.extras.combine.combined:combine", "compare": "curation.extras.combine.compared:compare"}
 """Functions of several run directories and a folder for the page, by option; imported when they are called."""
 
 

@@ -1,43 +1,34 @@
 """Finished runs, given by their directories, and the pages that combine or compare them."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from curation.config.load import load_config
 from curation.errors import CombineError
-from curation.extras.combine import combined, compared
-from curation.extras.combine.combined import Member
 from curation.json_types import Json
+from curation.metrics import Estimate
 from curation.pipeline.running import Unfinished, get_finished_record
 from curation.report.comparable import describe_asking
 from curation.report.html import write_page
+from curation.report.record import RunRecord
 from curation.storage.paths import Place, to_place
 
 
-def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``combined.html`` and ``combined.json``; return the combined report, the page's path and a text table.
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A finished run, and its directory."""
+
+    directory: str
+    run: RunRecord
+
+
+def write_several(content: Json, name: str, output: str | None) -> Place:
+    """Write ``<name>.html`` and ``<name>.json`` into a folder, and return the page's path.
 
     Raises:
-        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished, or the
-            runs differ as :func:`require_alike` forbids.
+        CombineError: there is a file at the folder's path.
     """
-    members = read(directories, "--combine")
-    for other in members[1:]:
-        require_alike(members[0], other)
-    content = combined.combine(members)
-    return content, _write(content, "combined", output), combined.format_combined(content)
-
-
-def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``compared.html`` and ``compared.json``; return the comparison, the page's path and a text table.
-
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished.
-    """
-    content = compared.compare(read(directories, "--compare"))
-    return content, _write(content, "compared", output), compared.format_compared(content)
-
-
-def _write(content: Json, name: str, output: str | None) -> Place:
     folder = to_place(output or f"{name}-report")
     if folder.is_file():
         raise CombineError(f"--output: {folder} is a file; name a folder for {name}.html and {name}.json")
@@ -45,7 +36,7 @@ def _write(content: Json, name: str, output: str | None) -> Place:
     return page
 
 
-def read(directories: Sequence[str], option: str) -> list[Member]:
+def read_members(directories: Sequence[str], option: str) -> list[Member]:
     """Read the runs that are given to an option of ``curate report``.
 
     Raises:
@@ -123,3 +114,25 @@ def _check_run_directory(directory: str) -> Place:
             "name directories that `curate run` wrote"
         )
     return found
+
+
+def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
+
+    Sources with one name at several places are distinguished by their path.
+    """
+    found = []
+    for run in runs:
+        splits = run.config["splits"]
+        name = (splits.get("test") or splits["pool"])["from"]
+        found.append((name, str(run.config["sources"][name]["path"])))
+    names = [name for name, _ in set(found)]
+    return [name if names.count(name) == 1 else f"{name} ({path})" for name, path in found]
+
+
+def to_estimate(value: Json | None) -> Estimate | None:
+    """Return a number of a report as an estimate; missing bounds are NaN."""
+    if value is None or value["value"] is None:
+        return None
+    low, high = (math.nan if value[bound] is None else float(value[bound]) for bound in ("low", "high"))
+    return Estimate(value=float(value["value"]), low=low, high=high, n=int(value["n"]))
