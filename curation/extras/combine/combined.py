@@ -187,7 +187,7 @@ def _combine_arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
         "accuracy": average(parts, [arm["accuracy"] for arm in arms]),
         **_combine_recovery(name, parts, withheld=held is not None),
         "withheld": held,
-        "difference": average(parts, [of and {**of, "value": of["difference"]} for of in against]),
+        "difference": average(parts, [None if of is None else {**of, "value": of["difference"]} for of in against]),
         **_combine_comparison(name, parts, shared=shared, withheld=held is not None),
         "against_teacher": teacher,
         "weak_to_strong": None if teacher is None or gold or unlike else teacher["low"] > 0,
