@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -102,13 +101,11 @@ class UciEngine:
                 self._config.timeout_seconds
             )
             score = found["score"]
-        except (TimeoutError, FutureTimeoutError) as error:
+        except (engine.EngineError, ConfigError, KeyError, RuntimeError, OSError) as error:  # some are TimeoutErrors
             self._kill()
             self._failures += 1
-            raise RowError(f"engine_timeout: no answer within {self._config.timeout_seconds:g} s") from error
-        except (engine.EngineError, ConfigError, KeyError, RuntimeError, OSError) as error:
-            self._kill()
-            self._failures += 1
+            if isinstance(error, TimeoutError):
+                raise RowError(f"engine_timeout: no answer within {self._config.timeout_seconds:g} s") from error
             raise RowError(f"engine_failed: {type(error).__name__}: {str(error)[:200]}") from error
         self._failures = 0
         return score
@@ -124,11 +121,12 @@ class UciEngine:
         except (TimeoutError, engine.EngineError, OSError) as error:
             if process is not None:
                 process.close()
-            late = isinstance(error, TimeoutError)
-            why = f"gave no answer to `uci` within {START_SECONDS:g} s" if late else ""
+            why = f"does not work as a UCI engine ({str(error)[:200]})"
+            if isinstance(error, TimeoutError):
+                why = f"gave no answer to `uci` within {START_SECONDS:g} s"
             raise ConfigError(
-                f"analyze.engine: {self._path} {why or f'does not work as a UCI engine ({str(error)[:200]})'}; name an "
-                "engine in analyze.engine.path, or mend analyze.engine.options"
+                f"analyze.engine: {self._path} {why}; name an engine in analyze.engine.path, or mend "
+                "analyze.engine.options"
             ) from error
         return process
 
