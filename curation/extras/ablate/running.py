@@ -41,13 +41,7 @@ class AblationStages(NamedTuple):
 
 
 def run(ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False) -> Json:
-    """Run the missing stages of all variants, seed after seed, and write the tables; return the page's content.
-
-    Each seed has a run directory in ``directory``, which it shares with other ablations of the same name.
-
-    Raises:
-        ConfigError: the ablation cannot be measured.
-    """
+    """Run the missing stages of all variants, seed after seed, and write the tables; return the page's content."""
     check(ablation)
     seeds, shares = {}, {}
     with session():
@@ -84,11 +78,7 @@ def run(ablation: Ablation, directory: Place, *, command: str | None = None, wai
 
 
 def check(ablation: Ablation) -> None:
-    """Refuse an ablation that cannot be measured.
-
-    Raises:
-        ConfigError: the ablation is refused; the message names the key and the remedy.
-    """
+    """Refuse an ablation that cannot be measured, by a ``ConfigError`` that names the key and the remedy."""
     for variant in (variant for variants in ablation.variants.values() for variant in variants):
         config, where = variant.config, f"variants.{variant.name}"
         if config.teacher.store_states is False:

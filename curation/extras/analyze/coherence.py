@@ -90,11 +90,7 @@ class Coherence:
 
 
 def compute_coherence(batches: Batches, size: int) -> Coherence:
-    """Return the coherence of gradients of ``size`` numbers, without rows whose gradient is zero or not finite.
-
-    Raises:
-        ValueError: the rows are in fewer than two groups.
-    """
+    """Return the coherence of gradients of ``size`` numbers; a ``ValueError`` if they are in fewer than two groups."""
     total_DD, num_rows, filled = np.zeros((size, size)), 0, set[int]()
     for ids_N, gradient_ND in _iter_kept(batches):
         total_DD += gradient_ND.T @ gradient_ND

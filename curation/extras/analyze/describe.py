@@ -75,11 +75,7 @@ def dtypes(config: RunConfig, section: AnalyzeConfig) -> Iterator[TypedModels]:
 
 
 def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
-    """Yield a sentence for each configured part of the analysis that does not apply to the run.
-
-    Raises:
-        ConfigError: the run has no gold labels for the engine, the engine is not installed, or no part applies.
-    """
+    """Yield a sentence for each part of the analysis that does not apply to the run; a ``ConfigError`` if none does."""
     engine, gradients = section.engine, section.gradients
     has_moves = get_position_function(get_domain(config.domain_of("pool"))) is not None
     left_out = []

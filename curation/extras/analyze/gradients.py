@@ -119,12 +119,7 @@ class CompareGradients(Stage):
 def take_gradients(
     job: TakeGradients, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
 ) -> TableRef:
-    """Return the gradients (schema :func:`make_schema`) of a sample of an arm's rows.
-
-    Raises:
-        ModelError: the base student does not load, or does not name its output layer.
-        CommitError: rows in and rows out differ.
-    """
+    """Return the gradients (schema :func:`make_schema`) of a sample of an arm's rows."""
     ids_N = io.read(job.rows, columns=["row_id"])["row_id"].to_numpy()
     return compute_in_chunks(
         partial(_compute_gradients, job=job),
@@ -139,11 +134,7 @@ def take_gradients(
 
 
 def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progress: Update | None = None) -> Any:
-    """Return the coherence of each arm's gradients, as JSON; one Ray task per arm holds a few matrices [D, D].
-
-    Raises:
-        ConfigError: no arm has enough rows.
-    """
+    """Return the coherence of each arm's gradients, as JSON; one Ray task per arm holds a few matrices [D, D]."""
     healthy = {arm: io.read(ref, ["row_id"], "error IS NULL")["row_id"].to_numpy() for arm, ref in tables.items()}
     enough = {arm: ids_N for arm, ids_N in healthy.items() if len(ids_N) >= FEWEST}
     if not enough:
@@ -237,13 +228,7 @@ class RowGradients(NamedTuple):
 
 
 def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
-    """Return the gradients of rows, from one forward pass.
-
-    ``model`` must be in evaluation mode; its weights are frozen and not changed.
-
-    Raises:
-        ModelError: the model does not say what its output layer is.
-    """
+    """Return the gradients of rows by a model in evaluation mode, whose weights are frozen, from one forward pass."""
     from train.sft import IGNORED, collate, compute_completion_loss
 
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]

@@ -36,11 +36,7 @@ class Value(NamedTuple):
 
 
 def find_engine(path: str) -> str:
-    """Return the absolute path of an engine's program on this node.
-
-    Raises:
-        ConfigError: there is no such program.
-    """
+    """Return the absolute path of an engine's program on this node; a ``ConfigError`` if there is none."""
     found = shutil.which(path) or (shutil.which(path, path=GAMES) if "/" not in path else None)
     if found is None:
         raise ConfigError(
@@ -55,11 +51,7 @@ class UciEngine:
     """An engine process. A search that times out or ends the process fails its row; the next row starts another."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Start the engine.
-
-        Raises:
-            ConfigError: the engine is not installed, does not answer as a UCI engine in time, or lacks an option.
-        """
+        """Start the engine; a ``ConfigError`` if it is not installed, gives no answer in time, or lacks an option."""
         self._config, self._path, self._failures = config, find_engine(config.path), 0
         self._process: engine.SimpleEngine | None = self._start()
         self.name = str(self._process.id.get("name", Path(self._path).name))

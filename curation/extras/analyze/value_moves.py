@@ -98,12 +98,7 @@ class ValueMoves(Stage):
 def measure_advantages(
     job: ValueMoves, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
 ) -> tuple[TableRef, Json]:
-    """Write the table (schema ``ADVANTAGES``) of all arms' rows together; return it and each arm's findings.
-
-    Raises:
-        ConfigError: the engine is not installed, or does not work as a UCI engine.
-        CommitError: rows in and rows out differ.
-    """
+    """Write the table (schema ``ADVANTAGES``) of all arms' rows together; return it and each arm's findings."""
     drawn = {arm: _draw_differing(job, ref) for arm, ref in job.selections.items() if ref is not None}
     every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in drawn.values())]))
     compute = partial(_evaluate_rows, job=job)

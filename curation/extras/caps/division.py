@@ -33,11 +33,7 @@ _KEY = "selection.max_per_label_by"
 
 
 def check_settings(config: RunConfig, section: CapKeys) -> tuple[str, ...]:
-    """Refuse a ``selection.max_per_label_by`` that the pool's rows do not have; return no line.
-
-    Raises:
-        ConfigError: it is neither ``label``, nor a column of the pool, nor a function.
-    """
+    """Refuse, by a ``ConfigError``, a ``max_per_label_by`` that the pool's rows do not have; return no line."""
     by, columns = section.max_per_label_by, get_domain(config.domain_of("pool")).columns.names
     if ":" in by:
         try:
@@ -71,11 +67,7 @@ class LabelKeys:
     """The audit table for arms that draw rows and teach gold labels, which then count instead of the weak labels."""
 
     def reader(self) -> Reader:
-        """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the tables that it reads.
-
-        Raises:
-            ConfigError: a column cannot be read as text, or the function failed.
-        """
+        """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the tables that it reads."""
         golds = None if self.audit is None else _make_column_reader(self.audit, "gold")
         column = None if self.by == BY_LABEL or ":" in self.by else _make_column_reader(self.pool, self.by)
         function = load_code(self.by) if ":" in self.by else None

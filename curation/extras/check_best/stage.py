@@ -135,10 +135,7 @@ class _BestRows(Stage):
 
 
 class CheckBest(_BestRows):
-    """A stage that runs a program on the best pool rows by an arm's trust.
-
-    After an interruption, committed rows are not checked again.
-    """
+    """A stage that runs a program on the best pool rows by an arm's trust; committed rows are not checked again."""
 
     checker: str
     """Digest of the program and its files, so that a changed program checks the rows again."""

@@ -41,13 +41,7 @@ class _Run:
 
 
 def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``compared.html`` and ``compared.json`` of the runs' last generations.
-
-    Return the comparison, the page's path and a text table.
-
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished.
-    """
+    """Write the pages of the runs' last generations; return the comparison, the page's path and a text table."""
     members = read_members(directories, "--compare")
     runs = []
     for member, benchmark in zip(members, list_benchmarks([member.run for member in members]), strict=True):

@@ -24,11 +24,7 @@ class Member:
 
 
 def write_several(content: Json, name: str, output: str | None) -> Place:
-    """Write ``<name>.html`` and ``<name>.json`` into a folder, and return the page's path.
-
-    Raises:
-        CombineError: there is a file at the folder's path.
-    """
+    """Write ``<name>.html`` and ``<name>.json`` into a folder, and return the page's path."""
     folder = to_place(output or f"{name}-report")
     if folder.is_file():
         raise CombineError(f"--output: {folder} is a file; name a folder for {name}.html and {name}.json")
@@ -37,11 +33,7 @@ def write_several(content: Json, name: str, output: str | None) -> Place:
 
 
 def read_members(directories: Sequence[str], option: str) -> list[Member]:
-    """Read the runs that are given to an option of ``curate report``.
-
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished.
-    """
+    """Read the runs given to an option of ``curate report``: two or more finished ones, each named once."""
     if len(directories) < 2:
         raise CombineError(f"{option}: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}
@@ -54,11 +46,7 @@ def read_members(directories: Sequence[str], option: str) -> list[Member]:
 
 
 def require_alike(one: Member, other: Member) -> None:
-    """Check that two runs can be averaged: same domain, arms, number of generations and constraint on answers.
-
-    Raises:
-        CombineError: the runs differ; the message names both directories and their values.
-    """
+    """Refuse to average two runs of different domains, arms, numbers of generations or constraints on answers."""
     where = f"{one.directory} and {other.directory} cannot be combined"
     domains = one.run.domain.name, other.run.domain.name
     if domains[0] != domains[1]:
@@ -90,11 +78,7 @@ def require_alike(one: Member, other: Member) -> None:
 
 
 def load_member(directory: str) -> Member:
-    """Load the finished run in a directory.
-
-    Raises:
-        CombineError: the directory is not a run, or the run is unfinished.
-    """
+    """Load the finished run in a directory; a ``CombineError`` if it is no run or unfinished."""
     config = load_config(_check_run_directory(directory) / "config.yaml")
     config = config.model_copy(update={"run_dir": directory})
     try:

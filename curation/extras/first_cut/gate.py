@@ -82,11 +82,7 @@ class PromptGate:
     """A gate that scores prompts in a process, and holds the scores until they are written."""
 
     def __init__(self, cut: FirstCutRule, kept: Sequence[str]) -> None:
-        """Take the rule of a first ``cut``; ``kept`` names the teacher's states.
-
-        Raises:
-            ConfigError: the function reads a value that is unknown after the prompt, or that the teacher does not keep.
-        """
+        """Take the rule of a first ``cut``; refuse a function that reads ``kept`` states of more than the prompt."""
         self._cut, self._trust = cut, load_fitted(cut.function)
         features = self._trust.features
         self.states = tuple(state for state in kept if schemas.get_state_column(state) in features)
@@ -134,12 +130,7 @@ class PromptGate:
 
 
 def settle(inputs: FilterInputs) -> FilterGate:
-    """Return the first cut that a filter's configuration requests.
-
-    Raises:
-        PackageError: the package has no first cut.
-        ConfigError: the backend supports none, or the filter is to keep more rows than the existing labels allow.
-    """
+    """Return the first cut that a filter's configuration requests; refuse what the package or labels do not allow."""
     config, package = inputs.config, inputs.package
     rows, packaged = read_held_out(package), package.description.parts["cascade"]
     assert isinstance(packaged, Cascade), "the feature's class"

@@ -78,11 +78,7 @@ def list_reviews(home: Path) -> list[str]:
 
 
 def open_review(home: Path, name: str | None) -> Review:
-    """Return the review with a name, or the only one if the name is None.
-
-    Raises:
-        ReviewError: there is no such review, or there are several and no name is given.
-    """
+    """Return the review with a name or, without a name, the only one; a ``ReviewError`` if there is none such."""
     names = list_reviews(home)
     listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate review draw RUN`"
     if name is None:
@@ -97,11 +93,7 @@ def open_review(home: Path, name: str | None) -> Review:
 def open_or_make_review(
     run: Place, home: Path, *, name: str | None, arm: str | None, num: int | None, seed: int | None
 ) -> Review:
-    """Draw a review unless one of that name (default: the arm) exists, and return it.
-
-    Raises:
-        ReviewError: the review cannot be drawn, or was drawn with other options.
-    """
+    """Return the review of a name (default: the arm); draw it if there is none, refuse it if drawn by other options."""
     names = list_reviews(home)
     if name is None and (arm, num, seed) == (None, None, None) and len(names) == 1:
         return open_review(home, None)
@@ -121,11 +113,7 @@ def open_or_make_review(
 
 
 def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -> Review:
-    """Draw the rows of a new review and write its folder, which appears when it is complete.
-
-    Raises:
-        ReviewError: the name is taken or invalid, the folder cannot be written, or there is nothing to draw from.
-    """
+    """Draw the rows of a new review and write its folder, which appears when it is complete."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ReviewError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
     rows, num_candidates = find_review_rows(origin)

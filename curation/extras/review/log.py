@@ -53,11 +53,7 @@ class VerdictLog:
         """Number of lines that were cut off."""
 
     def add(self, entries: Iterable[VerdictLine]) -> None:
-        """Append entries, and return once they are on disk.
-
-        Raises:
-            ReviewError: the entries cannot be written.
-        """
+        """Append entries, and return once they are on disk; a ``ReviewError`` if they cannot be written."""
         lines = b"".join(json.dumps(asdict(entry)).encode() + b"\n" for entry in entries)
         try:
             is_new = not self._path.exists()

@@ -91,12 +91,7 @@ class Dealing:
         }
 
     def judge(self, person: str, row_id: int, verdict: str, *, saw_trust: bool) -> Json:
-        """Log a verdict and return the person's next page.
-
-        Raises:
-            KeyError: the row is not in this review.
-            ReviewError: the verdict cannot be written.
-        """
+        """Log a verdict and return the person's next page; a ``KeyError`` if the row is not in this review."""
         if row_id not in self._rows:
             raise KeyError(row_id)
         self._review.log.add(
@@ -105,11 +100,7 @@ class Dealing:
         return self.page(person)
 
     def back(self, person: str) -> Json:
-        """Withdraw the person's last verdict that still counts, and assign its row to the person again.
-
-        Raises:
-            ReviewError: the verdict cannot be withdrawn.
-        """
+        """Withdraw the person's last verdict that still counts, and assign its row to the person again."""
         entries = self._review.log.entries()
         standing = find_standing(entries)
         own = (entry for entry in reversed(entries) if entry.person == person and entry.row_id in self._rows)
@@ -121,21 +112,13 @@ class Dealing:
         return self.page(person)
 
     def trust(self, row_id: int) -> float | None:
-        """Return the trust score of a row; None if its arm does not rank.
-
-        Raises:
-            KeyError: the row is not in this review.
-        """
+        """Return the trust score of a row; None if its arm does not rank."""
         trust: float | None = self._rows[row_id]["trust"]
         return trust
 
 
 def make_app(review: Review, token: str, person: str) -> "Flask":
-    """Return an app that serves the page of a review below ``/<token>/``; the page suggests the name ``person``.
-
-    Raises:
-        ReviewError: Flask is not installed.
-    """
+    """Return an app that serves the page of a review below ``/<token>/``; the page suggests the name ``person``."""
     try:
         import flask
     except ImportError as error:
@@ -219,11 +202,7 @@ def _guard(app: "Flask", token: str) -> None:
 
 
 def serve(review: Review, port: int, person: str, say: Callable[[str], None]) -> None:
-    """Serve the page until the process is interrupted; ``port`` 0 means any free port.
-
-    Raises:
-        ReviewError: the port is taken, or Flask is not installed.
-    """
+    """Serve the page until the process is interrupted; ``port`` 0 means any free port."""
     token = secrets.token_urlsafe(24)
     app = make_app(review, token, person)
     from werkzeug.serving import WSGIRequestHandler, make_server

@@ -74,11 +74,7 @@ class Origin:
 
 
 def find(place: Place, arm: str | None) -> Origin:
-    """Return the newest selection of an arm of a run (default: ``trust`` or the only arm), or that of a filter.
-
-    Raises:
-        ReviewError: the place is neither a run nor a filter's output, or has no such selection of weak labels yet.
-    """
+    """Return the newest selection of an arm of a run (default: ``trust`` or the only arm), or that of a filter."""
     require_reachable(place)
     if (place / MANIFEST).is_file():
         return _find_in_filter(place, arm)

@@ -52,12 +52,7 @@ def _add_review_options(function: F) -> F:
 
 
 def _find_home(run_dir: str, folder: str | None) -> Path:
-    """Return the folder of a run's reviews: ``<run>/review`` unless a folder is given.
-
-    Raises:
-        ReviewError: no folder is given, and the run does not exist or is in an object store, where lines cannot be
-            appended.
-    """
+    """Return the folder of a run's reviews: ``<run>/review`` unless a folder is given."""
     run = to_place(run_dir)
     if folder is not None:
         return Path(folder)

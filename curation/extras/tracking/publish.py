@@ -33,11 +33,7 @@ MAX_NAME = 250
 
 
 def require(config: TrackingConfig) -> None:
-    """Check that the packages of the configured trackers are installed, and that the addresses have their credentials.
-
-    Raises:
-        ConfigError: a package is missing, or an address lacks credentials that were hidden when it was saved.
-    """
+    """Refuse trackers whose packages are not installed, or whose addresses lost their credentials when saved."""
     if config.mlflow is not None and HIDDEN in (config.mlflow.uri or ""):
         raise ConfigError(
             f"tracking.mlflow.uri: {config.mlflow.uri}: its credentials are not kept in a run directory; give the "
