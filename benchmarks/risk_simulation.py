@@ -22,7 +22,7 @@ from scipy.special import ndtr, ndtri
 from curation.arrays import Floats
 from curation.metrics import compute_proportion
 from curation.selection.risk import calibrate
-from curation.selection.risk.problem import Kind, Rule
+from curation.selection.risk.rules import Kind, Rule
 
 ALPHAS = (0.1, 0.5)
 SIZES = (300, 3000)

@@ -18,9 +18,8 @@ from curation.commands.filter import describe_filtered
 from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
-from curation.extras.first_cut.gate import FirstCutRule
+from curation.extras.first_cut.gate import FirstCutRule, settle
 from curation.extras.first_cut.held_out import read_held_out
-from curation.extras.first_cut.settle import settle
 from curation.extras.first_cut.threshold import find_first_cut
 from curation.filter.described import FilterInputs
 from curation.filter.forecast import make_askings

@@ -185,11 +185,7 @@ class Threshold:
 
 
 def check_pool(budget: BudgetConfig, num_rows: int) -> None:
-    """Refuse a budget larger than a pool of ``num_rows``, before anything is labelled.
-
-    Raises:
-        BudgetError: ``n`` is larger than ``num_rows``.
-    """
+    """Refuse a budget of more than a pool's ``num_rows`` by a ``BudgetError``, before anything is labelled."""
     if budget.n is not None and budget.n > num_rows:
         raise BudgetError(
             f"selection.budget: n = {budget.n:,} is more than the {num_rows:,} rows of the pool (of a generation's "

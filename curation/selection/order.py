@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,31 +24,15 @@ CELLS_A_PASS = 128
 """Maximum number of cells of equal leading bits that one pass looks into, with 16 MiB of counts."""
 
 
-class Ordered(Protocol):
-    """Order statistics of the scores of a pool."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of all rows, including those that may not be selected."""
-
-    @property
-    def num_scored(self) -> int:
-        """Number of rows that may be selected."""
-
-    def at_ranks(self, rank_G: Int64s) -> Floats:
-        """Return the scores at the given ranks [G]; the best row has rank 1, the last one ``num_scored``."""
-
-    def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
-        """Return how many rows score above each given score, or at least as much if ``inclusive``, int64 [G]."""
-
-
 class Sorted:
-    """Order statistics of scores in memory (``Ordered``)."""
+    """Order statistics of scores in memory."""
 
     def __init__(self, score_N: Floats) -> None:
         self.num_rows = len(score_N)
+        """Number of all rows, including those that may not be selected."""
         self._sorted_M = np.sort(score_N[score_N > -np.inf])  # false for NaN, too
         self.num_scored = len(self._sorted_M)
+        """Number of rows that may be selected."""
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
         """Return the scores at the given ranks [G]; the best row has rank 1, the last one ``num_scored``."""
@@ -61,7 +45,7 @@ class Sorted:
 
 
 class Streamed:
-    """Order statistics of float32 scores that are read in passes (``Ordered``): one at first, and more at each call.
+    """Order statistics (as ``Sorted``) of float32 scores that are read in passes: one at first, and more at each call.
 
     A pass holds 2 MiB of counts or, for up to ``CELLS_A_PASS`` ranks, 16 MiB.
     """
@@ -76,7 +60,7 @@ class Streamed:
         """Cumulative number of rows by cell, from the highest scores down."""
 
     def at_ranks(self, rank_G: Int64s) -> Floats:
-        """Return the scores at the given ranks [G]; the best row has rank 1, the last one ``num_scored``."""
+        """Return the scores at the given ranks [G], as ``Sorted.at_ranks``."""
         place_G = np.searchsorted(self._reached_C, rank_G)
         found_G = np.empty(len(rank_G))
         places = np.unique(place_G)
@@ -92,11 +76,15 @@ class Streamed:
         return found_G
 
     def num_above(self, score_G: npt.ArrayLike, *, inclusive: bool) -> Int64s:
-        """Return how many rows score above each given score, or at least as much if ``inclusive``, int64 [G]."""
+        """Return how many rows score above each given score [G], as ``Sorted.num_above``."""
         wanted_G, place_G = np.unique(np.asarray(score_G, dtype=np.float64), return_inverse=True)
         above = partial(_count_above, wanted_G, "right" if inclusive else "left")
         found: Int64s = np.sum([*self._mapped(above)], axis=0)[place_G]
         return found
+
+
+Ordered = Sorted | Streamed
+"""Order statistics of the scores of a pool."""
 
 
 def _iter_keys(batches: Iterable[Batch]) -> Iterable[tuple[int, Int64s]]:

@@ -60,11 +60,7 @@ class ByStratum(ABC):
     """A selection rule with a quota per difficulty bin, in proportion to weights and never above the bin's size."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """Return each bin's top rows, by :class:`TopN` within the bin, ranked together.
-
-        Raises:
-            BudgetError: there are fewer rows than the budget.
-        """
+        """Return each bin's top rows, by :class:`TopN` within the bin, ranked together."""
         sizes_S, stratum_N = _count(candidates, np.isfinite(candidates.raw_score_N)), candidates.stratum_N
         assert stratum_N is not None, "counted above"
         chosen = [np.zeros(0, dtype=np.int64)]

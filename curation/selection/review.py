@@ -81,11 +81,7 @@ class Drawn:
 
 
 def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
-    """Draw ``num`` rows, or the whole region if it is smaller.
-
-    Raises:
-        ReviewError: ``num`` is below ``FEWEST_DRAWN``, or there is no row to draw.
-    """
+    """Draw ``num`` rows, at least ``FEWEST_DRAWN``, or the whole region if it is smaller."""
     if num < FEWEST_DRAWN:
         raise ReviewError(f"--num: {num} rows are too few to estimate anything; give at least {FEWEST_DRAWN}")
     region_R, floor = _find_region(rows, ranked)

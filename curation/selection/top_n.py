@@ -19,11 +19,7 @@ class TopN:
     """
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """Return the top ``budget`` rows in rank order.
-
-        Raises:
-            BudgetError: the budget is not positive, or larger than the number of rows with a score.
-        """
+        """Return the top ``budget`` rows in rank order; a ``BudgetError`` as of :func:`check`."""
         row_ids_N, score_N = candidates.row_ids_N, candidates.raw_score_N
         eligible_N = score_N > -np.inf  # false for NaN, too
         num_eligible = int(np.count_nonzero(eligible_N))
@@ -47,11 +43,7 @@ def sort_by_rank(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
 
 
 def check(budget: int, num_eligible: int, num_rows: int) -> None:
-    """Refuse a number of rows that cannot be selected.
-
-    Raises:
-        BudgetError: the budget is not positive, or larger than the number of rows with a score.
-    """
+    """Refuse, by a ``BudgetError``, a number of rows that is not positive or larger than that of rows with a score."""
     if budget < 1:
         raise BudgetError(f"selection.budget: {budget} is not a positive number of rows; set selection.budget.n")
     if budget > num_eligible:

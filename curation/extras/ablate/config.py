@@ -91,11 +91,7 @@ class Ablation(NamedTuple):
 
 
 def load(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
-    """Return the ablation in a YAML file, with every variant as a run; overrides change the base.
-
-    Raises:
-        ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
-    """
+    """Return the ablation in a YAML file, whose variants are all runs of the same rows; overrides change the base."""
     path = to_place(path)
     raw = read_mapping(path, mend="docs/trust.md shows one, under Ablations")
     config = validate_keys(AblationConfig, raw, str(path))

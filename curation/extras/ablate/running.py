@@ -1,30 +1,47 @@
-"""From an ablation to its tables: each seed has a run directory, in which stages of several variants run once."""
+"""From an ablation to its tables: each seed has a run directory, in which stages of several variants run once.
+
+An ablation is one graph per seed, with the stages of all variants; stages with equal inputs occur once.
+"""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from curation.arms import REFERENCE_ARM
 from curation.cluster.versions import find_versions
+from curation.errors import ConfigError
 from curation.extras.ablate import tables
-from curation.extras.ablate.config import Ablation, Variant
-from curation.extras.ablate.stages import check, compute_shares, describe_seed
+from curation.extras.ablate.config import POOL, Ablation, Variant
 from curation.json_types import Json
+from curation.pipeline.chain import describe
+from curation.pipeline.growth import Files
 from curation.pipeline.opened import OpenedRun
 from curation.pipeline.running import hold_run
 from curation.pipeline.session import session
 from curation.pipeline.settling import settle
 from curation.redaction import redact_value
-from curation.rundir.graph import Stage, resolve_outputs
+from curation.rundir.graph import Out, Stage, order_stages, resolve_outputs
+from curation.rundir.merging import Merged
+from curation.selection.budget import check_pool
+from curation.stages.score import ScoreGraded
 from curation.storage.paths import Place
 from curation.telemetry.console import say
 
 
+class AblationStages(NamedTuple):
+    """The outputs of an ablation's stages with one seed."""
+
+    scored: dict[str, dict[str, Out]]
+    """Scored rows (``schemas.SCORED``) by variant and set."""
+    fits: dict[str, Out]
+    """Fitted trust functions by variant, for variants whose function is fitted."""
+    projections: dict[str, Out]
+    """Projections of stored states by variant, for variants that have one."""
+    tests: dict[str, dict[str, list[Out]]]
+    """Grades of the test split by variant and model; empty without students."""
+
+
 def run(ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False) -> Json:
-    """Run the missing stages of all variants, seed after seed, and write the tables; return the page's content.
-
-    Each seed has a run directory in ``directory``, which it shares with other ablations of the same name.
-
-    Raises:
-        ConfigError: the ablation cannot be measured.
-    """
+    """Run the missing stages of all variants, seed after seed, and write the tables; return the page's content."""
     check(ablation)
     seeds, shares = {}, {}
     with session():
@@ -35,12 +52,16 @@ def run(ablation: Ablation, directory: Place, *, command: str | None = None, wai
             variants = tuple(variant._replace(config=variant.config.model_copy(update=rows)) for variant in variants)
 
             def of_seed(opened: OpenedRun, variants: Sequence[Variant] = variants) -> list[Stage]:
-                return describe_seed(ablation, variants, opened.manifest.source_files).stages
+                return order_stages([*_describe_seed(ablation, variants, opened.manifest.source_files)])
 
             with hold_run(config, of_seed, wait=wait) as (opened, driver):
-                shares = compute_shares(ablation, variants, opened.num_pool)
-                described = describe_seed(ablation, variants, opened.manifest.source_files)
-                seeds[seed] = resolve_outputs(described._asdict(), driver.do(described.stages))
+                for variant in variants:
+                    budget = variant.config.selection.budget
+                    check_pool(budget, opened.num_pool)
+                    share = ablation.config.share or budget.share or (budget.n or 0) / opened.num_pool
+                    shares[variant.name] = share
+                described = _describe_seed(ablation, variants, opened.manifest.source_files)
+                seeds[seed] = resolve_outputs(described._asdict(), driver.do(order_stages([*described])))
     content = tables.collect(
         tables.AblationRecord(
             name=ablation.name,
@@ -54,3 +75,56 @@ def run(ablation: Ablation, directory: Place, *, command: str | None = None, wai
     page, _ = tables.write(content, directory)
     say(f"report: {page}")
     return content
+
+
+def check(ablation: Ablation) -> None:
+    """Refuse an ablation that cannot be measured, by a ``ConfigError`` that names the key and the remedy."""
+    for variant in (variant for variants in ablation.variants.values() for variant in variants):
+        config, where = variant.config, f"variants.{variant.name}"
+        if config.teacher.store_states is False:
+            raise ConfigError(
+                f"{where}: teacher.store_states: false would label the pool anew for every trust function; set it to "
+                "true"
+            )
+        for name in ablation.config.sets:
+            if name == POOL and not config.splits.audit:
+                raise ConfigError(f"{where}: sets: the pool is graded only with splits.audit: true")
+            if name != POOL and name not in config.splits.probes:
+                known = ", ".join([POOL, *config.splits.probes])
+                raise ConfigError(f"{where}: sets: {name!r} is none of {known}; add it to splits.probes")
+        budget = config.selection.budget
+        if ablation.config.share is None and budget.n is None and budget.share is None:
+            raise ConfigError(f"{where}: purity needs a number of rows: set share, since selection.budget names none")
+        if ablation.config.students and not config.generations:
+            raise ConfigError(f"{where}: students: the run has no generations, so that nothing is trained")
+        if ablation.config.students and config.splits.test is None:
+            raise ConfigError(f"{where}: students: true needs a test split; add splits.test, or leave students out")
+
+
+def _describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> AblationStages:
+    """Return the merged stages of the variants with one seed, over ``files``."""
+    merged = Merged()
+    found = AblationStages({}, {}, {}, {})
+    for variant in variants:
+        generation = describe(variant.config, files).first
+        record, name = generation.record, variant.name
+        fitted = variant.function == REFERENCE_ARM
+        found.scored[name] = {}
+        for rows in ablation.config.sets:
+            split = rows if rows == POOL else f"probe-{rows}"
+            stage = ScoreGraded(
+                name=f"gen-0/scored-{rows}",
+                labels=generation.answers[split],
+                grades=record["grades"][split],
+                function=variant.function,
+                trust=record["trust"] if fitted else None,
+                seed=variant.config.seed,
+            )
+            found.scored[name][rows] = merged.stage(stage).out("scored")
+        if fitted:
+            found.fits[name] = merged.out(record["trust"])
+        if record["projection"] is not None:
+            found.projections[name] = merged.out(record["projection"])
+        if ablation.config.students:
+            found.tests[name] = {model: [merged.out(run) for run in runs] for model, runs in record["tests"].items()}
+    return found

@@ -15,19 +15,16 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
-from curation.domains.grading import read_grades
 from curation.json_types import Json, JsonView
-from curation.refs import TableRef
 from curation.report.html import write_page
 from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import FunctionScores, Judged, fill_scores, rank_for_arm
-from curation.report.tested import compute_accuracy, compute_test_differences
+from curation.report.tested import compute_accuracy, compute_test_differences, read_tests
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 from curation.trust import saved
 
-PAGE = "curation.extras.ablate:page.html.j2"
 METRICS = ("auc", "ece", "brier", "purity")
 COMPARED = ("auc", "purity")
 """Metrics with a paired difference."""
@@ -55,23 +52,9 @@ class AblationRecord:
     """Outputs of each seed's stages: the fields of ``stages.AblationStages``."""
 
 
-def read_scored(ref: TableRef) -> Judged:
-    """Return the rows of a table of ``schemas.SCORED``, scored by the reference arm's trust function."""
-    table = io.read(ref)
-    raw_N, trust_N = (table[name].to_numpy() for name in ("raw", "trust"))
-    score = FunctionScores(raw_N=fill_scores(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
-    return Judged(
-        row_ids_N=table["row_id"].to_numpy(),
-        correct_N=table["correct"].to_numpy(zero_copy_only=False),
-        parsed_N=table["parsed"].to_numpy(zero_copy_only=False),
-        scores={REFERENCE_ARM: score},
-    )
-
-
 def collect(record: AblationRecord) -> Json:
     """Return the page's content as JSON; ``lines`` are about trust, ``students`` about the arms' students."""
     config = record.config
-    lines = [line for where in config["sets"] for line in _iter_lines(record, where)]
     result: Json = make_finite(
         {
             "name": record.name,
@@ -82,7 +65,7 @@ def collect(record: AblationRecord) -> Json:
             "versions": dict(record.versions),
             "seeds": list(record.seeds),
             "reference": config["reference"],
-            "lines": lines,
+            "lines": [line for where in config["sets"] for line in _iter_lines(record, where)],
             "students": _collect_students(record) if config["students"] else [],
         }
     )
@@ -92,15 +75,28 @@ def collect(record: AblationRecord) -> Json:
 def _iter_lines(record: AblationRecord, where: str) -> Iterator[Json]:
     """Yield the lines of all variants on one set of rows."""
     reference = record.config["reference"]
-    references = {} if reference is None else _read(record, reference, where)
+    references = {} if reference is None else _read_scored(record, reference, where)
     for variant in record.config["variants"]:
-        rows_of = references if variant == reference else _read(record, variant, where)
-        yield _make_line(record, variant, where, rows_of, {} if variant == reference else references)
+        if variant == reference:
+            yield _make_line(record, variant, where, references, {})
+        else:
+            yield _make_line(record, variant, where, _read_scored(record, variant, where), references)
 
 
-def _read(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
-    """Return the scored rows of a variant, by seed."""
-    return {seed: read_scored(made["scored"][variant][where]) for seed, made in record.seeds.items()}
+def _read_scored(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
+    """Return a variant's rows (schema ``schemas.SCORED``) by seed; their scores have the reference arm's name."""
+    found = {}
+    for seed, made in record.seeds.items():
+        table = io.read(made["scored"][variant][where])
+        raw_N, trust_N = (table[name].to_numpy() for name in ("raw", "trust"))
+        score = FunctionScores(raw_N=fill_scores(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
+        found[seed] = Judged(
+            row_ids_N=table["row_id"].to_numpy(),
+            correct_N=table["correct"].to_numpy(zero_copy_only=False),
+            parsed_N=table["parsed"].to_numpy(zero_copy_only=False),
+            scores={REFERENCE_ARM: score},
+        )
+    return found
 
 
 def _make_line(
@@ -111,11 +107,10 @@ def _make_line(
     measured = [_measure_rows(rows, share, seed) for seed, rows in rows_of.items()]
     pairs = [_compare_rows(rows_of[seed], others, share, seed) for seed, others in references.items()]
     compared = [pair for pair in pairs if pair is not None]
-    made_of = record.seeds.values()
-    fits = [saved.read_description(made["fits"][variant])["fit"] for made in made_of if variant in made["fits"]]
-    reduced = [*fits, *(made["projections"].get(variant, {}) for made in made_of)]
+    seeds, paper = record.seeds.values(), record.config["paper"]
+    fits = [saved.read_description(made["fits"][variant])["fit"] for made in seeds if variant in made["fits"]]
+    reduced = [*fits, *(made["projections"].get(variant, {}) for made in seeds)]
     kept = [found["variance_kept"] for found in reduced if found.get("variance_kept") is not None]
-    paper = record.config["paper"]
     return {
         "variant": variant,
         "set": where,
@@ -190,72 +185,67 @@ def _collect_students(record: AblationRecord) -> list[Json]:
     """Return the students' accuracy on the test split, and its paired difference to ground truth's, by variant."""
     found = []
     for variant in record.config["variants"]:
-        tests = [
-            {model: [read_grades(run) for run in runs] for model, runs in made["tests"][variant].items()}
-            for made in record.seeds.values()
-        ]
+        tests = [read_tests(made["tests"][variant]) for made in record.seeds.values()]
         for model in tests[0]:
             against = None
             if model in ARMS and model != GROUND_TRUTH and all(GROUND_TRUTH in of for of in tests):
                 pairs = [compute_test_differences(of, model, GROUND_TRUTH) for of in tests]
-                against = _average_differences(
-                    [metrics.compare_rows(pair).difference for pair in pairs if pair is not None]
-                )
+                compared = [metrics.compare_rows(pair).difference for pair in pairs if pair is not None]
+                against = _average_differences(compared)
             accuracies = [words["value"] for of in tests if (words := compute_accuracy(of, model)) is not None]
-            found.append(
-                {
-                    "variant": variant,
-                    "model": model,
-                    "accuracy": _average_seeds(accuracies),
-                    "against_ground_truth": against,
-                }
-            )
+            averaged = _average_seeds(accuracies)
+            found.append({"variant": variant, "model": model, "accuracy": averaged, "against_ground_truth": against})
     return found
 
 
 def make_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
     """Return the tables of the page with their captions: one of trust, and one of students if there are any."""
-    tables = [("Trust functions", _trust_table(content))]
+    found = [("Trust functions", _make_trust_table(content))]
     if content["students"]:
-        tables.append(
-            ("Students: test accuracy in %, and the difference to ground truth", _make_student_table(content))
-        )
-    return tables
+        caption = "Students: test accuracy in %, and the difference to ground truth"
+        found.append((caption, _make_student_table(content)))
+    return found
 
 
 def format_markdown(content: Mapping[str, object]) -> str:
     """Return the tables as Markdown."""
-    return "\n\n".join(_format_table(table) for _, table in make_tables(content)) + "\n"
+    texts = []
+    for _, (head, lines) in make_tables(content):
+        rows = [head, ["---"] * len(head), *lines]
+        texts.append("\n".join("| " + " | ".join(cells) + " |" for cells in rows))
+    return "\n\n".join(texts) + "\n"
 
 
 def write(content: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``<name>.html``, ``.json`` and ``.md`` to a directory, each atomically; return the first and the last."""
-    page, _ = write_page(PAGE, content["name"], content, directory, tables=make_tables(content))
+    page, _ = write_page(
+        "curation.extras.ablate:page.html.j2", content["name"], content, directory, tables=make_tables(content)
+    )
     text = directory / f"{content['name']}.md"
     write_atomically(text, format_markdown(content))
     return page, text
 
 
-def _trust_table(content: JsonView) -> TextTable:
+def _make_trust_table(content: JsonView) -> TextTable:
     """Return the table of trust functions, without empty columns."""
-    several = len(content["config"]["sets"]) > 1
+    config = content["config"]
     columns: dict[str, Callable[[Json], str]] = {
-        "set": lambda line: line["set"] if several else "",
-        "variant": lambda line: line["variant"] if len(content["config"]["variants"]) > 1 else "",
+        "set": lambda line: line["set"] if len(config["sets"]) > 1 else "",
+        "variant": lambda line: line["variant"] if len(config["variants"]) > 1 else "",
         "fit rows": lambda line: f"{np.mean(line['num_fit']):,.0f}" if line["num_fit"] else "",
         "variance kept": lambda line: "" if line["variance_kept"] is None else f"{line['variance_kept']:.3f}",
-        "AUC": lambda line: _format_number(line["auc"]),
-        "difference (rows; seeds)": lambda line: _format_interval(line, "auc", 3),
-        "ECE": lambda line: _format_number(line["ece"]),
-        "Brier": lambda line: _format_number(line["brier"]),
-        "constant's": lambda line: _format_number(line["constant_brier"]),
-        "purity": lambda line: _format_number(line["purity"]),
-        "difference (rows; seeds) ": lambda line: _format_interval(line, "purity", 3),
+        "AUC": lambda line: _format_mean(line["auc"]),
+        "difference (rows; seeds)": lambda line: _format_difference(line["differences"].get("auc")),
+        "ECE": lambda line: _format_mean(line["ece"]),
+        "Brier": lambda line: _format_mean(line["brier"]),
+        "constant's": lambda line: _format_mean(line["constant_brier"]),
+        "purity": lambda line: _format_mean(line["purity"]),
+        "difference (rows; seeds) ": lambda line: _format_difference(line["differences"].get("purity")),
         "paper": lambda line: ", ".join(f"{name} {value:.3f}" for name, value in line["paper"].items()),
     }
-    rows = [[write(line) for write in columns.values()] for line in content["lines"]]
-    kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    return TextTable([list(columns)[place].strip() for place in kept], [[row[place] for place in kept] for row in rows])
+    cells = {name: [write(line) for line in content["lines"]] for name, write in columns.items()}
+    kept = {name: texts for name, texts in cells.items() if any(texts)}
+    return TextTable([name.strip() for name in kept], [list(row) for row in zip(*kept.values(), strict=True)])
 
 
 def _make_student_table(content: JsonView) -> TextTable:
@@ -275,19 +265,13 @@ def _make_student_table(content: JsonView) -> TextTable:
     return TextTable(["variant", *order], lines)
 
 
-def _format_number(over: Json) -> str:
+def _format_mean(over: Json) -> str:
     return "" if over["value"] is None else f"{over['value']:.3f}"
 
 
-def _format_interval(line: Json, metric: str, digits: int) -> str:
+def _format_difference(found: Json | None) -> str:
     """Return a difference with its intervals over rows and over seeds."""
-    found = line["differences"].get(metric)
     if found is None or found["rows"]["value"] is None:
         return ""
-    words = [f"{part['low']:+.{digits}f} to {part['high']:+.{digits}f}" for part in found.values() if part is not None]
-    return f"{found['rows']['value']:+.{digits}f} ({'; '.join(words)})"
-
-
-def _format_table(table: TextTable) -> str:
-    lines = [table.head, ["---"] * len(table.head), *table.lines]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    words = [f"{part['low']:+.3f} to {part['high']:+.3f}" for part in found.values() if part is not None]
+    return f"{found['rows']['value']:+.3f} ({'; '.join(words)})"

@@ -12,5 +12,5 @@ ANALYZE = Feature(
     check=f"{_HERE}.describe:check",
     page=f"{_HERE}:page.html.j2",
     figures=f"{_HERE}.figures:figures",
-    lines=f"{_HERE}.lines:lines",
+    lines=f"{_HERE}.describe:lines",
 )

@@ -71,36 +71,26 @@ class Coherence:
 
     def to_json(self) -> Json:
         """Return the findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
-        energies = [
-            _compute_jackknife(value, without_G, self.num_rows) for value, without_G in self._list_pairs(self.energy_k)
-        ]
-        shares = [
-            _compute_jackknife(value, self.decay_Gk[:, k], self.num_rows).to_json()
-            for k, value in enumerate(self.share_k)
-        ]
+        n = self.num_rows
+
+        def estimate_each(value_k: Floats, without_Gk: Floats) -> list[Json]:
+            pairs = zip(value_k.tolist(), without_Gk.T, strict=True)
+            return [_compute_jackknife(value, without_G, n) for value, without_G in pairs]
+
         return {
-            "n": self.num_rows,
-            "energy": [estimate.to_json() for estimate in energies],
-            "mean_energy": _compute_jackknife(
-                float(self.energy_k.mean()), self.without_Gk.mean(axis=1), self.num_rows
-            ).to_json(),
+            "n": n,
+            "energy": estimate_each(self.energy_k, self.without_Gk),
+            "mean_energy": _compute_jackknife(float(self.energy_k.mean()), self.without_Gk.mean(axis=1), n),
             "quantiles": np.quantile(self.rows_energy_N, np.linspace(0, 1, 101)).tolist(),
             "singular_values": self.singular_values.tolist(),
-            "shares": shares,
+            "shares": estimate_each(self.share_k, self.decay_Gk),
             "total": self.total,
             "dimension": self.dimension,
         }
 
-    def _list_pairs(self, value_k: Floats) -> list[tuple[float, Floats]]:
-        return [(float(value), self.without_Gk[:, k]) for k, value in enumerate(value_k)]
-
 
 def compute_coherence(batches: Batches, size: int) -> Coherence:
-    """Return the coherence of gradients of ``size`` numbers, without rows whose gradient is zero or not finite.
-
-    Raises:
-        ValueError: the rows are in fewer than two groups.
-    """
+    """Return the coherence of gradients of ``size`` numbers; a ``ValueError`` if they are in fewer than two groups."""
     total_DD, num_rows, filled = np.zeros((size, size)), 0, set[int]()
     for ids_N, gradient_ND in _iter_kept(batches):
         total_DD += gradient_ND.T @ gradient_ND
@@ -130,16 +120,14 @@ def compute_coherence(batches: Batches, size: int) -> Coherence:
 
 def compare_coherence(arm: Coherence, other: Coherence) -> Json:
     """Return one arm's mean top-k energy minus another's, as JSON: for k = ``SHOWN``, and averaged over all k."""
-    at = min(SHOWN, len(arm.energy_k), len(other.energy_k)) - 1
-    most = min(len(arm.energy_k), len(other.energy_k))
+    most, n = min(len(arm.energy_k), len(other.energy_k)), min(arm.num_rows, other.num_rows)
+    at = min(SHOWN, most) - 1
+    value, value_G = arm.energy_k[at] - other.energy_k[at], arm.without_Gk[:, at] - other.without_Gk[:, at]
     means = [energies_k[..., :most].mean(axis=-1) for energies_k in (arm.energy_k, other.energy_k)]
-    replicates = [energies_Gk[..., :most].mean(axis=-1) for energies_Gk in (arm.without_Gk, other.without_Gk)]
-    n = min(arm.num_rows, other.num_rows)
+    means_G = [energies_Gk[..., :most].mean(axis=-1) for energies_Gk in (arm.without_Gk, other.without_Gk)]
     return {
-        "energy": _compute_jackknife(
-            float(arm.energy_k[at] - other.energy_k[at]), arm.without_Gk[:, at] - other.without_Gk[:, at], n
-        ).to_json(),
-        "mean_energy": _compute_jackknife(float(means[0] - means[1]), replicates[0] - replicates[1], n).to_json(),
+        "energy": _compute_jackknife(float(value), value_G, n),
+        "mean_energy": _compute_jackknife(float(means[0] - means[1]), means_G[0] - means_G[1], n),
     }
 
 
@@ -188,9 +176,9 @@ def _assign_groups(ids_N: Int64s) -> Int64s:
     return (hash64(ids_N, 0) % np.uint64(GROUPS)).astype(np.int64)
 
 
-def _compute_jackknife(value: float, without_G: Floats, n: int) -> Estimate:
-    """Return a value with the t interval of the delete-a-group jackknife."""
+def _compute_jackknife(value: float, without_G: Floats, n: int) -> Json:
+    """Return a value with the t interval of the delete-a-group jackknife, as JSON."""
     num = len(without_G)
     error = math.sqrt((num - 1) / num * float(((without_G - without_G.mean()) ** 2).sum()))
     margin = float(scipy.special.stdtrit(num - 1, 1 - TAIL)) * error
-    return Estimate(value=value, low=value - margin, high=value + margin, n=n)
+    return Estimate(value=value, low=value - margin, high=value + margin, n=n).to_json()

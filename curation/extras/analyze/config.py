@@ -11,7 +11,7 @@ class EngineConfig(Section):
     """A chess engine that compares weak with gold moves where they differ (paper, section "Mechanisms", finding 2).
 
     It searches with one thread, an empty hash and a fixed number of nodes, so the same position has the same value on
-    every machine. The paper gives neither the number of nodes nor the value of a mate; ours is in ``gaps.py``.
+    every machine. The paper gives neither the number of nodes nor the value of a mate; ours is in ``value_moves.py``.
     """
 
     path: str = "stockfish"

@@ -1,16 +1,18 @@
-"""The stages of ``curate analyze``, and their requirements."""
+"""The stages of ``curate analyze``, their requirements, and the lines that it prints."""
 
 from collections.abc import Iterator
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.commands.tables import format_percent_interval
 from curation.config import RunConfig
 from curation.domains import get_domain, get_position_function
 from curation.errors import ConfigError
-from curation.extras.analyze.config import AnalyzeConfig, EngineConfig, GradientsConfig
+from curation.extras.analyze.config import AnalyzeConfig
 from curation.extras.analyze.gradients import CompareGradients, TakeGradients
 from curation.extras.analyze.uci import find_engine
 from curation.extras.analyze.value_moves import ValueMoves
 from curation.hashing import derive
+from curation.json_types import JsonView
 from curation.models.dtypes import HALF_TRAINING, choose_dtype
 from curation.pipeline.extending import FeatureInputs
 from curation.pipeline.outlook import TypedModels
@@ -20,12 +22,47 @@ from curation.rundir.graph import Out
 
 def describe(inputs: FeatureInputs) -> dict[str, Out]:
     """Return the outputs of a generation's analysis: ``advantages`` and ``coherence``."""
-    section, config, outs = inputs.section, inputs.config, dict[str, Out]()
+    section, config, record, outs = inputs.section, inputs.config, inputs.record, dict[str, Out]()
     is_valued = config.splits.audit and get_position_function(get_domain(config.domain_of("pool"))) is not None
     if section.engine is not None and is_valued:
-        outs["advantages"] = _describe_advantages(inputs, section.engine)
-    if section.gradients is not None and inputs.record["student_base"] is not None:
-        outs["coherence"] = _describe_coherence(inputs, section.gradients)
+        weak = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
+        valued = ValueMoves(
+            name=f"gen-{record['index']}/advantages",
+            digests={arm: table.stage.out("arms", arm, "digest").or_none for arm, table in weak.items()},
+            grades=record["grades"]["pool"],
+            examples=inputs.tables["pool"],
+            audit=inputs.tables["audit"],
+            domain=config.domain_of("pool"),
+            engine=section.engine,
+            seed=derive(config.seed, "advantages"),
+            selections={arm: table.or_none for arm, table in weak.items()},
+            labels=record["labels"]["pool"],
+        )
+        outs["advantages"] = valued.out("found")
+    if section.gradients is not None and record["student_base"] is not None:
+        seed, gradients = derive(config.seed, "gradients"), section.gradients
+        checkpoint, on_gpu = find_checkpoint(record["student_base"]), gradients.gpus > 0
+        dtype = choose_dtype(gradients.dtype, checkpoint, on_gpu=on_gpu, half=HALF_TRAINING)
+        taken = {
+            arm: TakeGradients(
+                name=f"gen-{record['index']}/gradients-{arm}",
+                digest=table.stage.out("arms", arm, "digest"),
+                base=record["student_base"],
+                gradients=gradients.model_copy(update={"dtype": dtype}),
+                max_length=config.student.max_length,
+                chat_template=config.student.chat_template,
+                seed=seed,
+                rows=table.stage.out("rows_of", arm),
+            )
+            for arm, table in record["selections"].items()  # later ones lack arms with a chain of their own
+        }
+        compared = CompareGradients(
+            name=f"gen-{record['index']}/coherence",
+            tables={arm: stage.out("gradients").or_none for arm, stage in taken.items()},
+            reference=REFERENCE_ARM,
+            seed=seed,
+        )
+        outs["coherence"] = compared.out("found")
     return outs
 
 
@@ -38,11 +75,7 @@ def dtypes(config: RunConfig, section: AnalyzeConfig) -> Iterator[TypedModels]:
 
 
 def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
-    """Yield a sentence for each configured part of the analysis that does not apply to the run.
-
-    Raises:
-        ConfigError: the run has no gold labels for the engine, the engine is not installed, or no part applies.
-    """
+    """Yield a sentence for each part of the analysis that does not apply to the run; a ``ConfigError`` if none does."""
     engine, gradients = section.engine, section.gradients
     has_moves = get_position_function(get_domain(config.domain_of("pool"))) is not None
     left_out = []
@@ -65,47 +98,18 @@ def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:
     yield from left_out
 
 
-def _describe_advantages(inputs: FeatureInputs, engine: EngineConfig) -> Out:
-    config, record = inputs.config, inputs.record
-    tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
-    stage = ValueMoves(
-        name=f"gen-{record['index']}/advantages",
-        digests={arm: table.stage.out("arms", arm, "digest").or_none for arm, table in tables.items()},
-        grades=record["grades"]["pool"],
-        examples=inputs.tables["pool"],
-        audit=inputs.tables["audit"],
-        domain=config.domain_of("pool"),
-        engine=engine,
-        seed=derive(config.seed, "advantages"),
-        selections={arm: table.or_none for arm, table in tables.items()},
-        labels=record["labels"]["pool"],
-    )
-    return stage.out("found")
-
-
-def _describe_coherence(inputs: FeatureInputs, gradients: GradientsConfig) -> Out:
-    record, recipe, seed = inputs.record, inputs.config.student, derive(inputs.config.seed, "gradients")
-    dtype = choose_dtype(
-        gradients.dtype, find_checkpoint(record["student_base"]), on_gpu=gradients.gpus > 0, half=HALF_TRAINING
-    )
-    gradients = gradients.model_copy(update={"dtype": dtype})
-    stages = {
-        arm: TakeGradients(
-            name=f"gen-{record['index']}/gradients-{arm}",
-            digest=table.stage.out("arms", arm, "digest"),
-            base=record["student_base"],
-            gradients=gradients,
-            max_length=recipe.max_length,
-            chat_template=recipe.chat_template,
-            seed=seed,
-            rows=table.stage.out("rows_of", arm),
-        )
-        for arm, table in record["selections"].items()  # later ones lack arms with a chain of their own
-    }
-    stage = CompareGradients(
-        name=f"gen-{record['index']}/coherence",
-        tables={arm: stage.out("gradients").or_none for arm, stage in stages.items()},
-        reference=REFERENCE_ARM,
-        seed=seed,
-    )
-    return stage.out("found")
+def lines(found: JsonView) -> Iterator[str]:
+    """Yield the lines of a generation's analysis."""
+    if (moves := found.get("advantages")) is not None:
+        yield f"weak moves that differ from gold, by {moves['engine']}, {moves['nodes']:,} nodes"
+        yield f"{'':<26}{'asked':>7}  {'stronger %':<24}{'equal or stronger %':<24}{'winning mates %':<24}"
+        for name, arm in moves["arms"].items():
+            shares = (format_percent_interval(arm[key]) for key in ("stronger", "equal_or_stronger", "winning_mates"))
+            yield f"{name:<26}{arm['n']:>7}  " + "".join(f"{share:<24}" for share in shares)
+    if (same := found.get("coherence")) is not None:
+        yield f"gradients of {same['n']:,} rows of each arm"
+        yield f"{'':<26}{'top-8 energy %':<24}{'mean over k %':<24}{'dimension':>9}"
+        for name, arm in same["arms"].items():
+            top = arm["energy"][min(8, len(arm["energy"])) - 1]
+            shares = (format_percent_interval(value) for value in (top, arm["mean_energy"]))
+            yield f"{name:<26}" + "".join(f"{share:<24}" for share in shares) + f"{arm['dimension']:>9.1f}"

@@ -60,7 +60,8 @@ def draw_energies(arms: Mapping[str, JsonView], name: str) -> str:
                 axes.fill_between(ks, low, [min(bound, 1.0) for bound in high], color=colour, alpha=0.13, linewidth=0)
             axes.plot(ks, value, color=colour, linestyle=dashes, label=describe_name(arm))
         axes.set_xscale("log", base=2)
-        axes.set_xticks([k for k in POWERS if k <= ks[-1]], [str(k) for k in POWERS if k <= ks[-1]])
+        ticks = [k for k in POWERS if k <= ks[-1]]
+        axes.set_xticks(ticks, [str(k) for k in ticks])
         axes.set_xlim(1, ks[-1])
         axes.set_ylim(top=1)
         set_percent_ticks(axes.yaxis)
@@ -76,20 +77,14 @@ def draw_row_shares(arms: Mapping[str, JsonView], name: str) -> str:
             colour, dashes = get_arm_style(arm, index)
             energy = found["quantiles"]
             starts.append(energy[1])
-            axes.plot(
-                energy,
-                [number / 100 for number in range(101)],
-                color=colour,
-                linestyle=dashes,
-                label=describe_name(arm),
-            )
+            shares = [number / 100 for number in range(101)]
+            axes.plot(energy, shares, color=colour, linestyle=dashes, label=describe_name(arm))
         axes.set_xlim(min(starts), 1)
         axes.set_ylim(0, 1)
         set_percent_ticks(axes.xaxis)
         set_percent_ticks(axes.yaxis)
-        return finish_chart(
-            figure, axes, name, x=f"top-{SHOWN} energy of a row", y="share of the rows with at most that"
-        )
+        x, y = f"top-{SHOWN} energy of a row", "share of the rows with at most that"
+        return finish_chart(figure, axes, name, x=x, y=y)
 
 
 def draw_spectrum(arms: Mapping[str, JsonView], name: str) -> str:

@@ -2,9 +2,17 @@
 
 All arms use the same base model, before any training, so that arms differ only in their rows (the paper does not say
 at which point of the training it computes gradients). All arms are compared on the same number of rows.
+
+The last hidden states are the input of the output layer, after the final norm (paper, section "Mechanisms", finding 3).
+Our choices, where the paper gives none: a row's loss is the mean over its completion's tokens, as in training; its
+gradients at the positions of the completion are summed to one vector, the gradient by a vector that is added to all of
+the row's last hidden states. The model's own forward pass computes the logits, so that scaled or capped logits count as
+they do in training; only the output layer is differentiated.
+
+Shapes: B rows of a batch, K positions, D numbers of a hidden state.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Float32s, Int64s
-from curation.errors import ConfigError
+from curation.errors import ConfigError, ModelError
 from curation.extras.analyze.coherence import Coherence, compare_coherence, compute_coherence
 from curation.extras.analyze.config import GradientsConfig
 from curation.hashing import draw_by_hash
@@ -111,12 +119,7 @@ class CompareGradients(Stage):
 def take_gradients(
     job: TakeGradients, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
 ) -> TableRef:
-    """Return the gradients (schema :func:`make_schema`) of a sample of an arm's rows.
-
-    Raises:
-        ModelError: the base student does not load, or does not name its output layer.
-        CommitError: rows in and rows out differ.
-    """
+    """Return the gradients (schema :func:`make_schema`) of a sample of an arm's rows."""
     ids_N = io.read(job.rows, columns=["row_id"])["row_id"].to_numpy()
     return compute_in_chunks(
         partial(_compute_gradients, job=job),
@@ -131,11 +134,7 @@ def take_gradients(
 
 
 def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progress: Update | None = None) -> Any:
-    """Return the coherence of each arm's gradients, as JSON; one Ray task per arm holds a few matrices [D, D].
-
-    Raises:
-        ConfigError: no arm has enough rows.
-    """
+    """Return the coherence of each arm's gradients, as JSON; one Ray task per arm holds a few matrices [D, D]."""
     healthy = {arm: io.read(ref, ["row_id"], "error IS NULL")["row_id"].to_numpy() for arm, ref in tables.items()}
     enough = {arm: ids_N for arm, ids_N in healthy.items() if len(ids_N) >= FEWEST}
     if not enough:
@@ -188,27 +187,22 @@ def _measure_coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
 
 def _compute_gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """Return a chunk's rows with gradients; a row that is too long, or has no finite gradient, is an error row."""
-    from curation.extras.analyze.row_gradients import compute_row_gradients
-
-    torch.set_num_threads(job.gradients.cpus)
     asked, on_gpu = job.gradients, job.gradients.gpus > 0
+    torch.set_num_threads(asked.cpus)
     dtype = choose_dtype(asked.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
     model, tokenizer = _load_base(job.base, dtype, "cuda" if on_gpu else "cpu")
-    texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
     longest_last: list[TrainingRow] = []
     rows: list[Json] = []
-    for text in texts:
+    for text in io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist():
         pair = Pair(text["prompt"], text["completion"])
-        found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template)
-        if found:
+        if found := tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template):
             longest_last.append({**found[0], "row_id": text["row_id"]})
         else:
             rows.append({"row_id": text["row_id"], "error": f"too_long: more than {job.max_length} tokens"})
     longest_last.sort(key=lambda row: len(row["input_ids"]))
-    pad = tokenizer.pad_token_id
-    for start in range(0, len(longest_last), job.gradients.batch_rows):
-        batch = longest_last[start : start + job.gradients.batch_rows]
-        measured = compute_row_gradients(model, batch, int(pad))
+    for start in range(0, len(longest_last), asked.batch_rows):
+        batch = longest_last[start : start + asked.batch_rows]
+        measured = compute_row_gradients(model, batch, int(tokenizer.pad_token_id))
         for row, gradient_D, loss, num in zip(batch, *measured, strict=True):
             if np.isfinite(gradient_D).all():
                 rows.append({"row_id": row["row_id"], "loss": loss, "num_tokens": num, "gradient": gradient_D})
@@ -223,3 +217,57 @@ def _load_base(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedMode
     model, tokenizer = load_model(base, dtype=dtype, device=device), load_tokenizer(base)
     check_tokens(base, tokenizer, model)
     return model, tokenizer
+
+
+class RowGradients(NamedTuple):
+    """Gradients of rows, float32 [B, D], with each row's mean loss [B] and its number of tokens [B]."""
+
+    gradient_BD: Float32s
+    loss_B: Float32s
+    num_tokens_B: Int64s
+
+
+def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
+    """Return the gradients of rows by a model in evaluation mode, whose weights are frozen, from one forward pass."""
+    from train.sft import IGNORED, collate, compute_completion_loss
+
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if head is None:
+        raise ModelError(
+            f"model {model.config.name_or_path!r}: it names no output layer, so no gradient by what that reads can be "
+            "taken; set analyze.gradients: null"
+        )
+    batch = collate(rows, pad)
+    labels_BK = batch["labels"].to(model.device)
+    held: dict[str, torch.Tensor] = {}
+
+    def cut(module: "torch.nn.Module", inputs: "tuple[torch.Tensor, ...]") -> "tuple[torch.Tensor, ...]":
+        held["hidden"] = inputs[0].detach().requires_grad_()
+        return (held["hidden"], *inputs[1:])
+
+    num_tokens_B = (labels_BK[:, 1:] != IGNORED).sum(dim=1)
+    model.requires_grad_(False)
+    hook = head.register_forward_pre_hook(cut)
+    try:
+        logits_BKV = model(
+            input_ids=batch["input_ids"].to(model.device),
+            attention_mask=batch["attention_mask"].to(model.device),
+            logits_to_keep=batch["logits_to_keep"],
+            use_cache=False,
+        ).logits
+    finally:
+        hook.remove()
+    weights_B1 = 1.0 / num_tokens_B.clamp(min=1)[:, None].float()
+    # The rows do not touch each other, so that the gradient of the sum of their losses holds each row's own.
+    total = compute_completion_loss(logits_BKV, labels_BK, 1, weights_B1)
+    (gradient_BKD,) = torch.autograd.grad(total, held["hidden"])
+    with torch.no_grad():
+        loss_B = [
+            compute_completion_loss(logits_BKV[index : index + 1], labels_BK[index : index + 1])
+            for index in range(len(labels_BK))
+        ]
+    return RowGradients(
+        gradient_BD=gradient_BKD.float().sum(dim=1).cpu().numpy(),
+        loss_B=torch.stack(loss_B).cpu().numpy(),
+        num_tokens_B=num_tokens_B.cpu().numpy(),
+    )

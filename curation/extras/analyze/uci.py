@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -37,11 +36,7 @@ class Value(NamedTuple):
 
 
 def find_engine(path: str) -> str:
-    """Return the absolute path of an engine's program on this node.
-
-    Raises:
-        ConfigError: there is no such program.
-    """
+    """Return the absolute path of an engine's program on this node; a ``ConfigError`` if there is none."""
     found = shutil.which(path) or (shutil.which(path, path=GAMES) if "/" not in path else None)
     if found is None:
         raise ConfigError(
@@ -56,11 +51,7 @@ class UciEngine:
     """An engine process. A search that times out or ends the process fails its row; the next row starts another."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Start the engine.
-
-        Raises:
-            ConfigError: the engine is not installed, does not answer as a UCI engine in time, or lacks an option.
-        """
+        """Start the engine; a ``ConfigError`` if it is not installed, gives no answer in time, or lacks an option."""
         self._config, self._path, self._failures = config, find_engine(config.path), 0
         self._process: engine.SimpleEngine | None = self._start()
         self.name = str(self._process.id.get("name", Path(self._path).name))
@@ -102,13 +93,11 @@ class UciEngine:
                 self._config.timeout_seconds
             )
             score = found["score"]
-        except (TimeoutError, FutureTimeoutError) as error:
+        except (engine.EngineError, ConfigError, KeyError, RuntimeError, OSError) as error:  # some are TimeoutErrors
             self._kill()
             self._failures += 1
-            raise RowError(f"engine_timeout: no answer within {self._config.timeout_seconds:g} s") from error
-        except (engine.EngineError, ConfigError, KeyError, RuntimeError, OSError) as error:
-            self._kill()
-            self._failures += 1
+            if isinstance(error, TimeoutError):
+                raise RowError(f"engine_timeout: no answer within {self._config.timeout_seconds:g} s") from error
             raise RowError(f"engine_failed: {type(error).__name__}: {str(error)[:200]}") from error
         self._failures = 0
         return score
@@ -124,11 +113,12 @@ class UciEngine:
         except (TimeoutError, engine.EngineError, OSError) as error:
             if process is not None:
                 process.close()
-            late = isinstance(error, TimeoutError)
-            why = f"gave no answer to `uci` within {START_SECONDS:g} s" if late else ""
+            why = f"does not work as a UCI engine ({str(error)[:200]})"
+            if isinstance(error, TimeoutError):
+                why = f"gave no answer to `uci` within {START_SECONDS:g} s"
             raise ConfigError(
-                f"analyze.engine: {self._path} {why or f'does not work as a UCI engine ({str(error)[:200]})'}; name an "
-                "engine in analyze.engine.path, or mend analyze.engine.options"
+                f"analyze.engine: {self._path} {why}; name an engine in analyze.engine.path, or mend "
+                "analyze.engine.options"
             ) from error
         return process
 

@@ -33,11 +33,7 @@ _KEY = "selection.max_per_label_by"
 
 
 def check_settings(config: RunConfig, section: CapKeys) -> tuple[str, ...]:
-    """Refuse a ``selection.max_per_label_by`` that the pool's rows do not have; return no line.
-
-    Raises:
-        ConfigError: it is neither ``label``, nor a column of the pool, nor a function.
-    """
+    """Refuse, by a ``ConfigError``, a ``max_per_label_by`` that the pool's rows do not have; return no line."""
     by, columns = section.max_per_label_by, get_domain(config.domain_of("pool")).columns.names
     if ":" in by:
         try:
@@ -71,11 +67,7 @@ class LabelKeys:
     """The audit table for arms that draw rows and teach gold labels, which then count instead of the weak labels."""
 
     def reader(self) -> Reader:
-        """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the tables that it reads.
-
-        Raises:
-            ConfigError: a column cannot be read as text, or the function failed.
-        """
+        """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the tables that it reads."""
         golds = None if self.audit is None else _make_column_reader(self.audit, "gold")
         column = None if self.by == BY_LABEL or ":" in self.by else _make_column_reader(self.pool, self.by)
         function = load_code(self.by) if ":" in self.by else None
@@ -83,39 +75,33 @@ class LabelKeys:
 
         def read(row_ids_M: Int64s, weak_M: pa.Array) -> Labels:
             if column is not None:
-                return _make_labels(row_ids_M, _as_text(column(row_ids_M), self.by))
-            label_M = weak_M if golds is None else golds(row_ids_M)
-            if function is None or find is None:
-                return _make_labels(row_ids_M, label_M)
-            examples = io.take_offsets(self.pool, find(row_ids_M)).to_pylist()
-            values = []
-            for example, label in zip(examples, label_M.to_pylist(), strict=True):
-                value, error = attempt(function, example, label)
-                if error:
-                    raise ConfigError(f"{_KEY}: {self.by} failed for row {example['row_id']}: {error}")
-                values.append(None if value is None else str(value))
-            return _make_labels(row_ids_M, pa.array(values, pa.string()))
+                found = column(row_ids_M)
+                try:
+                    text_M = pc.cast(found, pa.string())
+                except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+                    raise ConfigError(
+                        f"{_KEY}: the column {self.by!r} is {found.type}, which is neither text nor a number"
+                    ) from error
+            else:
+                text_M = weak_M if golds is None else golds(row_ids_M)
+            if function is not None and find is not None:
+                values = []
+                examples = io.take_offsets(self.pool, find(row_ids_M)).to_pylist()
+                for example, label in zip(examples, text_M.to_pylist(), strict=True):
+                    value, failure = attempt(function, example, label)
+                    if failure:
+                        raise ConfigError(f"{_KEY}: {self.by} failed for row {example['row_id']}: {failure}")
+                    values.append(None if value is None else str(value))
+                text_M = pa.array(values, pa.string())
+            hash_M = hash_texts(text_M)
+            return np.where(hash_M == NO_TEXT, make_own_labels(row_ids_M), hash_M)
 
         return read
-
-
-def _make_labels(row_ids_M: Int64s, text_M: pa.Array) -> Labels:
-    hash_M = hash_texts(text_M)
-    return np.where(hash_M == NO_TEXT, make_own_labels(row_ids_M), hash_M)
 
 
 def _make_column_reader(ref: TableRef, name: str) -> Callable[[Int64s], pa.Array]:
     find = io.make_offset_finder(ref)
     return lambda row_ids_M: io.take_offsets(ref, find(row_ids_M), [name])[name].combine_chunks()
-
-
-def _as_text(column: pa.Array, name: str) -> pa.Array:
-    try:
-        return pc.cast(column, pa.string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise ConfigError(
-            f"{_KEY}: the column {name!r} is {column.type}, which is neither text nor a number"
-        ) from error
 
 
 class CapDivision(RowDivision[int]):

@@ -6,10 +6,10 @@ _HERE = "curation.extras.check_best"
 CHECK_BEST = Feature(
     section=f"{_HERE}.config:CheckBestConfig",
     title="Checked rows",
-    problems=f"{_HERE}.limits:find_problems",
-    warnings=f"{_HERE}.limits:find_warnings",
-    candidates=f"{_HERE}.describe:describe_check",
-    selected=f"{_HERE}.describe:describe_selected",
-    numbers=f"{_HERE}.describe:count_passed",
+    problems=f"{_HERE}.config:find_problems",
+    warnings=f"{_HERE}.config:find_warnings",
+    candidates=f"{_HERE}.stage:describe_check",
+    selected=f"{_HERE}.stage:describe_selected",
+    numbers=f"{_HERE}.stage:count_passed",
     page=f"{_HERE}:page.html.j2",
 )

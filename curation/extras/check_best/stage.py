@@ -1,4 +1,4 @@
-"""The stages that run a costly check on only the pool rows that trust ranks highest.
+"""The stages that run a costly check on only the pool rows that trust ranks highest, and the numbers for its report.
 
 Pool rows have no reference answer, so a program judges a completion by the row's own columns, and a judge by prompt and
 answer. Arms that rank by the same trust do not select rows that fail. Rows that pass come before rows that were not
@@ -9,6 +9,7 @@ without a verdict are checked. Each version of a program, a prompt or a judge ha
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,15 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation.arms import ARMS, Trust
+from curation.arms import ARMS, TRUST, Trust
 from curation.arrays import Int64s
 from curation.config import AskConfig, DomainConfig
 from curation.domains.unseen_labels import collect_seen_labels
 from curation.errors import UserError
+from curation.features import is_divided
 from curation.hashing import derive
-from curation.json_types import Json
+from curation.json_types import Json, JsonView
+from curation.pipeline.extending import FeatureInputs
+from curation.pipeline.grading import GONE, find_known_checker
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Done, In, Stage, to_plain_json
+from curation.report.measures import compute_count_share
+from curation.rundir.graph import Done, In, Out, Stage, to_plain_json
 from curation.rundir.run import Task
 from curation.stages.asking import AskModel
 from curation.stages.asks import Ask
@@ -130,10 +135,7 @@ class _BestRows(Stage):
 
 
 class CheckBest(_BestRows):
-    """A stage that runs a program on the best pool rows by an arm's trust.
-
-    After an interruption, committed rows are not checked again.
-    """
+    """A stage that runs a program on the best pool rows by an arm's trust; committed rows are not checked again."""
 
     checker: str
     """Digest of the program and its files, so that a changed program checks the rows again."""
@@ -143,10 +145,9 @@ class CheckBest(_BestRows):
         best_n = self.best()
         uri, checked_N, num_new = self.open_kept(task, [self.domain, self.checker], best_n, schemas.GRADES)
         with task.progress() as update:
+            tables = (self.labels, None, self.pool)
             verdicts = compute_in_chunks(
-                partial(
-                    grade_by_checker, tables=(self.labels, None, self.pool), domain=self.domain, checker=self.checker
-                ),
+                partial(grade_by_checker, tables=tables, domain=self.domain, checker=self.checker),
                 checked_N,
                 uri,
                 schemas.GRADES,
@@ -195,3 +196,54 @@ def _make_verdicts(found: pa.Table) -> pa.Table:
     pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
     problems = [None if value is not None else describe_no_verdict(error) for value, error in pairs]
     return pa.table([found["row_id"], right, pa.array(problems, pa.string())], names=VERDICT)
+
+
+def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
+    """Return the outputs of the check's stage: the rows to leave out, and the counts."""
+    generation, selection, domain = inputs.generation, inputs.config.selection, inputs.config.domain_of("pool")
+    assert generation is not None, "rows are selected in a generation"
+    long, arm = inputs.record["too_long"].get("pool"), selection.budget.reference
+    arguments: Json = {
+        "name": generation.name("check-best"),
+        "at": generation.at("pool"),
+        "pool": inputs.tables["pool"],
+        "labels": inputs.record["labels"]["pool"],
+        "too_long": None if long is None else long.stage.out("too_long").or_none,
+        "repeats": generation.repeats.out("repeats").or_none if selection.repeats == "one" else None,
+        "labelled": inputs.tables["source"] if selection.unseen == "last" else None,
+        "domain": domain,
+        "arm": arm,
+        "ranking": replace(TRUST[ARMS[arm].trust], words=""),
+        "rows": inputs.section.rows,
+        "seed": inputs.config.seed,
+        "num_rows": min(inputs.section.rows, generation.sizes["pool"]),
+    }
+    if domain.judge is None:
+        stage: Stage = CheckBest(**arguments, checker=find_known_checker(domain) or GONE)
+    else:
+        judge, model = inputs.config.judge, generation.helpers.judge
+        assert judge is not None and model is not None, "a judge that is asked is among the models"
+        asked = model.changed(**AskConfig.BARE)
+        stage = CheckBestByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)
+    return {"left_out": stage.out("left_out"), "counts": stage.value("counts")}
+
+
+def describe_selected(inputs: FeatureInputs) -> dict[str, Out]:
+    """Return the budget and the number of rows selected by the reference arm, for the check's numbers."""
+    budget, arm = inputs.record["budget"], inputs.config.selection.budget.reference
+    return {"budget": budget, "num_selected": budget.stage.value("arms", arm, "num_rows")}
+
+
+def count_passed(outputs: JsonView) -> Json:
+    """Return the counts, and how many selected rows are among those that passed.
+
+    Rows that pass rank above rows that were not checked. The number of selected rows that passed is ``None`` (unknown)
+    if the selection is divided, too.
+    """
+    counts, num_selected = outputs["counts"], outputs["num_selected"]
+    return {
+        **counts,
+        "share": compute_count_share(counts["passed"], counts["asked"]),
+        "selected": num_selected,
+        "selected_checked": None if is_divided(outputs["budget"]) else min(num_selected, counts["passed"]),
+    }

@@ -13,13 +13,10 @@ p-values and intervals over rows are too optimistic, no verdict is given, and re
 ``p_value_distinct_rows`` stays valid: it tests the same sum, with the signs of a row flipped in all runs together.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
-from operator import getitem
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import numpy as np
 
@@ -27,11 +24,19 @@ from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.commands.tables import format_percent_interval
+from curation.extras.combine.runs import (
+    Member,
+    list_benchmarks,
+    read_members,
+    require_alike,
+    to_estimate,
+    write_several,
+)
 from curation.json_types import Json
 from curation.report.collect import collect
 from curation.report.headline import format_difference
 from curation.report.measures import make_finite
-from curation.report.record import BASE, GROUND_TRUTH, TEACHER, RunRecord
+from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.tested import (
     Tests,
     align_grades,
@@ -40,94 +45,71 @@ from curation.report.tested import (
     find_common_rows,
     read_tests,
 )
+from curation.storage.paths import Place
 
-MEASURES = ("auc", "ece", "brier")
-AGAINST_GROUND_TRUTH = (
-    "against_ground_truth",
-    "p_value_vs_ground_truth",
-    "p_value_distinct_rows",
-    "verdict",
-    "paper_verdict",
-    "margin",
-)
 VERDICTS = get_args(get_type_hints(metrics.Verdict)["verdict"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
-    """A run to combine, and its directory."""
-
-    directory: str
-    run: RunRecord
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RunGeneration:
-    """A generation of a run: its part of the run's own report, and its grades."""
+class _Part:
+    """A generation of a run: its part of the run's own report, with the arms by name, and its grades."""
 
     benchmark: str
     report: Json
+    arms: dict[str, Json]
     tests: Tests
     margin: float
-    seed: int
 
 
-def combine(members: Sequence[Member]) -> Json:
-    """Return the report of several runs of the same domain, arms and number of generations, as JSON.
+def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
+    """Write ``combined.html`` and ``combined.json``; return the combined report, the page's path and a text table.
 
     The report repeats arms, teacher and base of the last generation at the top level.
+
+    Raises:
+        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished, or the
+            runs differ as :func:`require_alike` forbids.
     """
+    members = read_members(directories, "--combine")
+    for other in members[1:]:
+        require_alike(members[0], other)
     reports = [collect(member.run) for member in members]
     benchmarks = list_benchmarks([member.run for member in members])
-    generations: list[Json] = []
+    generations = []
     for index, record in enumerate(members[0].run.generations):
-        parts = [
-            _RunGeneration(
+        parts = []
+        for member, whole, benchmark in zip(members, reports, benchmarks, strict=True):
+            report = whole["generations"][index]
+            part = _Part(
                 benchmark=benchmark,
-                report=report["generations"][index],
+                report=report,
+                arms={arm["name"]: arm for arm in report["arms"]},
                 tests=read_tests(member.run.generations[index].tests),
                 margin=float(member.run.config["evaluation"]["margin"]),
-                seed=member.run.seed,
             )
-            for member, report, benchmark in zip(members, reports, benchmarks, strict=True)
-        ]
-        generations.append(_combine_generation(record.index, parts))
+            parts.append(part)
+        generations.append({"index": record.index, **_combine_generation(parts)})
     last = generations[-1]
-    content = {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "domain": members[0].run.domain.name,
-        "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
-        "runs": [_describe_member(*item) for item in zip(members, benchmarks, reports, strict=True)],
-        **{key: last[key] for key in ("arms", "teacher", "base", "trust", "test_rows")},
-        "generations": generations,
-    }
-    result: Json = make_finite(content)
-    return result
+    content: Json = make_finite(
+        {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "domain": members[0].run.domain.name,
+            "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
+            "runs": [_describe_member(*item) for item in zip(members, benchmarks, reports, strict=True)],
+            **{key: last[key] for key in ("arms", "teacher", "base", "trust", "test_rows")},
+            "generations": generations,
+        }
+    )
+    return content, write_several(content, "combined", output), format_combined(content)
 
 
-def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
-
-    Sources with one name at several places are distinguished by their path.
-    """
-    found = []
-    for run in runs:
-        splits = run.config["splits"]
-        name = (splits.get("test") or splits["pool"])["from"]
-        found.append((name, str(run.config["sources"][name]["path"])))
-    paths: dict[str, set[str]] = {}
-    for name, path in found:
-        paths.setdefault(name, set()).add(path)
-    return [name if len(paths[name]) == 1 else f"{name} ({path})" for name, path in found]
-
-
-def average(parts: Sequence[_RunGeneration], take: Callable[[_RunGeneration], Any]) -> Json | None:
-    """Return the mean over benchmarks of the mean over their runs, or ``None`` if ``take`` is ``None`` for every run.
+def average(parts: Sequence[_Part], values: Sequence[Json | None]) -> Json | None:
+    """Return the mean over benchmarks of the mean over their runs, or ``None`` if no run has a value.
 
     ``low`` and ``high`` are about rows, ``n`` is their number, ``runs`` is the interval over runs, and ``num_runs`` the
     number of runs that have a value.
     """
-    taken = [(part.benchmark, _estimate(take(part))) for part in parts]
+    taken = [(part.benchmark, to_estimate(value)) for part, value in zip(parts, values, strict=True)]
     kept = [(benchmark, estimate) for benchmark, estimate in taken if estimate is not None]
     if not kept:
         return None
@@ -137,51 +119,82 @@ def average(parts: Sequence[_RunGeneration], take: Callable[[_RunGeneration], An
     return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
 
 
-def _combine_generation(index: int, parts: Sequence[_RunGeneration]) -> Json:
-    names = [arm["name"] for arm in parts[0].report["arms"]]
-    test_rows = _test_rows(parts)
+def _combine_generation(parts: Sequence[_Part]) -> Json:
+    test_rows = _count_test_rows(parts)
     shared = test_rows is not None and test_rows["distinct"] < test_rows["total"]
+    trust: Json = {}
+    for where in ("validation", "pool"):
+        views = [part.report["trust"].get(where, {}) for part in parts]
+        for view in views[0]:
+            if all(view in of_run for of_run in views):
+                trust.setdefault(where, {})[view] = _combine_trust(parts, [of_run[view] for of_run in views])
     return {
-        "index": index,
-        "arms": [_combine_arm(name, parts, shared=shared) for name in names],
-        "teacher": {
-            "test": average(parts, lambda part: part.report["teacher"]["test"]),
-            "pool": average(parts, lambda part: part.report["teacher"]["pool"]),
-        },
-        "base": average(parts, lambda part: part.report["base"]),
-        "trust": _trust(parts),
+        "arms": [_combine_arm(name, parts, shared=shared) for name in parts[0].arms],
+        "teacher": {key: average(parts, [part.report["teacher"][key] for part in parts]) for key in ("test", "pool")},
+        "base": average(parts, [part.report["base"] for part in parts]),
+        "trust": trust,
         "test_rows": test_rows,
     }
 
 
-def _combine_arm(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
-    purities = [arm["purity"] for part in parts if (arm := _find_arm(part, name))["purity"] is not None]
+def _combine_trust(parts: Sequence[_Part], tables: Sequence[Json]) -> Json:
+    """Return averages of the trust functions that all runs have and of the runs' constants, on one view of the rows."""
+    common = [name for name in tables[0]["functions"] if all(name in table["functions"] for table in tables)]
+    return {
+        "functions": {
+            name: {
+                measure: average(parts, [table["functions"][name][measure] for table in tables])
+                for measure in ("auc", "ece", "brier")
+            }
+            for name in common
+        },
+        "constant": {
+            measure: average(parts, [table["constant"][measure] for table in tables]) for measure in ("ece", "brier")
+        },
+    }
+
+
+def _count_test_rows(parts: Sequence[_Part]) -> Json | None:
+    """Return the ``total`` number of test rows of all runs, and that of ``distinct`` ones: runs may share test rows."""
+    ids: dict[str, list[Int64s]] = {}
+    for part in parts:
+        if part.tests:
+            ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
+    if not ids:
+        return None
+    every = [np.concatenate(of_runs) for of_runs in ids.values()]
+    return {"total": sum(map(len, every)), "distinct": sum(len(np.unique(ids_N)) for ids_N in every)}
+
+
+def _combine_arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
+    arms, gold = [part.arms[name] for part in parts], ARMS[name].gold
+    purities = [arm["purity"] for arm in arms if arm["purity"] is not None]
     rows = sum(purity["n"] for purity in purities)
     right = sum(round(purity["value"] * purity["n"]) for purity in purities)
-    gold = ARMS[name].gold
     against_teacher = _pool_rows(name, TEACHER, parts)
     teacher = None if against_teacher is None else convert_comparison(metrics.compare_rows(against_teacher))
-    held = next((reason for part in parts if (reason := _find_arm(part, name).get("withheld"))), None)
+    held = next((reason for arm in arms if (reason := arm.get("withheld"))), None)
     unlike = any(part.report["asked_unlike"] for part in parts)
+    against = [arm["against_ground_truth"] for arm in arms]
     return {
         "name": name,
         "label_source": "gold" if gold else "weak",
-        "oracle": any(_find_arm(part, name)["oracle"] for part in parts),
-        "num_selected": sum(_find_arm(part, name)["num_selected"] for part in parts),
+        "oracle": any(arm["oracle"] for arm in arms),
+        "num_selected": sum(arm["num_selected"] for arm in arms),
         "purity_by_definition": gold,
-        "purity": average(parts, lambda part: _find_arm(part, name)["purity"]),
+        "purity": average(parts, [arm["purity"] for arm in arms]),
         "purity_pooled": metrics.compute_proportion(right, rows).to_json() if rows else None,
-        "accuracy": average(parts, lambda part: _find_arm(part, name)["accuracy"]),
+        "accuracy": average(parts, [arm["accuracy"] for arm in arms]),
         **_combine_recovery(name, parts, withheld=held is not None),
         "withheld": held,
-        "difference": average(parts, lambda part: _add_value(_find_arm(part, name)["against_ground_truth"])),
-        **_combine_comparison(name, parts, shared=shared),
+        "difference": average(parts, [None if of is None else {**of, "value": of["difference"]} for of in against]),
+        **_combine_comparison(name, parts, shared=shared, withheld=held is not None),
         "against_teacher": teacher,
         "weak_to_strong": None if teacher is None or gold or unlike else teacher["low"] > 0,
     }
 
 
-def _combine_recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: bool) -> Json:
+def _combine_recovery(name: str, parts: Sequence[_Part], *, withheld: bool) -> Json:
     """Return the recovery of the averaged accuracies, over the runs that tested arm, base and ground truth.
 
     A run's rows are those that all three answered in all their test runs. If all three were tested but the interval of
@@ -196,8 +209,7 @@ def _combine_recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: b
         return nothing
     strata, runs, clusters = [of[0] for of in kept], [of[1] for of in kept], [of[2] for of in kept]
     pairs = [metrics.compute_row_differences(truth, base, of_rows) for _, (_, base, truth), of_rows in kept]
-    gains = [metrics.compare_rows(pair).difference for pair in pairs]
-    gain = metrics.average_over_strata(gains, strata)
+    gain = metrics.average_over_strata([metrics.compare_rows(pair).difference for pair in pairs], strata)
     if gain.low <= 0:
         differs = format_difference(gain.value, gain.low, gain.high)
         why = f"ground truth differs from the base by {differs} on average, so nothing is sure to be recovered"
@@ -211,33 +223,34 @@ def _combine_recovery(name: str, parts: Sequence[_RunGeneration], *, withheld: b
     return {**nothing, "recovery": {**found.to_json(), "num_runs": len(runs), "runs": over_runs}}
 
 
-def _combine_comparison(name: str, parts: Sequence[_RunGeneration], *, shared: bool) -> Json:
+def _combine_comparison(name: str, parts: Sequence[_Part], *, shared: bool, withheld: bool) -> Json:
     """Return the pooled paired test and its verdict; no verdict if runs share test rows, or if a run has no verdict."""
+    keys = ("against_ground_truth", "p_value_vs_ground_truth", "p_value_distinct_rows")
+    found: Json = dict.fromkeys((*keys, "verdict", "paper_verdict", "margin"))
     rows = _pool_rows(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
-        return dict.fromkeys(AGAINST_GROUND_TRUTH)
-    judged = metrics.compute_rows_verdict(
-        rows, gain=_compute_gain(name, parts), margin=min(part.margin for part in parts)
-    )
-    compared_runs = [part for part in parts if _find_arm(part, name)["against_ground_truth"] is not None]
-    held = any(_find_arm(part, name).get("withheld") for part in parts)
-    given = not shared and not held and all(_find_arm(part, name)["verdict"] in VERDICTS for part in compared_runs)
-    values = (
-        convert_comparison(judged.test),
-        None if held else judged.test.p_value,
-        None
-        if held
-        else metrics.compute_sign_flip(_sum_by_row(rows, name, parts))
-        if shared and rows.cluster_N is None
-        else judged.test.p_value,
-        judged.verdict if given else None,
-        judged.paper if given else None,
-        judged.margin,
-    )
-    return dict(zip(AGAINST_GROUND_TRUTH, values, strict=True))
+        return found
+    compared = [part for part in parts if part.arms[name]["against_ground_truth"] is not None]
+    sizes = [part.arms[name]["against_ground_truth"]["n"] for part in compared]
+    gains = [
+        part.arms[GROUND_TRUTH]["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"]
+        for part in compared
+    ]
+    gain = float(sum(n * gain for n, gain in zip(sizes, gains, strict=True)) / sum(sizes))
+    judged = metrics.compute_rows_verdict(rows, gain=gain, margin=min(part.margin for part in parts))
+    found |= {"against_ground_truth": convert_comparison(judged.test), "margin": judged.margin}
+    if withheld:
+        return found
+    distinct = judged.test.p_value
+    if shared and rows.cluster_N is None:
+        distinct = metrics.compute_sign_flip(_sum_by_row(rows, name, parts))
+    found |= {"p_value_vs_ground_truth": judged.test.p_value, "p_value_distinct_rows": distinct}
+    if not shared and all(part.arms[name]["verdict"] in VERDICTS for part in compared):
+        found |= {"verdict": judged.verdict, "paper_verdict": judged.paper}
+    return found
 
 
-def _sum_by_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGeneration]) -> Int64s:
+def _sum_by_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_Part]) -> Int64s:
     """Return the pooled differences from ground truth, summed by test row over the runs of a benchmark.
 
     ``rows`` come from :func:`_pool_rows`, in the order of the runs.
@@ -253,65 +266,10 @@ def _sum_by_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_RunGen
     return sums
 
 
-def _pool_rows(first: str, second: str, parts: Sequence[_RunGeneration]) -> metrics.RowDifferences | None:
+def _pool_rows(first: str, second: str, parts: Sequence[_Part]) -> metrics.RowDifferences | None:
     """Return the rows of all runs that tested both models, as one table."""
     strata = [rows for part in parts if (rows := compute_test_differences(part.tests, first, second)) is not None]
     return metrics.pool_strata(strata) if strata else None
-
-
-def _compute_gain(name: str, parts: Sequence[_RunGeneration]) -> float:
-    """Return ground truth's gain over the base, averaged over runs weighted by their numbers of test rows."""
-    gains = [
-        (
-            against["n"],
-            _find_arm(part, GROUND_TRUTH)["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"],
-        )
-        for part in parts
-        if (against := _find_arm(part, name)["against_ground_truth"]) is not None
-    ]
-    return float(sum(n * gain for n, gain in gains) / sum(n for n, _ in gains))
-
-
-def _trust(parts: Sequence[_RunGeneration]) -> Json:
-    """Return averaged AUC, ECE and Brier score of the trust functions that all runs have, by set and view of its rows.
-
-    The averaged ECE and Brier score of the runs' constants are included.
-    """
-    result: Json = {}
-    for where in ("validation", "pool"):
-        have = [part.report["trust"].get(where, {}) for part in parts]
-        for view in have[0]:
-            if all(view in other for other in have):
-                result.setdefault(where, {})[view] = _combine_table(parts, where, view)
-    return result
-
-
-def _combine_table(parts: Sequence[_RunGeneration], where: str, view: str) -> Json:
-    def taker(*keys: str) -> Callable[[_RunGeneration], Any]:
-        return lambda part: reduce(getitem, keys, part.report["trust"][where][view])
-
-    names = [set(taker("functions")(part)) for part in parts]
-    common = [name for name in taker("functions")(parts[0]) if all(name in found for found in names)]
-    functions = {
-        name: {measure: average(parts, taker("functions", name, measure)) for measure in MEASURES} for name in common
-    }
-    constant = {measure: average(parts, taker("constant", measure)) for measure in ("ece", "brier")}
-    return {"functions": functions, "constant": constant}
-
-
-def _test_rows(parts: Sequence[_RunGeneration]) -> Json | None:
-    """Return the ``total`` number of test rows of all runs, and that of ``distinct`` ones: runs may share test rows."""
-    ids: dict[str, list[Any]] = {}
-    for part in parts:
-        if part.tests:
-            ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
-    if not ids:
-        return None
-    every = {name: np.concatenate(of_runs) for name, of_runs in ids.items()}
-    return {
-        "total": sum(map(len, every.values())),
-        "distinct": sum(len(np.unique(ids_N)) for ids_N in every.values()),
-    }
 
 
 def _describe_member(member: Member, benchmark: str, report: Json) -> Json:
@@ -336,23 +294,6 @@ def _describe_member(member: Member, benchmark: str, report: Json) -> Json:
             *(f"{arm}: {found['warning']}" for arm, found in last["foreign"].items() if found["warning"] is not None),
         ],
     }
-
-
-def _find_arm(part: _RunGeneration, arm: str) -> Json:
-    found: Json = next(item for item in part.report["arms"] if item["name"] == arm)
-    return found
-
-
-def _add_value(against: Json | None) -> Json | None:
-    return None if against is None else {**against, "value": against["difference"]}
-
-
-def _estimate(value: Any) -> metrics.Estimate | None:
-    """Return a number of a report as an estimate; missing bounds are NaN."""
-    if value is None or value["value"] is None:
-        return None
-    low, high = (math.nan if value[bound] is None else float(value[bound]) for bound in ("low", "high"))
-    return metrics.Estimate(value=float(value["value"]), low=low, high=high, n=int(value["n"]))
 
 
 def format_combined(content: Json) -> str:

@@ -4,16 +4,15 @@ Differences are from the first run. Two tested models that answered the same tes
 all other differences treat the runs' rows as different ones, which makes intervals too wide if they are the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.extras.combine.combined import Member, list_benchmarks
+from curation.extras.combine.runs import list_benchmarks, read_members, to_estimate, write_several
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.report.collect import collect
@@ -23,9 +22,11 @@ from curation.report.headline import describe_name
 from curation.report.measures import make_finite
 from curation.report.record import BASE, TEACHER
 from curation.report.tested import Tests, compute_test_differences, find_common_rows, read_tests
+from curation.storage.paths import Place
 
 UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
 """Keys of the configuration that change no result and are not compared."""
+COSTS = {"elapsed": "time", "actor_seconds": "actors' seconds", "output_tokens": "output tokens"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,44 +40,40 @@ class _Run:
     seed: int
 
 
-def compare(members: Sequence[Member]) -> Json:
-    """Return the comparison of the runs' last generations, as JSON."""
-    benchmarks = list_benchmarks([member.run for member in members])
+def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
+    """Write the pages of the runs' last generations; return the comparison, the page's path and a text table."""
+    members = read_members(directories, "--compare")
     runs = []
-    for member, benchmark in zip(members, benchmarks, strict=True):
-        report = collect(member.run)
-        tests = read_tests(member.run.generations[-1].tests)
+    for member, benchmark in zip(members, list_benchmarks([member.run for member in members]), strict=True):
+        report, tests = collect(member.run), read_tests(member.run.generations[-1].tests)
         last = report["generations"][-1]
         runs.append(_Run(report=report, last=last, tests=tests, benchmark=benchmark, seed=member.run.seed))
-    content = {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": [
-            {
-                "directory": member.directory,
-                "name": run.report["name"],
-                "verdict": run.report["verdict"],
-                "domain": run.report["domain"],
-                "benchmark": run.benchmark,
-                "teacher": run.last["teacher_model"]["name"],
-            }
-            for member, run in zip(members, runs, strict=True)
-        ],
-        "configuration": find_differing_keys([run.report["config"] for run in runs]),
-        "measures": [*_collect_measures(runs)],
-        "costs": [
-            {"words": words, "name": name, "values": [run.report["spent"]["total"][name] for run in runs]}
-            for name, words in (
-                ("elapsed", "time"),
-                ("actor_seconds", "actors' seconds"),
-                ("output_tokens", "output tokens"),
-            )
-        ],
-    }
-    result: Json = make_finite(content)
-    return result
+    content: Json = make_finite(
+        {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "runs": [
+                {
+                    "directory": member.directory,
+                    "name": run.report["name"],
+                    "verdict": run.report["verdict"],
+                    "domain": run.report["domain"],
+                    "benchmark": run.benchmark,
+                    "teacher": run.last["teacher_model"]["name"],
+                }
+                for member, run in zip(members, runs, strict=True)
+            ],
+            "configuration": _find_differing_keys([run.report["config"] for run in runs]),
+            "measures": _collect_measures(runs),
+            "costs": [
+                {"words": words, "name": name, "values": [run.report["spent"]["total"][name] for run in runs]}
+                for name, words in COSTS.items()
+            ],
+        }
+    )
+    return content, write_several(content, "compared", output), format_compared(content)
 
 
-def find_differing_keys(configs: Sequence[Mapping[str, object]]) -> list[Json]:
+def _find_differing_keys(configs: Sequence[Mapping[str, object]]) -> list[Json]:
     """Return keys at which configurations differ, with their values; a list is one value, a missing key is ``None``."""
     leaves = [_flatten_keys({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
     keys = dict.fromkeys(key for found in leaves for key in found)
@@ -92,28 +89,29 @@ def _flatten_keys(value: Mapping[str, object], path: str = "") -> Json:
     return found
 
 
-def _collect_measures(runs: Sequence[_Run]) -> Sequence[Json]:
+def _collect_measures(runs: Sequence[_Run]) -> list[Json]:
     """Return the measures that at least one run has, with each run's value and its difference from the first run's."""
-    arms = dict.fromkeys(arm["name"] for run in runs for arm in run.last["arms"])
-    found = [
-        _make_line(f"validation AUC of {describe_name(REFERENCE_ARM)}", "number", runs, _make_auc_getter("validation"))
-    ]
-    found += [_make_line(f"pool AUC of {describe_name(REFERENCE_ARM)}", "number", runs, _make_auc_getter("pool"))]
-    found += [
-        _make_line("teacher right in the pool", "share", runs, lambda run: run.last["teacher"]["pool"], asked="teacher")
-    ]
-    for arm in arms:
-        if not ARMS[arm].gold:
-            found.append(_make_line(f"purity, {describe_name(arm)}", "share", runs, _make_arm_getter(arm, "purity")))
-    tested: list[tuple[str, Callable[[_Run], Any]]] = [
-        (TEACHER, lambda run: run.last["teacher"]["test"]),
-        (BASE, lambda run: run.last["base"]),
-        *((arm, _make_arm_getter(arm, "accuracy")) for arm in arms),
-    ]
-    for model, take in tested:
-        found.append(
-            _make_line(f"test accuracy, {describe_name(model)}", "share", runs, take, model=model, asked="evaluation")
-        )
+    arms = [{arm["name"]: arm for arm in run.last["arms"]} for run in runs]
+    names = dict.fromkeys(name for of_run in arms for name in of_run)
+    found = []
+    for where in ("validation", "pool"):
+        tables = [run.last["trust"].get(where, {}).get("parsed") or {"functions": {}} for run in runs]
+        aucs = [table["functions"].get(REFERENCE_ARM, {}).get("auc") for table in tables]
+        found.append(_make_line(f"{where} AUC of {describe_name(REFERENCE_ARM)}", "number", runs, aucs))
+    right = [run.last["teacher"]["pool"] for run in runs]
+    found.append(_make_line("teacher right in the pool", "share", runs, right, asked="teacher"))
+    for name in names:
+        if not ARMS[name].gold:
+            purities = [of_run.get(name, {}).get("purity") for of_run in arms]
+            found.append(_make_line(f"purity, {describe_name(name)}", "share", runs, purities))
+    tested = {
+        TEACHER: [run.last["teacher"]["test"] for run in runs],
+        BASE: [run.last["base"] for run in runs],
+        **{name: [of_run.get(name, {}).get("accuracy") for of_run in arms] for name in names},
+    }
+    for model, values in tested.items():
+        words = f"test accuracy, {describe_name(model)}"
+        found.append(_make_line(words, "share", runs, values, model=model, asked="evaluation"))
     return [line for line in found if any(value is not None for value in line["values"])]
 
 
@@ -121,26 +119,25 @@ def _make_line(
     words: str,
     unit: str,
     runs: Sequence[_Run],
-    take: Callable[[_Run], Any],
+    values: Sequence[Json | None],
     *,
     model: str | None = None,
     asked: str | None = None,
 ) -> Json:
     """Return a measure of each run; compare only runs that ask in one way in the configuration's section ``asked``."""
-    values = [take(run) for run in runs]
-    first = values[0]
+    first, *others = (to_estimate(value) for value in values)
     differences: list[Json | None] = [None]
-    for run, value in zip(runs[1:], values[1:], strict=True):
+    for run, other in zip(runs[1:], others, strict=True):
         unlike = asked is not None and describe_asking(runs[0].report["config"], asked) != describe_asking(
             run.report["config"], asked
         )
-        if first is None or value is None or unlike:
+        if first is None or other is None or unlike:
             differences.append(None)
         elif model is not None and (paired := _compare_pair(runs[0], run, model)) is not None:
             differences.append({**paired.to_json(), "paired": True})
         else:
-            differences.append({**compute_difference(_estimate(value), _estimate(first)).to_json(), "paired": False})
-    return {"words": words, "unit": unit, "values": values, "differences": differences}
+            differences.append({**compute_difference(other, first).to_json(), "paired": False})
+    return {"words": words, "unit": unit, "values": list(values), "differences": differences}
 
 
 def _compare_pair(first: _Run, second: _Run, model: str) -> Estimate | None:
@@ -152,22 +149,6 @@ def _compare_pair(first: _Run, second: _Run, model: str) -> Estimate | None:
         return None
     pair = compute_test_differences({"first": first.tests[model], "second": second.tests[model]}, "second", "first")
     return None if pair is None else metrics.compare_rows(pair, seed=first.seed).difference
-
-
-def _make_auc_getter(where: str) -> Callable[[_Run], Any]:
-    def take(run: _Run) -> Any:
-        found = run.last["trust"].get(where, {}).get("parsed")
-        return None if found is None else found["functions"].get(REFERENCE_ARM, {}).get("auc")
-
-    return take
-
-
-def _make_arm_getter(name: str, key: str) -> Callable[[_Run], Any]:
-    return lambda run: next((arm[key] for arm in run.last["arms"] if arm["name"] == name), None)
-
-
-def _estimate(value: Json) -> Estimate:
-    return Estimate(**{key: value[key] for key in ("value", "low", "high", "n")})
 
 
 def format_compared(content: Json) -> str:

@@ -1,43 +1,30 @@
 """Finished runs, given by their directories, and the pages that combine or compare them."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from curation.config.load import load_config
 from curation.errors import CombineError
-from curation.extras.combine import combined, compared
-from curation.extras.combine.combined import Member
 from curation.json_types import Json
+from curation.metrics import Estimate
 from curation.pipeline.running import Unfinished, get_finished_record
 from curation.report.comparable import describe_asking
 from curation.report.html import write_page
+from curation.report.record import RunRecord
 from curation.storage.paths import Place, to_place
 
 
-def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``combined.html`` and ``combined.json``; return the combined report, the page's path and a text table.
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A finished run, and its directory."""
 
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished, or the
-            runs differ as :func:`require_alike` forbids.
-    """
-    members = read(directories, "--combine")
-    for other in members[1:]:
-        require_alike(members[0], other)
-    content = combined.combine(members)
-    return content, _write(content, "combined", output), combined.format_combined(content)
+    directory: str
+    run: RunRecord
 
 
-def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``compared.html`` and ``compared.json``; return the comparison, the page's path and a text table.
-
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished.
-    """
-    content = compared.compare(read(directories, "--compare"))
-    return content, _write(content, "compared", output), compared.format_compared(content)
-
-
-def _write(content: Json, name: str, output: str | None) -> Place:
+def write_several(content: Json, name: str, output: str | None) -> Place:
+    """Write ``<name>.html`` and ``<name>.json`` into a folder, and return the page's path."""
     folder = to_place(output or f"{name}-report")
     if folder.is_file():
         raise CombineError(f"--output: {folder} is a file; name a folder for {name}.html and {name}.json")
@@ -45,12 +32,8 @@ def _write(content: Json, name: str, output: str | None) -> Place:
     return page
 
 
-def read(directories: Sequence[str], option: str) -> list[Member]:
-    """Read the runs that are given to an option of ``curate report``.
-
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished.
-    """
+def read_members(directories: Sequence[str], option: str) -> list[Member]:
+    """Read the runs given to an option of ``curate report``: two or more finished ones, each named once."""
     if len(directories) < 2:
         raise CombineError(f"{option}: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}
@@ -63,11 +46,7 @@ def read(directories: Sequence[str], option: str) -> list[Member]:
 
 
 def require_alike(one: Member, other: Member) -> None:
-    """Check that two runs can be averaged: same domain, arms, number of generations and constraint on answers.
-
-    Raises:
-        CombineError: the runs differ; the message names both directories and their values.
-    """
+    """Refuse to average two runs of different domains, arms, numbers of generations or constraints on answers."""
     where = f"{one.directory} and {other.directory} cannot be combined"
     domains = one.run.domain.name, other.run.domain.name
     if domains[0] != domains[1]:
@@ -99,11 +78,7 @@ def require_alike(one: Member, other: Member) -> None:
 
 
 def load_member(directory: str) -> Member:
-    """Load the finished run in a directory.
-
-    Raises:
-        CombineError: the directory is not a run, or the run is unfinished.
-    """
+    """Load the finished run in a directory; a ``CombineError`` if it is no run or unfinished."""
     config = load_config(_check_run_directory(directory) / "config.yaml")
     config = config.model_copy(update={"run_dir": directory})
     try:
@@ -123,3 +98,25 @@ def _check_run_directory(directory: str) -> Place:
             "name directories that `curate run` wrote"
         )
     return found
+
+
+def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
+
+    Sources with one name at several places are distinguished by their path.
+    """
+    found = []
+    for run in runs:
+        splits = run.config["splits"]
+        name = (splits.get("test") or splits["pool"])["from"]
+        found.append((name, str(run.config["sources"][name]["path"])))
+    names = [name for name, _ in set(found)]
+    return [name if names.count(name) == 1 else f"{name} ({path})" for name, path in found]
+
+
+def to_estimate(value: Json | None) -> Estimate | None:
+    """Return a number of a report as an estimate; missing bounds are NaN."""
+    if value is None or value["value"] is None:
+        return None
+    low, high = (math.nan if value[bound] is None else float(value[bound]) for bound in ("low", "high"))
+    return Estimate(value=float(value["value"]), low=low, high=high, n=int(value["n"]))

@@ -55,9 +55,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
         "prompt": prompt,
         "gold": gold,
         "has_audit": split != "pool" or audit is not None,
-        "generations": [
-            _explain_generation(found, row_id, split, index) for index in range(max(labelled, default=-1) + 1)
-        ],
+        "generations": [_explain_generation(found, row_id, split, at) for at in range(max(labelled, default=-1) + 1)],
     }
 
 
@@ -101,9 +99,8 @@ def _explain_generation(run: RecordedRun, row_id: int, split: str, index: int) -
         found["correct"] = (graded or {}).get("correct")
     selected = run.stage(index, "pool", Select)
     if split == "pool" and selected is not None:
-        found["arms"] = {
-            arm: _explain_arm(run, labels, row_id, arm, made) for arm, made in selected.outputs["arms"].items()
-        }
+        arms = selected.outputs["arms"].items()
+        found["arms"] = {arm: _explain_arm(run, labels, row_id, arm, made) for arm, made in arms}
         for by, ref in selected.inputs["choice"].get("left_out", {}).items():
             row = run.one(TableRef.from_json(ref), row_id)
             for arm in found["arms"]:
@@ -140,28 +137,25 @@ def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made
     """Return a row's state in an arm: rank and completion if it is selected, its place by score, and the cut."""
     row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
     place = _find_place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
+    own, scored = row or {}, place or {}
     return {
         "selected": row is not None,
         "left_out": None,
-        "rank": None if row is None else row["rank"],
-        "trust": place["trust"] if row is None and place else None if row is None else row["trust"],
-        "place": None if place is None else place["place"],
-        "num_scored": None if place is None else place["num_scored"],
+        "rank": own.get("rank"),
+        "trust": scored.get("trust") if row is None else row["trust"],
+        "place": scored.get("place"),
+        "num_scored": scored.get("num_scored"),
         "num_selected": made["num_rows"],
         "threshold": made["threshold"],
-        "raw": None if place is None else place["raw"],
-        "completion": None if row is None else row["completion"],
-        "label": None if row is None else row["label"],
-        "label_source": None if row is None else row["label_source"],
-        "completion_source": None if row is None else row["completion_source"],
+        "raw": scored.get("raw"),
+        **{name: own.get(name) for name in ("completion", "label", "label_source", "completion_source")},
     }
 
 
 def _find_place(labels: TableRef, row_id: int, function: str) -> Json | None:
     """Return the row's score by a trust function, and its place among the scored rows; ``None`` without a score."""
     trust = get_trust(function, 0)
-    present = io.open_table(labels).schema.names
-    if not set(trust.features) <= set(present):
+    if not set(trust.features) <= set(io.open_table(labels).schema.names):
         return None
     columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *trust.features])}
     own = io.take(labels, np.array([row_id], dtype=np.int64), list(columns)).combine_chunks().to_batches()[0]
@@ -179,8 +173,7 @@ def _compute_scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]
     """Return the raw scores of the rows that have a label and a score."""
     raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
     readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
-    found: list[float] = raw_B[readable_B].tolist()
-    return found
+    return list(raw_B[readable_B].tolist())
 
 
 def explain_student(run: Place, student: str, generation: int | None, num_rows: int) -> Json:

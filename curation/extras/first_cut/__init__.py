@@ -8,8 +8,8 @@ FIRST_CUT = Feature(
     of="filter",
     problems=f"{_HERE}.config:find_problems",
     flag="Drop rows that would hardly be kept once their prompt is read.",
-    gate=f"{_HERE}.settle:settle",
-    package=f"{_HERE}.part:Cascade",
+    gate=f"{_HERE}.gate:settle",
+    package=f"{_HERE}.config:Cascade",
     export=f"{_HERE}.export:make_cascade",
-    lines=f"{_HERE}.settle:describe_saved",
+    lines=f"{_HERE}.gate:describe_saved",
 )

@@ -17,8 +17,8 @@ from curation.config import TrustConfig
 from curation.config.given import GIVEN
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError
+from curation.extras.first_cut.config import Cascade
 from curation.extras.first_cut.held_out import collect_held_out, write_cut_target, write_held_out
-from curation.extras.first_cut.part import Cascade
 from curation.extras.first_cut.threshold import HeldOut, find_first_cut
 from curation.filter.parts import PartFiles
 from curation.hashing import derive, hash_unit

@@ -1,14 +1,17 @@
-"""The first cut in the labelling actors: prompts are scored, and only those above a threshold are answered.
+"""The first cut of a filter: prompts are scored, and only those above a threshold are answered.
 
-``threshold`` sets the threshold and explains its guarantee. Each process checks whether the cut pays on its own rows:
-after ``CHECK_ROWS`` prompts it turns the cut off if too few rows were dropped, and answers every row from then on.
-Turning it off never loses a row and only lowers the cost. Which rows are answered then depends on the order of the
-work, but the answers do not.
+The threshold is set on the package's held-out rows, for the rule of ``keep``; ``threshold`` explains its guarantee. The
+goal of the first cut is recorded with the labels. Later starts keep it unless the filter is to keep more rows, so that
+new files, and a cut that is made again, label nothing twice.
+
+Each labelling process checks whether the cut pays on its own rows: after ``CHECK_ROWS`` prompts it turns the cut off if
+too few rows were dropped, and answers every row from then on. Turning it off never loses a row and only lowers the
+cost. Which rows are answered then depends on the order of the work, but the answers do not.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,12 +20,18 @@ import pyarrow as pa
 from curation.arrays import Bools, Floats
 from curation.config.states import parse
 from curation.errors import ConfigError
-from curation.extras.first_cut.threshold import CHECK_ROWS, can_still_pay
+from curation.extras.first_cut.config import Cascade, CascadeConfig
+from curation.extras.first_cut.held_out import read_held_out
+from curation.extras.first_cut.threshold import CHECK_ROWS, FirstCut, can_still_pay, find_first_cut
+from curation.filter.described import get_package_place
+from curation.filter.described import FilterGate, FilterInputs
 from curation.heavy import torch
+from curation.json_types import Json, JsonView
 from curation.refs import TrustRef
+from curation.registry import BACKENDS
 from curation.stages.gating import GateRule, PassingTest
 from curation.tables import schemas
-from curation.teachers import Request
+from curation.teachers import Request, can_gate
 from curation.trust import load_fitted
 
 KNOWN_OF_PROMPTS = ("num_prompt_tokens",)
@@ -73,11 +82,7 @@ class PromptGate:
     """A gate that scores prompts in a process, and holds the scores until they are written."""
 
     def __init__(self, cut: FirstCutRule, kept: Sequence[str]) -> None:
-        """Take the rule of a first ``cut``; ``kept`` names the teacher's states.
-
-        Raises:
-            ConfigError: the function reads a value that is unknown after the prompt, or that the teacher does not keep.
-        """
+        """Take the rule of a first ``cut``; refuse a function that reads ``kept`` states of more than the prompt."""
         self._cut, self._trust = cut, load_fitted(cut.function)
         features = self._trust.features
         self.states = tuple(state for state in kept if schemas.get_state_column(state) in features)
@@ -122,3 +127,112 @@ class PromptGate:
         added = [pa.array(raw_N, mask=np.isnan(raw_N)), pa.array(raw_N < self._cut.threshold)]
         schema = pa.schema([*batch.schema, *self._cut.columns])
         return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=schema)
+
+
+def settle(inputs: FilterInputs) -> FilterGate:
+    """Return the first cut that a filter's configuration requests; refuse what the package or labels do not allow."""
+    config, package = inputs.config, inputs.package
+    rows, packaged = read_held_out(package), package.description.parts["cascade"]
+    assert isinstance(packaged, Cascade), "the feature's class"
+    backend = config.teacher.asking(package.description.ask).backend
+    if not can_gate(backend):
+        raise ConfigError(
+            f"cascade: the backend {backend} does not support a first cut (its label takes no gate); take another "
+            "backend, or leave cascade out"
+        )
+    goal = _choose_goal(inputs, inputs.section, packaged)
+    if "trust" in goal:
+        trust_M = load_fitted(package.trust).to_trust(rows.full_M.astype(np.float32)).astype(np.float64)
+        rows = replace(rows, full_M=np.where(np.isnan(rows.full_M), np.nan, trust_M))
+    found = find_first_cut(
+        rows,
+        keep=goal.get("share"),
+        full_threshold=float(np.float32(goal["trust"])) if "trust" in goal else None,
+        loss=goal["loss"],
+        confidence=goal["confidence"],
+        fed_twice=max(BACKENDS[name].fed_twice for name in (BACKENDS if backend == "auto" else [backend])),
+    )
+
+    def collect(counts: Sequence[JsonView], of_all: bool) -> Json:
+        evidence = {**goal, "words": found.words(), "found": found.to_json()} if of_all else {}
+        return {"first_cut": {**evidence, **_compute_saving(found, counts)}}
+
+    off = FilterGate(words=(found.words(),), collect=collect)
+    if found.threshold is None:
+        return off
+    function = package.at(get_package_place(config)).functions["cascade"]
+    rule = FirstCutRule(function=function, threshold=found.threshold, break_even=found.break_even, goal=goal)
+    note = (
+        f"forecast of the full pass: by the held-out rows the first cut saves {found.saved.value:.1%} of its "
+        f"tokens ({found.saved.low:.1%} to {found.saved.high:.1%})"
+    )
+    return replace(off, rule=rule, inputs=packaged.inputs, states=packaged.states, note=note)
+
+
+def _compute_saving(found: FirstCut, counts: Sequence[JsonView]) -> Json:
+    """Return the saving of the first cut, from the counts of labelling stages, as JSON."""
+    dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
+    spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
+    passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
+    tokens = found.tokens_saved(dropped, 0 if found.threshold is None else passed)
+    ends = {name: value for name in ("value", "low", "high") if np.isfinite(value := getattr(tokens, name))}
+    shares = {name: round(value / (spent + value), 6) if spent + value > 0 else None for name, value in ends.items()}
+    return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
+
+
+def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) -> dict[str, float]:
+    """Return the goal of the first cut: that of ``cascade.keep``, or that of existing labels, or that of ``keep``.
+
+    It has the rows to keep (``share`` or least ``trust``), their maximum ``loss``, and its ``confidence``.
+    """
+    keep, before = inputs.config.keep, inputs.labelled.get("first_cut", {}).get("goal")
+    among = inputs.cut_rounds or list(inputs.rounds)
+    if inputs.cut_rounds is None and before is None:  # the first round alone: then files that come meanwhile count not
+        among = among[:1]
+    num_rows = sum(inputs.rounds[name] for name in among)
+    kind, value = "trust", keep.threshold
+    if value is None:
+        kind, value = "share", keep.share if keep.n is None else keep.n / max(1, num_rows)
+        assert value is not None, "the configuration refuses other rules"
+        if value >= 1:
+            raise ConfigError(f"cascade: keep.n {keep.n:,} is all of the pool's {num_rows:,} rows; leave cascade out")
+    if asked.keep is not None:
+        if kind == "share" and value > asked.keep:
+            raise ConfigError(
+                f"cascade.keep: {asked.keep:g} is less than the share {value:g} that keep.{keep.rule} keeps, so that "
+                "rows of it might be dropped beyond the stated loss; give at least that share"
+            )
+        kind, value = "share", asked.keep
+    elif before is not None:
+        was = before.get(kind)
+        if was is None or (value > was * (1 + 1e-9) if kind == "share" else value < was):
+            (name,) = (name for name in ("share", "trust") if name in before)
+            raise ConfigError(
+                f"keep.{keep.rule}: keeps rows that the first cut of this output was not set for ({name} "
+                f"{before[name]:g}), so that some of them were dropped; with cascade.keep (the share of the pool that "
+                "is to be kept) all rows are labelled again"
+            )
+        value = before[kind]
+    limits = {name: getattr(asked, name) or float(packaged.cut[name]) for name in ("loss", "confidence")}
+    return {kind: value, **limits}
+
+
+def describe_saved(content: JsonView) -> Iterator[str]:
+    """Yield lines on the first cut of a filter, if it has one, and the tokens that it saved."""
+    if (cut := content.get("first_cut")) is None:
+        return
+    yield str(cut["words"])
+    if cut["unasked"]:
+        yield f"first cut: turned itself off because it dropped too few rows, for {cut['unasked']:,} rows"
+    if not cut["dropped"]:
+        return
+    if short := content["cut"]["num_short"]:
+        yield f"first cut: {short:,} fewer rows than requested are kept, since it left no more with a readable label"
+    tokens, shares = cut["tokens_saved"], cut["share_saved"]
+    spread = ""
+    if tokens["low"] is not None:
+        spread = f" ({tokens['low']:,.0f} to {tokens['high']:,.0f}, by the answers of {tokens['n']:,} held-out rows)"
+    yield (
+        f"first cut: {cut['dropped']:,} rows dropped, about {tokens['value']:,.0f} tokens saved{spread}, "
+        f"{shares['value']:.1%} of what the full pass takes"
+    )

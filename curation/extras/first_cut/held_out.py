@@ -36,11 +36,7 @@ def write_held_out(rows: HeldOut, folder: Path) -> None:
 
 
 def read_held_out(package: TrustPackage) -> HeldOut:
-    """Return the rows of a package.
-
-    Raises:
-        PackageError: the package has no first cut, or the file holds something else.
-    """
+    """Return the rows of a package; a ``PackageError`` if it has none, or the file holds something else."""
     if "cascade" not in package.description.parts:
         raise PackageError(
             f"{package.uri}: holds no first cut, so that a filter cannot have a cascade: {_explain_absence(package)}"

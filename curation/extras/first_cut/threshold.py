@@ -29,7 +29,7 @@ from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import ConfigError, UserError
 from curation.json_types import Json
 from curation.metrics.estimates import TAIL, Estimate, compute_proportion
-from curation.selection.risk.ours import compute_exact_upper
+from curation.selection.risk.rules import compute_exact_upper
 
 COUNT_SHARE = 0.1
 """Part of delta spent on the number of held-out rows in the selected share of the pool, which is unknown."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,19 @@ from curation.label_columns import make_given_column
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Share, and maximum number, of a single file's labelled rows on which trust is fitted."""
+NO_TEXTS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+"""Words that YAML reads as other values."""
 
 
 def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
     """Return the text of a configuration file for the path ``config``, with paths relative to its folder."""
     folder = config.absolute().parent
     head = [
-        *_format_comment(
+        _format_comment(
             f"Written by `curate init --data`; next: curate validate {config.name}, curate run {config.name}"
         ),
-        *_format_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
-        *(line for reason in task.why for line in _format_comment(reason, "# - ")),
+        _format_comment("What was guessed, and why (where it is wrong, change the line, or give the option):"),
+        *(_format_comment(reason, "# - ") for reason in task.why),
     ]
     sources = [f"  labelled: {_format_source(task.labelled, folder)}"]
     num_pool = task.labelled.num_rows - min(MOST_ROWS, int(task.labelled.num_rows * FEW_ROWS))
@@ -35,6 +38,7 @@ def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model:
     columns = (task.unlabelled or task.labelled).columns
     ids = [name for name in columns if is_id(name) and name not in COLUMNS]  # they tell the pool's rows apart
     keep = f"  keep: {_format_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
+    arms = ["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)]
     head_lines, source_lines = "\n".join(head), "\n".join(sources)
     return f"""\
 {head_lines}
@@ -51,7 +55,7 @@ teacher:
 {_draft_teacher(task, _format_yaml(_make_relative(model, folder)), is_guessed=guessed_model)}
 selection:
   budget: {{n: {max(1, num_pool // 5)}}}    # rows to keep: a fifth of the pool
-  arms: {_format_yaml(_list_arms(task))}
+  arms: {_format_yaml(["naive", *arms, "trust"])}
 {keep}
 generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
 """
@@ -75,23 +79,16 @@ def _draft_teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
     return f"{lines}  reader: {{model: {{path: {model}}}}}    # reads each label\n{states}\ntrust:\n{states}"
 
 
-def _list_arms(task: DetectedTask) -> list[str]:
-    numbers = ["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)]
-    return ["naive", *numbers, "trust"]
-
-
 def _format_splits(task: DetectedTask) -> str:
-    deal, rest = "", "labelled" if task.unlabelled is None else "unlabelled"
+    deal, rest = "", "unlabelled"
     if task.unlabelled is None:
-        few = task.labelled.num_rows * FEW_ROWS <= MOST_ROWS
+        few, rest = task.labelled.num_rows * FEW_ROWS <= MOST_ROWS, "labelled"
         deal = f", fraction: {FEW_ROWS}" if few else f", rows: {MOST_ROWS}"
-    lines = [
-        f"  source: {{from: labelled{deal}}}    # labelled rows, on which trust is learned",
-        f"  pool: {{from: {rest}}}    # rows to label and select from",
-    ]
-    if task.audited:
-        lines.append("  audit: true    # the pool's right answers are known: they measure what is selected")
-    return "\n".join(lines)
+    audit = "\n  audit: true    # the pool's right answers are known: they measure what is selected"
+    return (
+        f"  source: {{from: labelled{deal}}}    # labelled rows, on which trust is learned\n"
+        f"  pool: {{from: {rest}}}    # rows to label and select from{audit if task.audited else ''}"
+    )
 
 
 def _format_source(table: TableFiles, folder: Path) -> str:
@@ -117,19 +114,11 @@ def _format_yaml(value: Any) -> str:
         return "{" + ", ".join(f"{_format_yaml(key)}: {_format_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_format_yaml, value)) + "]"
-    plain = (
-        isinstance(value, str) and value.replace("_", "").replace("-", "").replace("/", "").replace(".", "").isalpha()
-    )
-    plain = (
-        plain
-        and value[0].isalpha()
-        and value.casefold() not in ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
-    )
-    return value if plain else json.dumps(value, ensure_ascii=False)
+    plain = isinstance(value, str) and re.sub("[_./-]", "", value).isalpha() and value[0].isalpha()
+    return value if plain and value.casefold() not in NO_TEXTS else json.dumps(value, ensure_ascii=False)
 
 
-def _format_comment(text: str, begin: str = "# ") -> list[str]:
+def _format_comment(text: str, begin: str = "# ") -> str:
+    later = "#" + " " * (len(begin) - 1)
     text = " ".join(text.split())
-    return textwrap.wrap(
-        text, 120, initial_indent=begin, subsequent_indent="#" + " " * (len(begin) - 1), break_long_words=False
-    )
+    return textwrap.fill(text, 120, initial_indent=begin, subsequent_indent=later, break_long_words=False)

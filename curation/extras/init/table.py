@@ -1,14 +1,17 @@
-"""Files of rows for ``curate init --data``: their columns, a sample of rows, and the values of a column."""
+"""Files of rows for ``curate init --data``: their columns, a sample of rows, and what columns are by their names."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from curation.config import SourceConfig
+from curation.config.given import GivenConfig
 from curation.config.inputs import COMMA
 from curation.domains import attempt
+from curation.domains.given import GRADES
 from curation.domains.turns import read_cell_text
 from curation.errors import SourceError
 from curation.json_types import Json
@@ -22,6 +25,13 @@ MOST_VALUES = 1_000
 DELIMITERS = (COMMA, ";", "\t", "|")
 IDS = ("id", "ids", "key", "uuid", "guid", "index", "url", "uri", "path", "file", "date", "time", "timestamp")
 """Last words of the names of columns that identify a row or its origin."""
+CONFIDENCES = ("confidence", "conf", "score", "probability", "prob", "certainty", "logprob")
+"""Last words of the names of columns with the confidence of a label."""
+COMPLETIONS = ("prediction", "predicted", "pred", "completion", "output", "response", "generated", "guess")
+"""Words in the names of columns with a model's answer."""
+GRADINGS = ("ok", "right", "correct", "grade", "is_right", "is_correct")
+"""Names of columns that say whether a model's answer is right."""
+ORDERED, OPEN = ("chosen", "rejected"), ("first", "second")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +129,57 @@ def look(path: str) -> TableFiles:
 
 def is_id(column: str) -> bool:
     """Return whether a column's name suggests that the column identifies rows or their origin."""
-    words = column.replace("-", "_").casefold().split("_")
-    return words[-1] in IDS or words[-1].endswith("id")
+    last = _split_words(column)[-1]
+    return last in IDS or last.endswith("id")
+
+
+def has_preferences(table: TableFiles) -> bool:
+    """Return whether a file has both columns of preferences: the better answer and the worse one."""
+    return {*ORDERED} <= {*table.columns}
+
+
+def find_pair_columns(tables: Sequence[TableFiles], texts: Sequence[str]) -> dict[str, str]:
+    """Return the options with which the domain ``pair`` reads columns of other names than its own, if they are clear.
+
+    ``texts`` are usual names of prompts. In a file that does not say which answer is better, the answers are the only
+    two columns that are not in every file.
+    """
+    if not any(map(has_preferences, tables)):
+        return {}
+    common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
+    named = [name for name in common if name.casefold() in (*texts, "instruction")]
+    options = {"prompt": named[0]} if "prompt" not in common and len(named) == 1 else {}
+    for table in tables:
+        own = [name for name in table.columns if name not in common and not is_id(name)]
+        if not has_preferences(table) and not {*OPEN} <= {*own} and len(own) == 2:
+            options |= dict(zip(OPEN, own, strict=True))
+    return options
+
+
+def find_given_columns(
+    labelled: TableFiles, answer: str, common: Sequence[str], answers: Sequence[str]
+) -> GivenConfig | None:
+    """Return the columns of labels made elsewhere; ``None`` unless exactly one column can hold the labels.
+
+    The file must also have a column of confidences. The labels are values of the column ``answer``, or their column is
+    named like a model's answer, or, if ``answer`` is a grade, like one of ``answers``.
+    """
+    sure = [name for name in common if _split_words(name)[-1] in CONFIDENCES and labelled.has_numbers(name)]
+    if not sure:
+        return None
+    others = [name for name in common if name not in (answer, *sure) and not is_id(name)]
+    golds = {*labelled.counts(answer)}
+    is_grade = answer.casefold() in GRADINGS and {gold.lower() for gold in golds} <= {*GRADES}
+    alike = [] if is_grade else [name for name in others if {*labelled.counts(name)} <= golds]
+    known = [*COMPLETIONS, *(answers if is_grade else ())]
+    found = alike or [name for name in others if name.casefold() in known or {*_split_words(name)} & {*COMPLETIONS}]
+    if len(found) != 1:
+        return None
+    return GivenConfig(completion=found[0], confidence=tuple(sure), grade=answer if is_grade else None)
+
+
+def _split_words(name: str) -> list[str]:
+    return name.replace("-", "_").casefold().split("_")
 
 
 def to_text(value: Any) -> str:

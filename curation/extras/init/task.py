@@ -16,55 +16,20 @@ from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
 from curation.errors import ConfigError
 from curation.escaping import quote_text
-from curation.extras.init.free_text import free_text, has_objects
-from curation.extras.init.given_columns import find_given_columns
-from curation.extras.init.label_columns import LabelColumn, is_list_column, label_column
-from curation.extras.init.pairs import find_pair_columns, has_preferences
-from curation.extras.init.table import TableFiles, is_id
+from curation.extras.init.answers import LabelColumn, free_text, has_objects, is_list_column, label_column
+from curation.extras.init.table import TableFiles, find_given_columns, find_pair_columns, has_preferences, is_id
 from curation.sources.forms import Prodigy
 
 Ask = Callable[[str, Sequence[str]], str]
 """Function that asks the user a question with possible answers, and returns one of the answers."""
 ANSWERS = (
-    "label",
-    "labels",
-    "answer",
-    "answers",
-    "gold",
-    "class",
-    "category",
-    "target",
-    "intent",
-    "y",
-    "solution",
-    "correct",
-    "correct_answer",
-    "answerkey",
-    "answer_key",
-    "right_answer",
-    "final_answer",
-)
+    "label", "labels", "answer", "answers", "gold", "class", "category", "target", "intent", "y", "solution", "correct",
+    "correct_answer", "answerkey", "answer_key", "right_answer", "final_answer",
+)  # fmt: skip
 TEXTS = (
-    "text",
-    "problem",
-    "question",
-    "sentence",
-    "content",
-    "body",
-    "message",
-    "review",
-    "comment",
-    "query",
-    "utterance",
-    "prompt",
-    "input",
-    "document",
-    "description",
-    "messages",
-    "conversation",
-    "conversations",
-    "dialogue",
-)
+    "text", "problem", "question", "sentence", "content", "body", "message", "review", "comment", "query", "utterance",
+    "prompt", "input", "document", "description", "messages", "conversation", "conversations", "dialogue",
+)  # fmt: skip
 PUBLISHED = ("chess", "mcqa", "pair")
 """Domains that are recognised by the names of columns alone."""
 PROBLEMS = ("problem", "question", "exercise", "task")
@@ -131,31 +96,43 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
         _refuse_columns(wishes.domain, tables)
     common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
     choices = [tables[0].require(name, "--choices") for name in wishes.choices] or _find_options(tables, common)
-    if choices and wishes.domain in (None, "mcqa"):
-        return _detect_multiple_choice(tables, wishes, ask, common, choices)
-    if wishes.domain == "mcqa":
+    is_choice = bool(choices) and wishes.domain in (None, "mcqa")
+    if wishes.domain == "mcqa" and not is_choice:
         raise ConfigError(
             f"--domain mcqa: {tables[0].path} has the columns {tables[0].listed}, and none looks like an option; name "
             "them by --choices A,B,C"
         )
-    roles = _find_roles(tables, wishes, ask)
+    if is_choice:
+        common = [name for name in common if name not in choices]
+    roles = _find_roles(tables, wishes, ask, without=choices if is_choice else ())
     given = find_given_columns(roles.labelled, roles.answer, common, ANSWERS)
-    made = roles if given is None or given.grade is None else roles._replace(answer=given.completion)
-    domain, why, sets = _find_kind(made, wishes, ask, common)
     left = [name for name in common if given is None or name not in (given.completion, *given.confidence)]
-    texts, why_text = _find_text(roles, wishes, ask, left, PROBLEMS if domain == "math" else TEXTS)
-    if domain == "classification":
-        section, why = _describe_classes(made, roles.answer, texts, sets, why)
-    elif domain == "math":
-        section = {"name": domain}
-        if not (texts[0] in ("problem", "question") and roles.answer in ("answer", "solution")):
-            section |= {"problem": texts[0], "answer": roles.answer}
-    elif domain == "text":
-        section, how = free_text(roles.labelled, texts, roles.answer)
-        why = f"{why}; {how}"
+    if is_choice:
+        (question, *_), why_text = _find_text(roles, wishes, ask, left, ("question", *TEXTS))
+        section: dict[str, Any] = {"name": "mcqa", "question": question, "choices": choices, "answer": roles.answer}
+        why = f"the columns {', '.join(choices)} look like the options of a question"
     else:
+        made = roles if given is None or given.grade is None else roles._replace(answer=given.completion)
+        domain, why, sets = _find_kind(made, wishes, ask, common)
+        texts, why_text = _find_text(roles, wishes, ask, left, PROBLEMS if domain == "math" else TEXTS)
+        is_usual = texts[0] in ("problem", "question") and roles.answer in ("answer", "solution")
         section = {"name": domain}
-    return _make_detected(section, roles, (why, why_text), given)
+        if domain == "classification":
+            section, why = _describe_classes(made, roles.answer, texts, sets, why)
+        elif domain == "text":
+            section, how = free_text(roles.labelled, texts, roles.answer)
+            why = f"{why}; {how}"
+        elif domain == "math" and not is_usual:
+            section |= {"problem": texts[0], "answer": roles.answer}
+    reasons = [roles.why, why, why_text]
+    if given is not None:
+        sure = ", ".join(map(quote_text, given.confidence))
+        reasons.append(
+            f"every row has a label that was made elsewhere, {quote_text(given.completion)}, and a number that says "
+            f"how sure it is, {sure}, so that no model is asked for labels; to ask one, name it by teacher.model "
+            "instead"
+        )
+    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, tuple(reasons), given)
 
 
 def _describe_classes(
@@ -182,27 +159,8 @@ def _describe_classes(
     return section, why
 
 
-def _make_detected(
-    section: dict[str, Any], roles: _Roles, why: Sequence[str], given: GivenConfig | None
-) -> DetectedTask:
-    """Return the task, with a further reason if there are labels made elsewhere."""
-    reasons = [roles.why, *why]
-    if given is not None:
-        sure = ", ".join(map(quote_text, given.confidence))
-        reasons.append(
-            f"every row has a label that was made elsewhere, {quote_text(given.completion)}, and a number that says "
-            f"how sure it is, {sure}, so that no model is asked for labels; to ask one, name it by teacher.model "
-            "instead"
-        )
-    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, tuple(reasons), given)
-
-
 def _refuse_columns(name: str, tables: Sequence[TableFiles]) -> NoReturn:
-    """Raise an error for files whose columns a domain with published formats does not read.
-
-    Raises:
-        ConfigError: always.
-    """
+    """Raise a ``ConfigError`` for files whose columns a domain with published formats does not read."""
     has = "; ".join(f"{table.path} has the columns {table.listed}" for table in tables)
     forms = ", or ".join(" and ".join(form) for form in get_domain(DomainConfig(name=name)).forms)
     raise ConfigError(f"--data: {has}; {name} reads {forms}: rename the columns, or say what it is by --domain")
@@ -216,8 +174,7 @@ def check_readable(task: DetectedTask) -> None:
     """
     options = {**task.domain, "given_labels": task.given}
     if options["name"] == "classification" and "classes" not in options:
-        counts = task.labelled.counts(options["label"])
-        options["classes"] = list(counts)
+        options["classes"] = list(task.labelled.counts(options["label"]))
     domain = get_domain(DomainConfig(**options))
     rows, bad = task.labelled.sample, []
     for row in rows:
@@ -263,19 +220,6 @@ def _find_options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[s
     return found if 2 <= len(found) <= len(LETTERS) else []
 
 
-def _detect_multiple_choice(
-    tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, common: Sequence[str], choices: Sequence[str]
-) -> DetectedTask:
-    roles = _find_roles(tables, wishes, ask, without=choices)
-    rest = [name for name in common if name not in choices]
-    given = find_given_columns(roles.labelled, roles.answer, rest, ANSWERS)
-    left = [name for name in rest if given is None or name not in (given.completion, *given.confidence)]
-    question, why_text = _find_text(roles, wishes, ask, left, ("question", *TEXTS))
-    section = {"name": "mcqa", "question": question[0], "choices": list(choices), "answer": roles.answer}
-    why = f"the columns {', '.join(choices)} look like the options of a question"
-    return _make_detected(section, roles, (why, why_text), given)
-
-
 def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
     """Return the labelled file and its answer column: one that the other file lacks, or that is named like answers."""
     first, second = tables[0], tables[-1]
@@ -315,9 +259,8 @@ def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, w
         )
     others = [table for table in tables if table is not labelled]
     audited = not others or filled[answer][tables.index(others[0])] > 0.95
-    return _Roles(
-        answer, labelled, others[0] if others else None, audited, f"the right answer is {quote_text(answer)}: {why}"
-    )
+    why = f"the right answer is {quote_text(answer)}: {why}"
+    return _Roles(answer, labelled, others[0] if others else None, audited, why)
 
 
 def _find_kind(
@@ -338,11 +281,8 @@ def _find_kind(
     if wishes.domain is not None:
         return wishes.domain, f"the task is {wishes.domain}: by --domain", None
     if are_sums:
-        return (
-            "math",
-            f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them",
-            None,
-        )
+        why = f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them"
+        return "math", why, None
     if _has_few_values(counts, num_rows):
         about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
         return "classification", about, None
@@ -354,9 +294,8 @@ def _find_kind(
             "column by --answer"
         )
     some = ", ".join(quote_text(value, 20) for value in list(counts)[:3])
-    about = (
-        f"{len(counts):,} different answers in {num_rows:,} rows ({some}): is the task math, classification or text?"
-    )
+    many = f"{len(counts):,} different answers in {num_rows:,} rows ({some})"
+    about = f"{many}: is the task math, classification or text?"
     option = "--domain (text: free answers, which a rule or a program checks), or a class of your own"
     domain = _ask_user([roles.labelled], ask, about, ("math", "classification", "text"), option)
     return domain, f"the task is {domain}: as you said", None
@@ -377,9 +316,8 @@ def _find_text(
     known = [name for wanted in dict.fromkeys(names) for name in left if name.casefold() == wanted]
     if len(known) == 1 or len(left) == 1:
         found = known[0] if known else left[0]
-        return (
-            found,
-        ), f"the text is {quote_text(found)}: by the column's name" if known else f"the text is {quote_text(found)}"
+        by_name = ": by the column's name" if known else ""
+        return (found,), f"the text is {quote_text(found)}{by_name}"
     lengths = sorted(((roles.labelled.length(name), name) for name in known or left), reverse=True)
     if len(lengths) > 1 and lengths[0][0] > 2 * lengths[1][0] and not known:
         return (lengths[0][1],), f"the text is {quote_text(lengths[0][1])}: the column with the longest texts"

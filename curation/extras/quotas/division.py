@@ -98,17 +98,13 @@ def describe_settings(config: RunConfig, section: QuotaKeys) -> Iterator[str]:
     elif section.quota == "none":
         yield f"{_KEY}: none: the best rows are selected, whatever their class"
     else:
-        yield _describe_places(section, domain, len(classes))
-
-
-def _describe_places(selection: QuotaKeys, domain: Domain, num_classes: int) -> str:
-    by = "their estimated shares in the pool" if selection.quota == "auto" else "the shares of the file"
-    own = [name for name in selection.arms if ARMS[name].ranked and not ARMS[name].takes_top]
-    but = f", but for the rules of {', '.join(own)}" if own else ""
-    to = f"{num_classes} classes"
-    if domain.label_sets is not None:
-        to = f"the {len(domain.label_sets.classes)} classes and to rows of none, each row by its rarest class,"
-    return f"{_KEY}: the places of arms that rank go to {to} by {by}{but} (none: the best rows)"
+        by = "their estimated shares in the pool" if section.quota == "auto" else "the shares of the file"
+        own = [name for name in section.arms if ARMS[name].ranked and not ARMS[name].takes_top]
+        but = f", but for the rules of {', '.join(own)}" if own else ""
+        to = f"{len(classes)} classes"
+        if domain.label_sets is not None:
+            to = f"the {len(domain.label_sets.classes)} classes and to rows of none, each row by its rarest class,"
+        yield f"{_KEY}: the places of arms that rank go to {to} by {by}{but} (none: the best rows)"
 
 
 def _get_classes(domain: Domain) -> tuple[str, ...] | None:
@@ -203,26 +199,25 @@ class QuotaDivision(RowDivision[ClassShares]):
 
     def describe(self, budget: ComputedBudget, value: ClassShares | None) -> Iterator[str]:
         """Yield a line on the class shares, their basis and the largest ones, or on the classes' guarantee."""
-        if value is not None:
-            yield self._describe_shares(budget, value)
-        elif self._classes is not None and budget.n:
-            yield f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class"
-
-    def _describe_shares(self, budget: ComputedBudget, quota: ClassShares) -> str:
-        if quota.basis == "certified":
-            return f"selection.budget.risk.per: label: {(budget.risk or {})['guarantee']}"
-        by_confusion = f"the teacher's labels and its confusion on {quota.num_labelled:,} labelled rows"
+        if value is None:
+            if self._classes is not None and budget.n:
+                yield f"selection.quota: none: budget.{budget.rule} takes all rows above a cut, whatever their class"
+            return
+        if value.basis == "certified":
+            yield f"selection.budget.risk.per: label: {(budget.risk or {})['guarantee']}"
+            return
+        by_confusion = f"the teacher's labels and its confusion on {value.num_labelled:,} labelled rows"
         basis = {
             "confusion": f"estimated from {by_confusion}",
-            "counts": f"the teacher's own counts, since {quota.why}",
+            "counts": f"the teacher's own counts, since {value.why}",
             "given": "of the configuration",
-        }[quota.basis]
-        pairs = sorted(zip(quota.classes, quota.shares, strict=True), key=lambda pair: -pair[1])
+        }[value.basis]
+        pairs = sorted(zip(value.classes, value.shares, strict=True), key=lambda pair: -pair[1])
         most = ", ".join(f"{name} {100 * share:.0f} %" for name, share in pairs[:MOST_CLASSES])
         more = f", and {len(pairs) - MOST_CLASSES} more" if len(pairs) > MOST_CLASSES else ""
         is_of_sets = get_domain(self.job.domain).label_sets is not None
         to = "classes, each row by the rarest of its set," if is_of_sets else "classes"
-        return f"selection.quota: places go to {len(pairs)} {to} by shares {basis}: {most}{more}"
+        yield f"selection.quota: places go to {len(pairs)} {to} by shares {basis}: {most}{more}"
 
     @property
     def _classes(self) -> Classes | None:
@@ -250,11 +245,9 @@ def suggest_places(evidence: Evidence) -> str | None:
     if found is None:
         return None
     if found.is_divided:
-        why = (
-            "Places are divided by the rarest class of each set, and this is left"
-            if found.is_of_sets
-            else "Places by class are set, and the teacher gave too few rows the other labels"
-        )
+        why = "Places by class are set, and the teacher gave too few rows the other labels"
+        if found.is_of_sets:
+            why = "Places are divided by the rarest class of each set, and this is left"
         return f"{why}: select fewer rows (selection.budget), label a larger pool, or take a stronger teacher."
     if found.is_cut:
         n = evidence.num_selected

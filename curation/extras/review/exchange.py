@@ -1,23 +1,22 @@
-"""Exchange of rows and verdicts with Label Studio and Argilla, in their record formats.
+"""Exchange of rows and verdicts by file: CSV, and the record formats of Label Studio and Argilla.
 
 Rows without a verdict are exported, without trust scores. Verdicts are imported from a file that the other program
-exported. Sources: Label Studio's "Basic Label Studio JSON format" and "Label Studio JSON format of annotated tasks"
-(labelstud.io/guide); the ``records.json`` of Argilla 2 (``rg.Dataset.records.to_json``).
+exported, all of them or, if one is invalid, none. Sources: Label Studio's "Basic Label Studio JSON format" and "Label
+Studio JSON format of annotated tasks" (labelstud.io/guide); the ``records.json`` of Argilla 2
+(``rg.Dataset.records.to_json``).
 """
 
+import csv
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from curation.errors import ReviewError
 from curation.extras.review.folder import Review
-from curation.extras.review.intake import Given
-from curation.extras.review.log import VERDICTS
-from curation.json_types import Json, JsonView
+from curation.extras.review.log import VERDICTS, VerdictLine
+from curation.json_types import Json
 from curation.storage.paths import write_atomically
-
-Row = JsonView
 
 CONFIG = """<View>
   <Header value="Prompt"/>
@@ -34,25 +33,17 @@ CONFIG = """<View>
 </View>
 """
 """The labeling interface of a Label Studio project for our tasks."""
-
 QUESTIONS = (
     "rg.Settings(fields=[rg.TextField(name=name) for name in ('prompt', 'label', 'completion')], "
     f"questions=[rg.LabelQuestion(name='verdict', labels={list(VERDICTS)})])"
 )
 """Python code of the settings of an Argilla dataset for our records."""
-
-
-class Exchange(NamedTuple):
-    """Functions that write and read the format of one program."""
-
-    write: Callable[[list[Row], Path], str]
-    """Function that writes rows to a file and returns instructions for the user."""
-    read: Callable[[Path, str], list[Given]]
-    """Function that reads the verdicts of a file (``intake.Reader``)."""
+NUM_TOLD = 5
+"""Maximum number of invalid rows that an error names."""
 
 
 def export(review: Review, program: str, path: Path) -> str:
-    """Write the rows without a verdict in a program's format, and return in words what was written.
+    """Write the rows without a verdict for ``label-studio`` or ``argilla``, and return in words what was written.
 
     Raises:
         ReviewError: every row has a verdict, or the file cannot be written.
@@ -61,29 +52,116 @@ def export(review: Review, program: str, path: Path) -> str:
     rows = [row for row in review.rows.to_pylist() if row["row_id"] not in judged]
     if not rows:
         raise ReviewError(f"{review.folder}: every row has a verdict, so there is nothing to export")
+    texts = {str(row["row_id"]): {name: row[name] or "" for name in ("prompt", "label", "completion")} for row in rows}
+    config = path.with_suffix(".xml")
+    if program == "label-studio":
+        records: list[Json] = [{"data": {"row_id": row_id, **fields}} for row_id, fields in texts.items()]
+        words = f"{config} is the labeling interface of the project; import what it exports as JSON"
+    else:
+        empty: Json = {name: {} for name in ("metadata", "suggestions", "responses", "vectors")}
+        records = [{"id": row_id, "fields": fields, **empty} for row_id, fields in texts.items()]
+        words = (
+            f"dataset.records.from_json(path) loads it into a dataset of {QUESTIONS}; import what records.to_json "
+            "writes"
+        )
     try:
-        words = EXCHANGES[program].write(rows, path)
+        write_atomically(path, json.dumps(records, indent=1) + "\n")
+        if program == "label-studio":
+            write_atomically(config, CONFIG)
     except OSError as error:
         raise ReviewError(f"{path}: cannot be written ({error.strerror})") from error
     kept = f" ({len(judged):,} have one and stay out)" if judged else ""
     return f"{path}: {len(rows):,} rows that have no verdict yet{kept}; {words}"
 
 
-def _select_fields(row: Row) -> dict[str, str]:
-    return {name: row[name] or "" for name in ("prompt", "label", "completion")}
+def import_file(review: Review, program: str, path: Path, person: str) -> tuple[int, int]:
+    """Add the verdicts of a file to the log; return the number of new ones, and of those known from the same person.
+
+    ``program``: ``csv``, ``label-studio`` or ``argilla``. ``person`` gave the verdicts for which the file names nobody.
+
+    Raises:
+        ReviewError: the file cannot be read, or a row is invalid; then no verdict is added.
+    """
+    read, title = READERS[program]
+    try:
+        given = list(read(path, person))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ReviewError(f"{path}: cannot be read ({error})") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ReviewError(f"{path}: its records are not what {title} exports ({error})") from error
+    if not given:
+        raise ReviewError(f"{path}: holds no verdicts")
+    known = review.log.standing()
+    entries = _check_given(path, given, frozenset(review.rows["row_id"].to_pylist()), program)
+    new = []
+    for entry in entries:
+        before = known.get(entry.row_id, {}).get(entry.person)
+        if before is None or before.verdict != entry.verdict:
+            new.append(entry)
+    if new:
+        review.log.add(new)
+    return len(new), len(entries) - len(new)
 
 
-def _write_tasks(rows: list[Row], path: Path) -> str:
-    config = path.with_suffix(".xml")
-    tasks = [{"data": {"row_id": str(row["row_id"]), **_select_fields(row)}} for row in rows]
-    write_atomically(path, json.dumps(tasks, indent=1) + "\n")
-    write_atomically(config, CONFIG)
-    return f"{config} is the labeling interface of the project; import what it exports as JSON"
+class Given(NamedTuple):
+    """A verdict as read from a file, before it is checked."""
+
+    where: str
+    """Place of the verdict in the file, e.g. ``line 3``."""
+    row_id: str
+    verdict: str
+    person: str
 
 
-def _read_tasks(path: Path, person: str) -> list[Given]:
-    """Return the verdicts in the annotations of exported tasks, except annotations that were skipped."""
-    given = []
+def _check_given(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> list[VerdictLine]:
+    found: dict[tuple[int, str], tuple[str, VerdictLine]] = {}
+    bad: list[str] = []
+    for where, row_id, verdict, person in given:
+        kind, person = verdict.strip().lower(), person.strip()
+        try:
+            number = int(row_id)
+        except ValueError:
+            bad.append(f"{where}: row_id {row_id!r} is not an integer")
+            continue
+        if number not in row_ids:
+            bad.append(f"{where}: row {number} is not one of this review's {len(row_ids):,} rows")
+        elif kind not in VERDICTS:
+            bad.append(f"{where}: verdict {verdict!r} is not one of {', '.join(VERDICTS)}")
+        elif not person:
+            bad.append(f"{where}: the person has no name")
+        else:
+            line = VerdictLine(row_id=number, person=person, verdict=kind, via=via)
+            first, entry = found.setdefault((number, person), (where, line))
+            if entry.verdict != kind:
+                bad.append(f"{where}: {person} gave row {number} another verdict in {first}")
+    if bad:
+        more = f"; and {len(bad) - NUM_TOLD} more" if len(bad) > NUM_TOLD else ""
+        raise ReviewError(
+            f"{path}: {'; '.join(bad[:NUM_TOLD])}{more}; nothing is taken, mend the file and give it again"
+        )
+    return [entry for _, entry in found.values()]
+
+
+def _read_csv(path: Path, person: str) -> Iterator[Given]:
+    """Yield the rows of a CSV file with the columns ``row_id``, ``verdict`` and, with several people, ``person``."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        names = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        if not {"row_id", "verdict"} <= set(names) <= {"row_id", "verdict", "person"} or len(names) != len(set(names)):
+            raise ReviewError(
+                f"{path}: line 1: the header is {','.join(names) or 'missing'}; give row_id,verdict or "
+                "row_id,verdict,person"
+            )
+        for row in reader:
+            where = f"line {reader.line_num}"
+            if None in row or None in row.values():
+                raise ReviewError(f"{path}: {where}: has not the {len(names)} columns of the header; nothing is taken")
+            yield Given(where, row["row_id"], row["verdict"], row.get("person", person) or person)
+
+
+def _read_tasks(path: Path, person: str) -> Iterator[Given]:
+    """Yield the verdicts in the annotations of exported tasks, except annotations that were skipped."""
     for number, task in enumerate(_load_records(path), start=1):
         row_id = task.get("data", {}).get("row_id")
         if row_id is None:
@@ -96,51 +174,19 @@ def _read_tasks(path: Path, person: str) -> list[Given]:
                 by = by.get("email") or by.get("id")
             for result in annotation.get("result", ()):
                 if result.get("from_name") == "verdict":
-                    choices = result.get("value", {}).get("choices", ())
-                    verdict = ",".join(map(str, choices))
-                    given.append(Given(f"task {number}", str(row_id), verdict, person if by is None else str(by)))
-    return given
+                    verdict = ",".join(map(str, result.get("value", {}).get("choices", ())))
+                    yield Given(f"task {number}", str(row_id), verdict, person if by is None else str(by))
 
 
-def _make_reader(read: Callable[[Path, str], list[Given]], program: str) -> Callable[[Path, str], list[Given]]:
-    """Return a reader that raises a ``ReviewError`` for records of another shape."""
-
-    def reader(path: Path, person: str) -> list[Given]:
-        try:
-            return read(path, person)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ReviewError(f"{path}: its records are not what {program} exports ({error})") from error
-
-    return reader
-
-
-def _write_records(rows: list[Row], path: Path) -> str:
-    records = [
-        {
-            "id": str(row["row_id"]),
-            "fields": _select_fields(row),
-            "metadata": {},
-            "suggestions": {},
-            "responses": {},
-            "vectors": {},
-        }
-        for row in rows
-    ]
-    write_atomically(path, json.dumps(records, indent=1) + "\n")
-    return f"dataset.records.from_json(path) loads it into a dataset of {QUESTIONS}; import what records.to_json writes"
-
-
-def _read_records(path: Path, person: str) -> list[Given]:
-    """Return the verdicts in the submitted responses of exported records."""
-    given = []
+def _read_records(path: Path, person: str) -> Iterator[Given]:
+    """Yield the verdicts in the submitted responses of exported records."""
     for number, record in enumerate(_load_records(path), start=1):
         if "id" not in record:
             raise ReviewError(f"{path}: record {number}: has no id, so it is not one of our records")
         for response in record.get("responses", {}).get("verdict", ()):
             if response.get("status", "submitted") == "submitted":
                 by = str(response.get("user_id") or person)
-                given.append(Given(f"record {number}", str(record["id"]), str(response.get("value")), by))
-    return given
+                yield Given(f"record {number}", str(record["id"]), str(response.get("value")), by)
 
 
 def _load_records(path: Path) -> list[Json]:
@@ -153,7 +199,9 @@ def _load_records(path: Path) -> list[Json]:
     return found
 
 
-EXCHANGES = {
-    "label-studio": Exchange(_write_tasks, _make_reader(_read_tasks, "Label Studio")),
-    "argilla": Exchange(_write_records, _make_reader(_read_records, "Argilla")),
+READERS = {
+    "csv": (_read_csv, "a spreadsheet"),
+    "label-studio": (_read_tasks, "Label Studio"),
+    "argilla": (_read_records, "Argilla"),
 }
+"""Functions that yield the verdicts of a file, with the name of the program that wrote it."""

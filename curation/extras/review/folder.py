@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 
 from curation.errors import ReviewError
 from curation.extras.review.log import VerdictLog
-from curation.extras.review.source import Origin, find_review_rows, read_row_texts
+from curation.extras.review.source import Origin, find, find_review_rows, read_row_texts
 from curation.json_types import Json, JsonView
 from curation.selection.review import Stratum, draw
 from curation.storage.inside import from_record, run_around, to_record
-from curation.storage.paths import write_atomically
+from curation.storage.paths import Place, write_atomically
 from curation.tables.schemas import ROW_ID
 
+DEFAULT_NUM = 200
 ROWS = pa.schema(
     [
         ROW_ID,
@@ -44,11 +45,6 @@ class Review:
 
     folder: Path
 
-    @property
-    def name(self) -> str:
-        """The review's name."""
-        return self.folder.name
-
     @cached_property
     def drawn(self) -> Json:
         """The record of the draw."""
@@ -71,11 +67,6 @@ class Review:
         return pq.read_table(self.folder / "rows.parquet", schema=ROWS)
 
     @cached_property
-    def row_ids(self) -> frozenset[int]:
-        """The ids of the review's rows."""
-        return frozenset(self.rows["row_id"].to_pylist())
-
-    @cached_property
     def log(self) -> VerdictLog:
         """The log of verdicts."""
         return VerdictLog(self.folder / "verdicts.jsonl")
@@ -87,11 +78,7 @@ def list_reviews(home: Path) -> list[str]:
 
 
 def open_review(home: Path, name: str | None) -> Review:
-    """Return the review with a name, or the only one if the name is None.
-
-    Raises:
-        ReviewError: there is no such review, or there are several and no name is given.
-    """
+    """Return the review with a name or, without a name, the only one; a ``ReviewError`` if there is none such."""
     names = list_reviews(home)
     listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate review draw RUN`"
     if name is None:
@@ -103,12 +90,30 @@ def open_review(home: Path, name: str | None) -> Review:
     return Review(home / name)
 
 
-def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -> Review:
-    """Draw the rows of a new review and write its folder, which appears when it is complete.
+def open_or_make_review(
+    run: Place, home: Path, *, name: str | None, arm: str | None, num: int | None, seed: int | None
+) -> Review:
+    """Return the review of a name (default: the arm); draw it if there is none, refuse it if drawn by other options."""
+    names = list_reviews(home)
+    if name is None and (arm, num, seed) == (None, None, None) and len(names) == 1:
+        return open_review(home, None)
+    origin = find(run, arm)
+    name = name or origin.arm
+    if name not in names:
+        return make_review(home, name, origin, num=DEFAULT_NUM if num is None else num, seed=seed or 0)
+    review = open_review(home, name)
+    asked = {"arm": (arm, review.origin.arm), "num": (num, review.drawn["num"]), "seed": (seed, review.drawn["seed"])}
+    for key, (wanted, was) in asked.items():
+        if wanted is not None and wanted != was:
+            raise ReviewError(
+                f"{review.folder}: was drawn with --{key} {was}, not {wanted}; leave it out, or draw another review "
+                "with --name"
+            )
+    return review
 
-    Raises:
-        ReviewError: the name is taken or invalid, the folder cannot be written, or there is nothing to draw from.
-    """
+
+def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -> Review:
+    """Draw the rows of a new review and write its folder, which appears when it is complete."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ReviewError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
     rows, num_candidates = find_review_rows(origin)
@@ -118,10 +123,8 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
     columns: JsonView = {
         "row_id": row_ids_M,
         **{field: texts[field] for field in ("prompt", "label", "completion")},
-        **{
-            field: pa.array(score_N[drawn.place_M], pa.float32(), from_pandas=True)
-            for field, score_N in (("raw", rows.raw_N), ("trust", rows.trust_N))
-        },
+        "raw": pa.array(rows.raw_N[drawn.place_M], pa.float32(), from_pandas=True),
+        "trust": pa.array(rows.trust_N[drawn.place_M], pa.float32(), from_pandas=True),
         "selected": rows.selected_N[drawn.place_M],
         "stratum": drawn.stratum_M.astype("int32"),
         "inclusion": drawn.inclusion_M,
@@ -129,7 +132,7 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
     }
     record = {
         "format": 1,
-        "origin": origin.to_json(),
+        "origin": asdict(origin),
         "num": num,
         "seed": seed,
         "num_drawn": len(row_ids_M),
@@ -140,18 +143,11 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
         "allocation": "a uniform part over the region, and an extra part by stratum towards Neyman's allocation",
         "strata": [asdict(stratum) for stratum in drawn.strata],
     }
-    _write_folder(home, name, pa.table(columns, schema=ROWS), record)
-    return Review(home / name)
-
-
-def _write_folder(home: Path, name: str, rows: pa.Table, record: Json) -> None:
-    """Write a temporary folder beside the review's and rename it."""
     temporary = home / f".{name}.{uuid.uuid4().hex}"
     try:
         temporary.mkdir(parents=True)
-        pq.write_table(rows, temporary / "rows.parquet")
-        text = json.dumps(to_record(record, run_around(home)), indent=1, allow_nan=False)
-        write_atomically(temporary / "draw.json", text + "\n")
+        pq.write_table(pa.table(columns, schema=ROWS), temporary / "rows.parquet")
+        write_record(temporary / "draw.json", record, home)
         os.rename(temporary, home / name)  # refused if there is a review of that name
     except OSError as error:
         raise ReviewError(
@@ -159,3 +155,10 @@ def _write_folder(home: Path, name: str, rows: pa.Table, record: Json) -> None:
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    return Review(home / name)
+
+
+def write_record(path: Path, record: Json, inside: Path) -> None:
+    """Write a record as JSON, with paths in the run around the folder ``inside`` relative to that run."""
+    text = json.dumps(to_record(record, run_around(inside)), indent=1, allow_nan=False)
+    write_atomically(path, text + "\n")

@@ -8,18 +8,16 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self
 
 from curation.errors import ReviewError
 from curation.storage.files import append_lines, open_file, sync_folder
 
-Verdict = Literal["right", "wrong", "unsure"]
-VERDICTS: tuple[Verdict, ...] = ("right", "wrong", "unsure")
+VERDICTS = ("right", "wrong", "unsure")
 BACK = "back"
 
 
@@ -35,20 +33,12 @@ class VerdictLine:
     """Origin of the verdict: ``page``, ``csv``, ``label-studio`` or ``argilla``."""
     saw_trust: bool = False
     """Whether the person had looked at the trust score."""
-    time: str = ""
-    """Time of the verdict (UTC, ISO 8601); the current time by default."""
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    """Time of the verdict (UTC, ISO 8601)."""
 
-    def __post_init__(self) -> None:
-        if not self.time:
-            object.__setattr__(self, "time", datetime.now(UTC).isoformat(timespec="milliseconds"))
 
-    @classmethod
-    def parsed(cls, line: bytes) -> Self | None:
-        """Parse a line of the log; return None if the line was cut off."""
-        try:
-            return cls(**json.loads(line))
-        except (ValueError, TypeError):
-            return None
+Standing = dict[int, dict[str, VerdictLine]]
+"""Verdicts that count, by row id and person, each row's in the order of their last change."""
 
 
 class VerdictLog:
@@ -63,14 +53,14 @@ class VerdictLog:
         """Number of lines that were cut off."""
 
     def add(self, entries: Iterable[VerdictLine]) -> None:
-        """Append entries, and return once they are on disk.
-
-        Raises:
-            ReviewError: the entries cannot be written.
-        """
+        """Append entries, and return once they are on disk; a ``ReviewError`` if they cannot be written."""
         lines = b"".join(json.dumps(asdict(entry)).encode() + b"\n" for entry in entries)
         try:
-            with self._lock, _opened(self._path) as file:
+            is_new = not self._path.exists()
+            with self._lock, open_file(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # against other processes, until the file is closed
+                if is_new:
+                    sync_folder(self._path.parent)
                 append_lines(self._path, lines)
                 os.fsync(file)
         except OSError as error:
@@ -86,20 +76,15 @@ class VerdictLog:
                 if not line.endswith(b"\n"):  # being written
                     break
                 self._offset += len(line)
-                entry = VerdictLine.parsed(line)
-                if entry is not None:
-                    self._entries.append(entry)
-                elif line.strip():
-                    self.num_torn += 1
+                try:
+                    self._entries.append(VerdictLine(**json.loads(line)))
+                except (ValueError, TypeError):
+                    self.num_torn += bool(line.strip())
         return list(self._entries)
 
-    def standing(self) -> "Standing":
+    def standing(self) -> Standing:
         """Return the verdicts that count now, by row and person."""
         return find_standing(self.entries())
-
-
-Standing = dict[int, dict[str, VerdictLine]]
-"""Verdicts that count, by row id and person, each row's in the order of their last change."""
 
 
 def find_standing(entries: Iterable[VerdictLine]) -> Standing:
@@ -113,14 +98,3 @@ def find_standing(entries: Iterable[VerdictLine]) -> Standing:
         if not of_row:
             del found[entry.row_id]
     return found
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """Open the log for appending and lock it against other processes; yield its file descriptor."""
-    is_new = not path.exists()
-    with open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as file:  # its end unlocks it
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if is_new:
-            sync_folder(path.parent)
-        yield file.fileno()

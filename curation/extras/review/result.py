@@ -8,27 +8,30 @@ as wrong. So the cut is valid however people chose the rows to judge, and early 
 another row can only lower the number of wrong rows.
 """
 
-import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review
-from curation.extras.review.judged import ReviewedRows, describe_strata, estimate_share_right, judge
+from curation.extras.review.folder import Review, write_record
+from curation.extras.review.log import Standing, VerdictLine
 from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
+from curation.metrics import compute_finite_share, compute_weighted_mean
+from curation.selection.review import Stratum
 from curation.selection.risk import calibrate
-from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
 from curation.tables.schemas import ROW_ID
 
 ALPHA = DELTA = 0.1
 """Default ``alpha`` and ``delta`` if neither the command nor the run gives them (the paper's values)."""
-
 CALIBRATION = pa.schema(
     [
         ROW_ID,
@@ -38,11 +41,8 @@ CALIBRATION = pa.schema(
         pa.field("weight", pa.float64(), nullable=False),  # rows of the region that each stands for
     ]
 )
-"""Schema of the uniform part, which certifies a cut. The file's metadata has the ``FLOOR``, below which the rows
+"""Schema of the uniform part, which certifies a cut. The file's metadata has the ``floor``, below which the rows
 certify no cut (``floor`` of :func:`curation.selection.risk.calibrate`)."""
-
-FLOOR = b"floor"
-
 JUDGED = pa.schema(
     [
         ROW_ID,
@@ -56,6 +56,50 @@ JUDGED = pa.schema(
     ]
 )
 """Schema of all judged rows, for methods that take weights."""
+Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
+Answers = npt.NDArray[np.str_]
+
+
+class VerdictCounts(NamedTuple):
+    """The number of rows by answer."""
+
+    right: int
+    wrong: int
+    unsure: int
+    disputed: int
+    none: int
+
+    @classmethod
+    def of(cls, answer_M: Answers) -> "VerdictCounts":
+        """Count the answers of rows."""
+        return cls(*(int((answer_M == answer).sum()) for answer in cls._fields))
+
+    @property
+    def decided(self) -> int:
+        """Number of rows that are right or wrong."""
+        return self.right + self.wrong
+
+    @property
+    def open(self) -> int:
+        """Number of judged rows that are neither right nor wrong."""
+        return self.unsure + self.disputed
+
+
+def find_answers(review: Review, standing: Standing) -> Answers:
+    """Return the answer for each row of a review [M] according to the verdicts that count."""
+    row_ids = review.rows["row_id"].to_pylist()
+    return np.array([answer_of(standing.get(row_id, {})) for row_id in row_ids], dtype=np.str_)
+
+
+def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
+    """Return the common answer of several people; unsure is outvoted, and right against wrong is disputed."""
+    said = {entry.verdict for entry in verdicts.values()}
+    if {"right", "wrong"} <= said:
+        return "disputed"
+    for answer in ("right", "wrong"):
+        if answer in said:
+            return answer
+    return "unsure" if said else "none"
 
 
 def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
@@ -65,39 +109,84 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
         ReviewError: no row has a verdict yet.
         ConfigError: alpha or delta is not a share.
     """
-    judged = judge(review, review.log.standing())
-    counts = judged.count()
-    if counts.none == len(judged.answer_M):
+    rows, drawn, strata = review.rows, review.drawn, review.strata
+    standing = review.log.standing()
+    verdicts = [standing[row_id] for row_id in rows["row_id"].to_pylist() if row_id in standing]
+    if not verdicts:
         raise ReviewError(
-            f"{review.folder}: none of its {counts.none:,} rows has a verdict; give some by `curate review serve` or "
+            f"{review.folder}: none of its {len(rows):,} rows has a verdict; give some by `curate review serve` or "
             "`curate review import`"
         )
-    drawn = review.drawn
+    answer_M = find_answers(review, standing)
+    counts = [VerdictCounts.of(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
     result = {
         "format": 1,
-        "review": review.name,
+        "review": review.folder.name,
         **{name: drawn["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
         **{name: drawn[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
         "selection": drawn["origin"]["selection"],
-        "answers": counts._asdict(),
-        "people": judged.people,
-        "num_shared": judged.num_shared,
-        "disputed": [str(row_id) for row_id in judged.ids_of("disputed")],
+        "answers": VerdictCounts.of(answer_M)._asdict(),
+        "people": dict(sorted(Counter(person for of_row in verdicts for person in of_row).items())),
+        "num_shared": sum(len(of_row) > 1 for of_row in verdicts),
+        "disputed": [str(row_id) for row_id in rows["row_id"].to_numpy()[answer_M == "disputed"]],
         "num_torn": review.log.num_torn,
-        "purity": estimate_share_right(review.strata, judged.counts, selected=True),
-        "below": estimate_share_right(review.strata, judged.counts, selected=False),
-        "strata": describe_strata(review.strata, judged.counts),
-        "cut": _cut(judged, alpha, delta),
+        "purity": estimate_share_right(strata, counts, selected=True),
+        "below": estimate_share_right(strata, counts, selected=False),
+        "strata": [
+            {
+                **asdict(stratum),
+                "inclusion": stratum.num_drawn / stratum.num_rows,
+                "answers": count._asdict(),
+                "right": compute_finite_share(count.right, count.decided, stratum.num_rows).to_json(),
+            }
+            for stratum, count in zip(strata, counts, strict=True)
+        ],
+        "cut": _certify_cut(review, answer_M, alpha, delta),
     }
-    _write_tables(judged)
-    text = json.dumps(to_record(result, run_around(review.folder)), indent=1, allow_nan=False)
-    write_atomically(review.folder / "review.json", text + "\n")
+    _write_tables(review, answer_M)
+    write_record(review.folder / "review.json", result, review.folder)
     return result
 
 
-def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json:
+def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, selected: bool) -> Json | None:
+    """Return the share of right labels among the selected rows, or among the region's rows below the cut.
+
+    ``value`` and its interval cover the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
+    row (unsure or disputed) as wrong or as right. Each stratum has an exact interval as a finite population; MOVER
+    combines several strata. Rows without a verdict are assumed missing at random, since rows are shown in random order.
+    Return None if the region has no such rows, or a stratum has no decided row yet.
+    """
+    pairs = [(item, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
+    if not pairs or not all(count.decided for _, count in pairs):
+        return None
+    sizes_S = np.array([item.num_rows for item, _ in pairs], dtype=np.float64)
+    decided, wrong, right = (
+        compute_weighted_mean(
+            [
+                compute_finite_share(
+                    count.right + right * count.open, count.decided + judged * count.open, item.num_rows
+                )
+                for item, count in pairs
+            ],
+            sizes_S / sizes_S.sum(),
+        )
+        for judged, right in ((False, False), (True, False), (True, True))  # open rows: left out, wrong, right
+    )
+    total = VerdictCounts(*(sum(column) for column in zip(*(count for _, count in pairs), strict=True)))
+    return {
+        **decided.to_json(),
+        "num_rows": int(sizes_S.sum()),
+        "method": "exact (hypergeometric)" if len(pairs) == 1 else "stratified (exact in each stratum, MOVER)",
+        "num_strata": len(pairs),
+        "answers": total._asdict(),
+        "if_wrong": wrong.to_json(),
+        "if_right": right.to_json(),
+    }
+
+
+def _certify_cut(review: Review, answer_M: Answers, alpha: float | None, delta: float | None) -> Json:
     """Return the certified cut before and after the review; ``after`` is None if the arm does not rank."""
-    origin, drawn = judged.review.origin, judged.review.drawn
+    origin, floor = review.origin, review.drawn["floor"]
     before = origin.risk
     alpha = alpha if alpha is not None else before["alpha"] if before else ALPHA
     delta = delta if delta is not None else before["delta"] if before else DELTA
@@ -107,51 +196,47 @@ def _cut(judged: ReviewedRows, alpha: float | None, delta: float | None) -> Json
         cut["before"] = {**{name: before[name] for name in kept}, "n": origin.n}
     if not origin.ranked:
         return cut
-    pool_N = find_review_rows(origin, floor=drawn["floor"]).scored.raw_N
-    uniform_M = judged.column("uniform")
-    answer_M = judged.answer_M[uniform_M]
+    pool_N = find_review_rows(origin, floor=floor)[0].raw_N
+    uniform_M = review.rows["uniform"].to_numpy()
     found = calibrate(
-        judged.column("raw")[uniform_M],
-        answer_M == "right",
+        review.rows["raw"].to_numpy()[uniform_M],
+        answer_M[uniform_M] == "right",
         pool_N,
         alpha=alpha,
         delta=delta,
-        seed=derive(drawn["seed"], "audit risk"),
-        floor=drawn["floor"],
+        seed=derive(review.drawn["seed"], "audit risk"),
+        floor=floor,
     )
     threshold = found.threshold
     cut["after"] = {
         **asdict(found),
         "guarantee": found.guarantee if threshold is None else f"{found.guarantee}, which the draw makes true",
         "n": 0 if threshold is None else int((pool_N >= threshold).sum()),
-        "num_counted_wrong": int(np.isin(answer_M, ["unsure", "disputed", "none"]).sum()),
-        "at_floor": threshold is not None and threshold <= drawn["floor"],
+        "num_counted_wrong": int(np.isin(answer_M[uniform_M], ["unsure", "disputed", "none"]).sum()),
+        "at_floor": threshold is not None and threshold <= floor,
     }
     return cut
 
 
-def _write_tables(judged: ReviewedRows) -> None:
+def _write_tables(review: Review, answer_M: Answers) -> None:
     """Write the judged rows (``JUDGED``) and, if the arm ranks, the uniform part (``CALIBRATION``)."""
-    rows, drawn = judged.review.rows, judged.review.drawn
-    right_M, known_M = judged.answer_M == "right", judged.answer_M != "none"
-    given = {name: rows[name] for name in ("row_id", "raw", "trust", "stratum", "uniform")}
-    columns = {
-        **given,
-        "correct": pa.array(right_M, mask=np.isin(judged.answer_M, ["unsure", "disputed"])),
-        "weight": 1 / judged.column("inclusion"),
-        "answer": judged.answer_M,
-    }
-    table = pa.table([columns[name] for name in JUDGED.names], schema=JUDGED)
-    _write(judged, "judged.parquet", table.filter(pa.array(known_M)))
-    if judged.review.origin.ranked:
-        weight_M = np.full(len(right_M), drawn["num_region"] / drawn["num_uniform"])
-        columns = {**given, "correct": right_M, "weight": weight_M}
-        schema = CALIBRATION.with_metadata({FLOOR: repr(drawn["floor"]).encode()})
-        table = pa.table([columns[name] for name in CALIBRATION.names], schema=schema)
-        _write(judged, "calibration.parquet", table.filter(rows["uniform"]))
+    rows, drawn, right_M = review.rows, review.drawn, answer_M == "right"
 
+    def write(name: str, schema: pa.Schema, kept: pa.Array, **own: object) -> None:
+        columns = {**{column: rows[column] for column in rows.column_names}, **own}
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table([columns[column] for column in schema.names], schema=schema).filter(kept), sink)
+        write_atomically(review.folder / name, sink.getvalue().to_pybytes())
 
-def _write(judged: ReviewedRows, name: str, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    write_atomically(judged.review.folder / name, sink.getvalue().to_pybytes())
+    write(
+        "judged.parquet",
+        JUDGED,
+        pa.array(answer_M != "none"),
+        correct=pa.array(right_M, mask=np.isin(answer_M, ["unsure", "disputed"])),
+        weight=1 / rows["inclusion"].to_numpy(),
+        answer=answer_M,
+    )
+    if review.origin.ranked:
+        schema = CALIBRATION.with_metadata({"floor": repr(drawn["floor"])})
+        weight_M = np.full(len(rows), drawn["num_region"] / drawn["num_uniform"])
+        write("calibration.parquet", schema, rows["uniform"], correct=right_M, weight=weight_M)

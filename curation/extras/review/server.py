@@ -8,6 +8,8 @@ JSON and inserted as text; the page runs only its own script file.
 import hmac
 import secrets
 import socket
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from importlib.resources import files
@@ -15,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from curation.errors import ReviewError
 from curation.escaping import get_logger
-from curation.extras.review.dealing import Dealing
 from curation.extras.review.folder import Review
-from curation.extras.review.log import VERDICTS
+from curation.extras.review.log import BACK, VERDICTS, VerdictLine, find_standing
 from curation.json_types import Json
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+CLAIM_SECONDS = 900.0
+"""Time for which a row stays assigned to an inactive person, in seconds."""
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
 """Names that the Host header may contain, with any port, since a tunnel may use another one."""
@@ -45,12 +48,77 @@ HEADERS = {
 }
 
 
-def make_app(review: Review, token: str, person: str) -> "Flask":
-    """Return an app that serves the page of a review below ``/<token>/``; the page suggests the name ``person``.
+class Dealing:
+    """Assignments of rows to people, each row to one person at a time, in the order of the draw.
 
-    Raises:
-        ReviewError: Flask is not installed.
+    All threads of a server share them. They are kept in memory, since they only save people from judging the same row.
+    The log keeps all verdicts, from any server, so several servers of one review do no harm.
     """
+
+    def __init__(self, review: Review, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._review, self._clock = review, clock
+        self._rows = {row["row_id"]: row for row in review.rows.to_pylist()}
+        self._lock = threading.Lock()
+        self._claims: dict[str, tuple[int, float]] = {}
+        """The row that is assigned to each person, and the clock's time at which the assignment ends."""
+
+    def page(self, person: str) -> Json:
+        """Return the page of a person: the row to judge and the progress of the review."""
+        with self._lock:
+            standing, now = self._review.log.standing(), self._clock()
+            self._claims = {who: claim for who, claim in self._claims.items() if claim[1] > now}
+            own, _ = self._claims.pop(person, (None, 0.0))
+            if own is None or person in standing.get(own, {}):
+                taken = {row_id for row_id, _ in self._claims.values()} | standing.keys()
+                own = next((row_id for row_id in self._rows if row_id not in taken), None)
+            if own is not None:
+                self._claims[person] = (own, now + CLAIM_SECONDS)
+        judged = self._rows.keys() & standing.keys()
+        shown: Json | None = None
+        if own is not None:
+            row = self._rows[own]
+            shown = {
+                "row_id": str(own),  # JavaScript's numbers end at 2^53
+                **{name: row[name] for name in ("prompt", "label", "completion")},
+                "has_trust": row["trust"] is not None,
+            }
+        return {
+            "row": shown,
+            "num_rows": len(self._rows),
+            "num_judged": len(judged),
+            "num_own": sum(person in standing[row_id] for row_id in judged),
+            "num_elsewhere": len(self._rows) - len(judged) if own is None else 0,
+        }
+
+    def judge(self, person: str, row_id: int, verdict: str, *, saw_trust: bool) -> Json:
+        """Log a verdict and return the person's next page; a ``KeyError`` if the row is not in this review."""
+        if row_id not in self._rows:
+            raise KeyError(row_id)
+        self._review.log.add(
+            [VerdictLine(row_id=row_id, person=person, verdict=verdict, via="page", saw_trust=saw_trust)]
+        )
+        return self.page(person)
+
+    def back(self, person: str) -> Json:
+        """Withdraw the person's last verdict that still counts, and assign its row to the person again."""
+        entries = self._review.log.entries()
+        standing = find_standing(entries)
+        own = (entry for entry in reversed(entries) if entry.person == person and entry.row_id in self._rows)
+        last = next((entry for entry in own if standing.get(entry.row_id, {}).get(person) is entry), None)
+        if last is not None:
+            self._review.log.add([VerdictLine(row_id=last.row_id, person=person, verdict=BACK, via="page")])
+            with self._lock:
+                self._claims[person] = (last.row_id, self._clock() + CLAIM_SECONDS)
+        return self.page(person)
+
+    def trust(self, row_id: int) -> float | None:
+        """Return the trust score of a row; None if its arm does not rank."""
+        trust: float | None = self._rows[row_id]["trust"]
+        return trust
+
+
+def make_app(review: Review, token: str, person: str) -> "Flask":
+    """Return an app that serves the page of a review below ``/<token>/``; the page suggests the name ``person``."""
     try:
         import flask
     except ImportError as error:
@@ -75,15 +143,26 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
 
     @app.get(f"/{token}/api/start")
     def start() -> Json:
-        return {"review": review.name, "arm": review.origin.arm, "run": review.origin.run, "person": person}
+        return {"review": review.folder.name, "arm": review.origin.arm, "run": review.origin.run, "person": person}
 
     @app.post(f"/{token}/api/<action>")
     def act(action: str) -> Json:
-        asked = _parse_request(flask.request.get_json())
-        if asked is None or action not in ACTIONS:
+        asked = flask.request.get_json()
+        name = asked.get("person") if isinstance(asked, dict) else None
+        name = " ".join(name.split()) if isinstance(name, str) else ""
+        if not 0 < len(name) <= LONGEST_NAME or action not in ("page", "verdict", "back", "trust"):
             flask.abort(400, f"give person, and for {action} what it needs, as JSON")
         try:
-            return ACTIONS[action](dealing, asked)
+            if action == "page":
+                return dealing.page(name)
+            if action == "back":
+                return dealing.back(name)
+            if action == "trust":
+                return {"trust": dealing.trust(int(asked["row_id"]))}
+            if asked["verdict"] not in VERDICTS:
+                raise ValueError(f"verdict is not one of {', '.join(VERDICTS)}")
+            saw = asked.get("saw_trust") is True
+            return dealing.judge(name, int(asked["row_id"]), asked["verdict"], saw_trust=saw)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             if isinstance(error, ReviewError):
                 raise
@@ -122,47 +201,26 @@ def _guard(app: "Flask", token: str) -> None:
         return {"error": f"{type(error).__name__}; the terminal of `curate review` says more"}, 500
 
 
-def _parse_request(body: object) -> Json | None:
-    """Return the body of a request with the person's name normalised; None if the body or the name is invalid."""
-    if not isinstance(body, dict) or not isinstance(body.get("person"), str):
-        return None
-    name = " ".join(body["person"].split())
-    return {**body, "person": name} if 0 < len(name) <= LONGEST_NAME else None
-
-
-def _judge(dealing: Dealing, asked: Json) -> Json:
-    if asked["verdict"] not in VERDICTS:
-        raise ValueError(f"verdict is not one of {', '.join(VERDICTS)}")
-    saw = asked.get("saw_trust") is True
-    return dealing.judge(asked["person"], int(asked["row_id"]), asked["verdict"], saw_trust=saw)
-
-
-ACTIONS: dict[str, Callable[[Dealing, Json], Json]] = {
-    "page": lambda dealing, asked: dealing.page(asked["person"]),
-    "verdict": _judge,
-    "back": lambda dealing, asked: dealing.back(asked["person"]),
-    "trust": lambda dealing, asked: {"trust": dealing.trust(int(asked["row_id"]))},
-}
-"""Functions of the actions that the page may request, by name."""
-
-
 def serve(review: Review, port: int, person: str, say: Callable[[str], None]) -> None:
-    """Serve the page until the process is interrupted; ``port`` 0 means any free port.
-
-    Raises:
-        ReviewError: the port is taken, or Flask is not installed.
-    """
+    """Serve the page until the process is interrupted; ``port`` 0 means any free port."""
     token = secrets.token_urlsafe(24)
     app = make_app(review, token, person)
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
-        """A request handler without a log, since each line would show the token."""
+        """A request handler without a log."""
 
         def log(self, type: str, message: str, *args: object) -> None:
             """Do nothing, since each line would show the token."""
 
-    _require_free(port)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a killed server held just now is free
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ReviewError(
+                f"--port {port}: cannot be used ({error.strerror}); give another, or leave it out for one that is free"
+            ) from error
     server = make_server(HOST, port, app, threaded=True, request_handler=Quiet)
     say(f"http://{HOST}:{server.server_port}/{token}/")
     say("open it in a browser on this machine; each verdict is kept at once; Ctrl-C ends the page")
@@ -172,14 +230,3 @@ def serve(review: Review, port: int, person: str, say: Callable[[str], None]) ->
         pass
     finally:
         server.server_close()
-
-
-def _require_free(port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a killed server held just now is free
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ReviewError(
-                f"--port {port}: cannot be used ({error.strerror}); give another, or leave it out for one that is free"
-            ) from error

@@ -4,10 +4,9 @@ An :class:`Origin` refers to versions of tables, so that the result of a review 
 its rows were drawn from, even if the run has made another selection since.
 """
 
-import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -43,14 +42,13 @@ class Origin:
     run: str
     """The run directory, or the output of a filter."""
     generation: int | None
-    """The generation of the run; ``None`` for a filter."""
+    """The generation of the run; None for a filter."""
     arm: str
     """The arm, or the trust function of a filter's package."""
     function: str
     """The trust function by whose columns the rows are ranked."""
     ranked: bool
-    """Whether the selection is the top of a ranking. A random draw, or a selection with a division of its rows, is
-    reviewed without a cut."""
+    """Whether the selection is the top of a ranking, neither drawn nor divided; only then there is a cut."""
     labels: tuple[TableRef, ...]
     pools: tuple[TableRef, ...]
     """The prepared rows of each table of ``labels``."""
@@ -67,24 +65,16 @@ class Origin:
     risk: Json | None
     """The certified cut of this arm; None if none was requested."""
 
-    def to_json(self) -> Json:
-        """Return the origin as a JSON object."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """Return the inverse of :meth:`to_json`."""
+        """Return the inverse of :func:`dataclasses.asdict`."""
         single = {name: _make_ref(value[name]) for name in ("selection", "too_long")}
         several = {name: tuple(map(TableRef.from_json, value[name])) for name in ("labels", "pools")}
         return cls(**{**value, **single, **several})
 
 
 def find(place: Place, arm: str | None) -> Origin:
-    """Return the newest selection of an arm of a run (default: ``trust`` or the only arm), or that of a filter.
-
-    Raises:
-        ReviewError: the place is neither a run nor a filter's output, or has no such selection of weak labels yet.
-    """
+    """Return the newest selection of an arm of a run (default: ``trust`` or the only arm), or that of a filter."""
     require_reachable(place)
     if (place / MANIFEST).is_file():
         return _find_in_filter(place, arm)
@@ -93,11 +83,12 @@ def find(place: Place, arm: str | None) -> Origin:
             f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {MANIFEST})"
         )
     manifest = Manifest.load(place)
-    made = (manifest.find(Position(generation=index, split="pool"), Select) for index in itertools.count())
-    found = list(itertools.takewhile(lambda record: record is not None, made))
-    if not found or (record := found[-1]) is None:
+    found: list[StageRecord] = []
+    while (record := manifest.find(Position(generation=len(found), split="pool"), Select)) is not None:
+        found.append(record)
+    if not found:
         raise ReviewError(f"{place}: nothing is selected yet; `curate run {place} --until gen-0/select` selects")
-    return _find_in_run(place, len(found) - 1, record, arm)
+    return _find_in_run(place, len(found) - 1, found[-1], arm)
 
 
 def _find_in_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
@@ -178,19 +169,11 @@ def _find_in_filter(output: Place, arm: str | None) -> Origin:
     )
 
 
-class ReviewableRows(NamedTuple):
-    """The rows that a review may need."""
-
-    scored: ScoredRows
-    num_candidates: int
-    """Number of rows that could be selected; ``scored`` holds the best of them."""
-
-
-def find_review_rows(origin: Origin, *, floor: float | None = None) -> ReviewableRows:
+def find_review_rows(origin: Origin, *, floor: float | None = None) -> tuple[ScoredRows, int]:
     """Return the rows that score at least ``floor``, or, without a floor, the best rows: a review's region and more.
 
-    If the arm does not rank, return its selected rows. Scores are streamed, so memory grows with the region, not with
-    the pool (if nothing is selected, the region is the pool).
+    Return the number of rows that could be selected, too. If the arm does not rank, return its selected rows. Scores
+    are streamed, so memory grows with the region, not with the pool (if nothing is selected, the region is the pool).
 
     Raises:
         ReviewError: a table of the run cannot be read.
@@ -201,7 +184,7 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> Reviewabl
             unknown_n = np.full(len(selected_n), np.nan, dtype=np.float32)
             all_n = np.ones(len(selected_n), dtype=np.bool_)
             scored = ScoredRows(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
-            return ReviewableRows(scored, len(selected_n))
+            return scored, len(selected_n)
         found, num_candidates = _find_best(origin, floor)
     except (OSError, ValueError) as error:
         raise ReviewError(
@@ -210,45 +193,23 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> Reviewabl
         ) from error
     if origin.threshold is None:
         found = replace(found, selected_N=np.isin(found.row_ids_N, selected_n))
-    return ReviewableRows(found, num_candidates)
+    return found, num_candidates
 
 
 def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
-    """Return rows from the floor on, or at least the best ``REACH * num_selected``, and the number of candidates."""
-    out_M, wanted = _read_ids(origin.too_long), REACH * origin.num_selected
-    kept: list[ScoredRows] = []
-    num_kept = num_read = 0
-    for part in _iter_scores(origin):
-        may_N = ~np.isin(part.row_ids_N, out_M)
-        num_read += int(may_N.sum())
-        kept.append(_select(part, may_N if floor is None else may_N & (part.raw_N >= floor)))
-        num_kept += len(kept[-1].raw_N)
-        if floor is None and wanted and num_kept > 2 * wanted + SPARE_ROWS:
-            joined = _join(kept)
-            least = np.partition(joined.raw_N, num_kept - wanted)[num_kept - wanted]
-            kept = [_select(joined, joined.raw_N >= least)]
-            num_kept = len(kept[0].raw_N)
-    return _join(kept), num_read
+    """Return rows from the floor on, or at least the best ``REACH * num_selected``, and the number of candidates.
 
-
-def _select(rows: ScoredRows, kept_N: Bools) -> ScoredRows:
-    return ScoredRows(**{name: column_N[kept_N] for name, column_N in vars(rows).items()})
-
-
-def _join(parts: list[ScoredRows]) -> ScoredRows:
-    if not parts:
-        nothing = np.zeros(0, dtype=np.float32)
-        return ScoredRows(
-            row_ids_N=nothing.astype(np.int64), raw_N=nothing, trust_N=nothing, selected_N=nothing.astype(np.bool_)
-        )
-    return ScoredRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
-
-
-def _iter_scores(origin: Origin) -> Iterator[ScoredRows]:
-    """Yield batches of the rows with a label and a score; ``selected_N`` marks rows that pass a filter's threshold."""
+    ``selected_N`` marks the rows that pass a filter's threshold.
+    """
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
     columns = list(dict.fromkeys(["row_id", *function.features, *further]))
+    out_M, wanted = _read_ids(origin.too_long), REACH * origin.num_selected
+    nothing = np.zeros(0, dtype=np.float32)
+    kept = [
+        ScoredRows(row_ids_N=nothing.astype(np.int64), raw_N=nothing, trust_N=nothing, selected_N=np.zeros(0, np.bool_))
+    ]
+    num_kept = num_read = 0
     for ref in origin.labels:
         scanner = io.open_table(ref).scanner(columns=columns, filter="error IS NULL AND label IS NOT NULL")
         for batch in scanner.to_batches():
@@ -257,8 +218,25 @@ def _iter_scores(origin: Origin) -> Iterator[ScoredRows]:
             if threshold is not None:
                 score_B = batch.column(threshold["column"]).to_numpy(zero_copy_only=False)
                 passed_B = Bound(**threshold["bound"]).passes(ids_B, score_B)
+            may_B = np.isfinite(raw_B) & ~np.isin(ids_B, out_M)
+            num_read += int(may_B.sum())
             rows = ScoredRows(row_ids_N=ids_B, raw_N=raw_B, trust_N=function.score(batch), selected_N=passed_B)
-            yield _select(rows, np.isfinite(raw_B))
+            kept.append(_select(rows, may_B if floor is None else may_B & (raw_B >= floor)))
+            num_kept += len(kept[-1].raw_N)
+            if floor is None and wanted and num_kept > 2 * wanted + SPARE_ROWS:
+                joined = _join(kept)
+                least = np.partition(joined.raw_N, num_kept - wanted)[num_kept - wanted]
+                kept = [_select(joined, joined.raw_N >= least)]
+                num_kept = len(kept[0].raw_N)
+    return _join(kept), num_read
+
+
+def _select(rows: ScoredRows, kept_N: Bools) -> ScoredRows:
+    return ScoredRows(**{name: column_N[kept_N] for name, column_N in vars(rows).items()})
+
+
+def _join(parts: list[ScoredRows]) -> ScoredRows:
+    return ScoredRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
 def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:
@@ -268,15 +246,9 @@ def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:
     examples = {row["row_id"]: row for ref in origin.pools for row in io.read(ref, filter=wanted).to_pylist()}
     columns = ["row_id", "label", "completion"]
     labels = {row["row_id"]: row for ref in origin.labels for row in io.read(ref, columns, wanted).to_pylist()}
-    rows = [
-        {
-            "prompt": attempt(domain.prompt, examples[row_id])[0],
-            "label": labels[row_id]["label"],
-            "completion": labels[row_id]["completion"],
-        }
-        for row_id in row_ids_M.tolist()
-    ]
-    return pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in rows[0]]))
+    rows = [{**labels[row_id], "prompt": attempt(domain.prompt, examples[row_id])[0]} for row_id in row_ids_M.tolist()]
+    schema = pa.schema([(name, pa.string()) for name in ("prompt", "label", "completion")])
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _read_ids(ref: TableRef | None) -> Int64s:

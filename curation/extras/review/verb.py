@@ -1,5 +1,6 @@
-"""The commands of ``curate review``, which import heavy modules when they run, so that ``--help`` is fast."""
+"""The commands of ``curate review`` and what they print; heavy modules are imported when a command runs."""
 
+import getpass
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from curation.errors import ReviewError
 from curation.escaping import echo
-from curation.heavy import Lazy
+from curation.json_types import Json
 from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
-    from curation.extras.review import actions, words
     from curation.extras.review.folder import Review
-else:
-    actions, words = Lazy("curation.extras.review.actions"), Lazy("curation.extras.review.words")
 
 F = Callable[..., Any]
 
@@ -52,10 +51,32 @@ def _add_review_options(function: F) -> F:
     return RUN_DIR(NAME(FOLDER(function)))
 
 
+def _find_home(run_dir: str, folder: str | None) -> Path:
+    """Return the folder of a run's reviews: ``<run>/review`` unless a folder is given."""
+    run = to_place(run_dir)
+    if folder is not None:
+        return Path(folder)
+    if not isinstance(run, Path):
+        raise ReviewError(
+            f"{run}: verdicts are appended to a file, which an object store cannot do; give a local --folder DIR"
+        )
+    if not run.is_dir():
+        raise ReviewError(f"{run}: there is no such directory; give the run_dir of a run")
+    return run / "review"
+
+
 def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
     from curation.extras.review.folder import open_review
 
-    return open_review(actions.find_review_home(to_place(run_dir), folder), name)
+    return open_review(_find_home(run_dir, folder), name)
+
+
+def _get_user_name() -> str:
+    """Return the name of the user of this machine."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "someone"
 
 
 @review.command()
@@ -63,10 +84,11 @@ def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
 @click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
 @click.option("--num", type=int, metavar="ROWS", help="Number of rows to draw (default: 200).")
 @click.option("--seed", type=int, metavar="NUMBER", help="Seed of the draw (default: 0).")
-def draw(run_dir: str, folder: str | None, name: str | None, **asked: Any) -> None:
+def draw(run_dir: str, folder: str | None, **asked: Any) -> None:
     """Draw the rows to judge. If they are drawn already, print the progress of the review."""
-    home = actions.find_review_home(to_place(run_dir), folder)
-    echo("\n".join(actions.start(to_place(run_dir), home, name=name, **asked)))
+    from curation.extras.review.folder import open_or_make_review
+
+    echo("\n".join(describe_progress(open_or_make_review(to_place(run_dir), _find_home(run_dir, folder), **asked))))
 
 
 @review.command()
@@ -78,8 +100,8 @@ def serve(run_dir: str, folder: str | None, name: str | None, port: int, person:
     from curation.extras.review import server
 
     drawn = _open(run_dir, folder, name)
-    server.serve(drawn, port, person or actions.get_user_name(), echo)
-    echo(words.describe_standing(drawn)[1])
+    server.serve(drawn, port, person or _get_user_name(), echo)
+    echo(describe_progress(drawn)[1])
 
 
 @review.command("export")
@@ -105,14 +127,13 @@ def import_verdicts(
 
     A verdict is right, wrong or unsure. Importing the same file again changes nothing.
     """
-    from curation.extras.review.exchange import EXCHANGES
-    from curation.extras.review.intake import read_csv, take
+    from curation.extras.review.exchange import import_file
 
-    drawn, read = _open(run_dir, folder, name), read_csv if program == "csv" else EXCHANGES[program].read
-    taken = take(drawn, Path(path), read, via=program, person=person or actions.get_user_name())
-    known = f", {taken.num_known:,} were known already" if taken.num_known else ""
-    echo(f"{path}: {taken.num_new:,} verdicts taken{known}")
-    echo(words.describe_standing(drawn)[1])
+    drawn = _open(run_dir, folder, name)
+    num_new, num_known = import_file(drawn, program, Path(path), person or _get_user_name())
+    known = f", {num_known:,} were known already" if num_known else ""
+    echo(f"{path}: {num_new:,} verdicts taken{known}")
+    echo(describe_progress(drawn)[1])
 
 
 @review.command()
@@ -128,5 +149,97 @@ def result(
 
     drawn = _open(run_dir, folder, name)
     found = conclude(drawn, alpha=alpha, delta=delta)
-    echo(json.dumps(found, indent=1) if as_json else "\n".join(words.describe_result(found)))
+    echo(json.dumps(found, indent=1) if as_json else "\n".join(describe_result(found)))
     echo(f"written: {drawn.folder / 'review.json'}, with judged.parquet and calibration.parquet", err=as_json)
+
+
+def describe_progress(review: "Review") -> list[str]:
+    """Return lines on the draw and the progress of a review."""
+    drawn, origin = review.drawn, review.origin
+    standing = review.log.standing()
+    num_judged = sum(row_id in standing for row_id in review.rows["row_id"].to_pylist())
+    strata = f"{len(review.strata)} strata" if len(review.strata) > 1 else "one stratum"
+    where = f"{drawn['num_region']:,} rows of {strata}"
+    if origin.ranked:
+        where += f" that score at least {drawn['floor']:.6g}"
+    lines = [
+        f"{review.folder}: {drawn['num_drawn']:,} rows of arm {origin.arm} of {origin.run}, drawn from {where} "
+        f"({drawn['num_uniform']:,} of them uniformly), seed {drawn['seed']}",
+        f"{num_judged:,} of {drawn['num_drawn']:,} rows have a verdict",
+    ]
+    if review.log.num_torn:
+        lines.append(
+            f"warning: {review.log.num_torn} lines of {review.folder / 'verdicts.jsonl'} were cut off; none was kept"
+        )
+    return lines
+
+
+def describe_result(result: Json) -> list[str]:
+    """Return the lines that ``curate review result`` prints."""
+    answers = result["answers"]
+    said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
+    num_judged = result["num_drawn"] - answers["none"]
+    lines = [
+        f"review {result['review']}: {num_judged:,} of {result['num_drawn']:,} rows have a verdict: {said}",
+        f"by {', '.join(f'{person} ({number:,})' for person, number in result['people'].items())}",
+    ]
+    if result["num_shared"]:
+        named = f": {', '.join(result['disputed'][:5])}" if result["disputed"] else ""
+        lines.append(
+            f"{result['num_shared']:,} rows were judged by several people; right against wrong: "
+            f"{answers['disputed']:,}{named}"
+        )
+    if result["num_selected"]:
+        what = f"purity of the {result['num_selected']:,} rows that {result['arm']} selected"
+        lines += _describe_share(what, result["purity"])
+    if below := sum(stratum["num_rows"] for stratum in result["strata"] if not stratum["selected"]):
+        rest = "below them" if result["num_selected"] else f"with a score, of which {result['arm']} selected none"
+        lines += _describe_share(f"share right of the {below:,} rows {rest}", result["below"])
+    lines += _describe_cut(result)
+    if result["generation"] is not None and result["purity"] is not None:
+        lines.append(f"`curate report {result['run']}` sets the purity into the report and its verdict")
+    return lines
+
+
+def _describe_share(what: str, share: Json | None) -> list[str]:
+    if share is None:
+        return [f"{what}: not known, a stratum of them has no row that is right or wrong yet"]
+    own, wrong, right = (
+        f"{of['value']:.3f} ({of['low']:.3f} to {of['high']:.3f})"
+        for of in (share, share["if_wrong"], share["if_right"])
+    )
+    lines = [f"{what}: {own}, {share['n']:,} rows, {share['method']}"]
+    if share["answers"]["unsure"] + share["answers"]["disputed"]:
+        lines.append(f"  with unsure and disputed rows as wrong {wrong}, as right {right}")
+    return lines
+
+
+def _describe_cut(result: Json) -> list[str]:
+    cut, before, after = result["cut"], result["cut"]["before"], result["cut"]["after"]
+    if after is None:
+        why = "are not the best by score (a draw, or divided by label)"
+        return [f"certified cut: none, as the rows of {result['arm']} {why}"]
+    if before is None:
+        was = "none was asked for"
+    elif before["threshold"] is None:
+        was = "none, nothing could be certified"
+    else:
+        was = (
+            f"raw score {before['threshold']:.6g}, {before['n']:,} rows, at most {before['alpha']:.0%} wrong with "
+            f"confidence {1 - before['delta']:.0%} ({before['num_calibration']:,} rows of splits.calibration)"
+        )
+    lines = [f"certified cut before the review: {was}"]
+    level = f"at most {cut['alpha']:.0%} wrong with confidence {1 - cut['delta']:.0%}"
+    wrong = after["num_counted_wrong"]
+    evidence = f"{after['num_calibration']:,} rows drawn uniformly"
+    evidence += f", {wrong:,} unsure, disputed or not judged ones counted as wrong" if wrong else ""
+    if after["threshold"] is None:
+        needed = f"; about {after['needed']:,} would have sufficed ({after['needed_basis']})" if after["needed"] else ""
+        return [*lines, f"certified cut after it: none, nothing is certified to hold {level} ({evidence}{needed})"]
+    lines.append(
+        f"certified cut after it: raw score {after['threshold']:.6g}, {after['n']:,} rows, {level} (observed "
+        f"{after['noise']:.3f}, bound {after['bound']:.3f}; {evidence})"
+    )
+    if after["at_floor"]:
+        lines.append("  it reaches the floor of the review: a larger selection may be certified, too")
+    return lines

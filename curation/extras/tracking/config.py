@@ -33,5 +33,4 @@ class TrackingConfig(Section):
 
     def given(self) -> dict[str, MlflowConfig | WandbConfig]:
         """Return the configured trackers by name, which is the name of the tracker's package too."""
-        named = {"mlflow": self.mlflow, "wandb": self.wandb}
-        return {name: config for name, config in named.items() if config is not None}
+        return {name: config for name, config in self if config is not None}

@@ -8,8 +8,6 @@ from curation.escaping import escape_text
 from curation.json_types import JsonView
 from curation.refs import fingerprint
 
-BOUNDS = ("low", "high", "n")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
@@ -100,8 +98,7 @@ def _iter_curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]
             curves = dict(training["curves"])
             steps = [round(step) for step in curves.pop("step")]
             for name, values in curves.items():
-                points = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
-                if points:
+                if points := [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]:
                     yield f"{place}/training/{name}", points
 
 
@@ -109,9 +106,7 @@ def _estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float
     """Yield an estimate's value, interval and number of rows; nothing if the estimate is undefined."""
     if estimate is not None and estimate["value"] is not None:
         yield name, estimate["value"]
-        for bound in BOUNDS:
-            if estimate[bound] is not None:
-                yield f"{name}_{bound}", estimate[bound]
+        yield from ((f"{name}_{key}", estimate[key]) for key in ("low", "high", "n") if estimate[key] is not None)
 
 
 def _make_inert(value: object) -> Any:

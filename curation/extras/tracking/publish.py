@@ -1,45 +1,39 @@
-"""Publishing of a finished run's settings, main numbers, curves and report to the configured experiment trackers.
+"""Publishing of a finished run's settings, main numbers, curves and report to MLflow and Weights & Biases.
 
-A tracker is one file with one class. Its errors are reported, and never fail the run.
+The errors of a tracker are reported, and never fail the run.
 """
 
 import importlib.util
+import posixpath
+import re
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Protocol
+from typing import Any
 
 from curation.errors import ConfigError
 from curation.escaping import format_error
-from curation.extras.tracking.config import TrackingConfig
+from curation.extras.tracking.config import MlflowConfig, TrackingConfig, WandbConfig
 from curation.extras.tracking.entry import TrackedRun, make_entry
 from curation.json_types import JsonView
 from curation.redaction import HIDDEN
-from curation.registry import load_code
+from curation.refs import fingerprint
 from curation.storage.paths import Place
 
-TRACKERS = {
-    "mlflow": "curation.extras.tracking.mlflow:MlflowTracker",
-    "wandb": "curation.extras.tracking.wandb:WandbTracker",
-}
 SECONDS = 120.0
 """Time limit of a tracker, since some clients retry an unreachable server forever."""
-
-
-class Tracker(Protocol):
-    """A tracker, constructed from its section of the configuration; an entry replaces the one with the same id."""
-
-    def log(self, entry: TrackedRun) -> None:
-        """Write an entry; the caller reports any exception."""
-        ...
+ID_TAG = "curation.id"
+NUM_PARAMS, NUM_METRICS = 100, 900
+"""Maximum numbers of parameters and metrics per request: MLflow's servers accept 100 parameters, and 1,000 in all."""
+MAX_PARAMETER = 500
+"""Maximum length of a parameter that MLflow's servers of all versions accept, in characters."""
+MAX_TAG = 5000
+MAX_NAME = 250
 
 
 def require(config: TrackingConfig) -> None:
-    """Check that the packages of the configured trackers are installed, and that the addresses have their credentials.
-
-    Raises:
-        ConfigError: a package is missing, or an address lacks credentials that were hidden when it was saved.
-    """
+    """Refuse trackers whose packages are not installed, or whose addresses lost their credentials when saved."""
     if config.mlflow is not None and HIDDEN in (config.mlflow.uri or ""):
         raise ConfigError(
             f"tracking.mlflow.uri: {config.mlflow.uri}: its credentials are not kept in a run directory; give the "
@@ -64,28 +58,98 @@ def publish_report(config: TrackingConfig, report: JsonView, directory: Place) -
 def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
     """Publish an entry to each tracker; yield a sentence for each tracker that failed or timed out."""
     for name, settings in config.given().items():
-        if (problem := _attempt_work(partial(_log, name, settings, entry.inert()))) is not None:
+        if (problem := _try_logging(name, settings, entry.inert())) is not None:
             yield f"tracking.{name} failed ({problem}); the run is complete without it"
 
 
-def _log(name: str, settings: object, entry: TrackedRun) -> None:
-    tracker: Tracker = load_code(TRACKERS[name])(settings)
-    tracker.log(entry)
-
-
-def _attempt_work(work: Callable[[], None]) -> str | None:
-    """Return the error of ``work`` as one line, or None; after a time-out, abandon its thread and say so."""
+def _try_logging(name: str, settings: object, entry: TrackedRun) -> str | None:
+    """Return a tracker's error as one line, or None; after a time-out, abandon its thread and say so."""
     problems: list[str] = []
 
-    def attempt() -> None:
+    def log() -> None:
         try:
-            work()
+            TRACKERS[name](settings, entry)
         except Exception as error:  # a client of another project, its server, the network: none may cost the run
             problems.append(f"{type(error).__name__}: {format_error(error)}")
 
-    thread = threading.Thread(target=attempt, daemon=True)
+    thread = threading.Thread(target=log, daemon=True)
     thread.start()
     thread.join(SECONDS)
-    if thread.is_alive():
-        return f"no end after {SECONDS:.0f} s"
-    return problems[0] if problems else None
+    return f"no end after {SECONDS:.0f} s" if thread.is_alive() else next(iter(problems), None)
+
+
+def log_to_mlflow(config: MlflowConfig, entry: TrackedRun) -> None:
+    """Write an entry as a finished run: settings as parameters, curves by step, the report as artifacts."""
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=config.uri)
+    experiment = client.get_experiment_by_name(config.experiment)
+    where = client.create_experiment(config.experiment) if experiment is None else experiment.experiment_id
+    before = client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1)
+    tags = {make_valid_name(f"curation.{name}"): value[:MAX_TAG] for name, value in entry.tags.items()}
+    run = before[0] if before else client.create_run(where, run_name=entry.name, tags={ID_TAG: entry.id, **tags})
+    run_id, now = str(run.info.run_id), int(1000 * time.time())
+
+    metrics = [Metric(make_valid_name(name), float(value), now, 0) for name, value in entry.numbers.items()]
+    for curve, points in entry.curves.items():  # MLflow would keep a step that is given again as another point
+        name = make_valid_name(curve)
+        known = {point.step for point in client.get_metric_history(run_id, name)} if before else set()
+        metrics += [Metric(name, float(value), now, step) for step, value in points if step not in known]
+    params = [Param(make_valid_name(name), value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
+    while metrics or params:
+        client.log_batch(run_id, metrics=metrics[:NUM_METRICS], params=params[:NUM_PARAMS])
+        metrics, params = metrics[NUM_METRICS:], params[NUM_PARAMS:]
+    for name, text in entry.files.items():
+        client.log_text(run_id, text, name)
+    client.set_terminated(run_id)
+
+
+def make_valid_name(text: str) -> str:
+    """Return the text if MLflow accepts it as a name; else a similar name with a digest, which is unique to the text.
+
+    A name must be short, be a normal relative path, and contain only letters, digits and a few punctuation characters.
+    """
+    name = re.sub(r"[^\w.\- :/]", "_", text)
+    if text and name == text and len(text) <= MAX_NAME and posixpath.normpath(text) == text and text[0] not in "./":
+        return text
+    near = posixpath.normpath(name[:MAX_NAME]).lstrip("./")[: MAX_NAME - 20]
+    return f"{near}-{fingerprint(text)}"
+
+
+def log_to_wandb(config: WandbConfig, entry: TrackedRun) -> None:
+    """Write an entry as a finished run: curves in the history, numbers in the summary, the report as an artifact.
+
+    The history has a row for each step at which a student was measured, with the values of all students at this step.
+    """
+    import wandb
+
+    run = wandb.init(
+        project=config.project,
+        entity=config.entity,
+        mode=config.mode,
+        id=entry.id,
+        resume="allow",
+        name=entry.name,
+        config={**entry.settings, "curation": dict(entry.tags)},
+        settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
+    )
+    rows: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    for name, points in entry.curves.items():
+        for step, value in points:
+            rows[step][name] = value
+    for step in sorted(rows):
+        if step >= run.step:  # W&B's history only grows; a run that is resumed has the steps before
+            run.log(rows[step], step=step)
+    for number, value in entry.numbers.items():
+        run.summary[number] = value
+    report = wandb.Artifact(f"report-{entry.id}", type="report")
+    for name, text in entry.files.items():
+        with report.new_file(name, mode="w", encoding="utf-8") as file:
+            file.write(text)
+    run.log_artifact(report)
+    run.finish()
+
+
+TRACKERS: dict[str, Callable[[Any, TrackedRun], None]] = {"mlflow": log_to_mlflow, "wandb": log_to_wandb}
+"""Functions that write an entry, which replaces the one with the same id, by the tracker's package."""

@@ -44,15 +44,20 @@ from curation.hashing import derive
 from curation.selection.budget import Count, Pool
 from curation.selection.class_shares import ClassScores
 from curation.selection.order import Ordered, Sorted, Streamed
-from curation.selection.risk.curve import Curve, compute_rule_curve
-from curation.selection.risk.ours import apply_fixed_sequence
-from curation.selection.risk.paper import (
+from curation.selection.risk.rules import (
+    Curve,
+    Kind,
+    Problem,
+    RankedRows,
+    Rule,
+    RuleResult,
+    apply_fixed_sequence,
     apply_hoeffding,
     apply_hoeffding_bonferroni,
     apply_hoeffding_grid,
     apply_hoeffding_split,
+    compute_rule_curve,
 )
-from curation.selection.risk.problem import Kind, Problem, RankedRows, Rule, RuleResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +121,24 @@ def calibrate(
         UserError: the calibration rows are missing, have NaN scores, scores below the floor, correctness that is not
             boolean, or differing lengths; or no pool row may be selected.
     """
-    _check_settings(alpha, delta, rule, kind)
-    problem = _make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed, floor)
-    return _cut(problem, rule, _RULES[rule](problem))
+    problem = _make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed, floor)
+    found = _RULES[rule](problem)
+    candidates, place = found.candidates, found.place
+    threshold = None if place is None else float(candidates.threshold_G[place])
+    certified = found.certified and threshold is not None and threshold < math.inf
+    nothing = "no pool row lies above the certified cut" if found.certified else "no cut is certified"
+    num_kept = 0 if place is None else int(candidates.kept_G[place])
+    bound = math.inf if place is None else float(found.bound_G[place])
+    return RiskCut(
+        threshold=threshold if certified else None,
+        num_calibration=problem.rows.num_rows,
+        num_kept=num_kept,
+        noise=float(candidates.wrong_G[place]) / num_kept if num_kept else None,
+        bound=bound if bound < math.inf else None,
+        guarantee=_describe_guarantee(problem, rule) if certified else f"none: {nothing}, nothing is selected",
+        needed=found.needed,
+        needed_basis=found.needed_basis,
+    )
 
 
 def compute_risk_curve(
@@ -136,8 +156,8 @@ def compute_risk_curve(
 
     Arguments and errors are those of :func:`calibrate`.
     """
-    _check_settings(alpha, delta, rule, kind)
-    return compute_rule_curve(_make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, kind, seed), rule)
+    problem = _make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed)
+    return compute_rule_curve(problem, rule)
 
 
 def _make_problem(
@@ -146,14 +166,22 @@ def _make_problem(
     pool_scores_N: npt.ArrayLike | Streamed,
     alpha: float,
     delta: float,
+    rule: str,
     kind: Kind,
     seed: int,
     floor: float | None = None,
 ) -> Problem:
-    scores_M, correct_M = _check_rows(scores_M, correct_M)
-    if floor is not None and (scores_M < floor).any():
+    """Return the input of a rule, checked as :func:`calibrate` says."""
+    for name, value in (("alpha", alpha), ("delta", delta)):
+        if not 0 < value < 1:
+            raise ConfigError(f"{name}: {value} is not a share between 0 and 1, both excluded; the paper's is 0.1")
+    for name, choice, known in (("rule", rule, get_args(Rule)), ("kind", kind, get_args(Kind))):
+        if choice not in known:
+            raise ConfigError(f"{name}: {choice!r} is not one of {', '.join(known)}")
+    scores, correct = _check_rows(scores_M, correct_M)
+    if floor is not None and (scores < floor).any():
         raise UserError(
-            f"calibration rows: {int((scores_M < floor).sum()):,} score less than their floor {floor:g}; give only "
+            f"calibration rows: {int((scores < floor).sum()):,} score less than their floor {floor:g}; give only "
             "rows that were drawn above it"
         )
     if isinstance(pool_scores_N, Streamed):
@@ -168,9 +196,9 @@ def _make_problem(
     if not pool.num_scored:
         raise UserError(f"risk control: no row of the pool has a score (of {pool.num_rows:,}); check the score stage")
     return Problem(
-        rows=RankedRows.sort(scores_M, correct_M),
-        scores_M=scores_M,
-        correct_M=correct_M,
+        rows=RankedRows.sort(scores, correct),
+        scores_M=scores,
+        correct_M=correct,
         pool=pool,
         alpha=alpha,
         delta=delta,
@@ -187,25 +215,6 @@ _RULES: Mapping[Rule, Callable[[Problem], RuleResult]] = {
     "hoeffding_grid": apply_hoeffding_grid,
     "hoeffding_split": apply_hoeffding_split,
 }
-
-
-def _cut(problem: Problem, rule: Rule, found: RuleResult) -> RiskCut:
-    candidates, place = found.candidates, found.place
-    threshold = None if place is None else float(candidates.threshold_G[place])
-    certified = found.certified and threshold is not None and threshold < math.inf
-    nothing = "no pool row lies above the certified cut" if found.certified else "no cut is certified"
-    num_kept = 0 if place is None else int(candidates.kept_G[place])
-    bound = math.inf if place is None else float(found.bound_G[place])
-    return RiskCut(
-        threshold=threshold if certified else None,
-        num_calibration=problem.rows.num_rows,
-        num_kept=num_kept,
-        noise=float(candidates.wrong_G[place]) / num_kept if num_kept else None,
-        bound=bound if bound < math.inf else None,
-        guarantee=_describe_guarantee(problem, rule) if certified else f"none: {nothing}, nothing is selected",
-        needed=found.needed,
-        needed_basis=found.needed_basis,
-    )
 
 
 def _describe_guarantee(problem: Problem, rule: Rule) -> str:
@@ -225,15 +234,6 @@ def _describe_guarantee(problem: Problem, rule: Rule) -> str:
         f"expected noise of what is selected at most {problem.alpha:g} with probability at least "
         f"{1 - problem.delta:g}, {scope}; assumes that {assumption}"
     )
-
-
-def _check_settings(alpha: float, delta: float, rule: str, kind: str) -> None:
-    for name, value in (("alpha", alpha), ("delta", delta)):
-        if not 0 < value < 1:
-            raise ConfigError(f"{name}: {value} is not a share between 0 and 1, both excluded; the paper's is 0.1")
-    for name, choice, known in (("rule", rule, get_args(Rule)), ("kind", kind, get_args(Kind))):
-        if choice not in known:
-            raise ConfigError(f"{name}: {choice!r} is not one of {', '.join(known)}")
 
 
 def _check_rows(scores_M: npt.ArrayLike, correct_M: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.bool_]]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation.extras.check_best.describe import count_passed
-from curation.extras.check_best.stage import VERDICT, CheckBest, _make_verdicts
+from curation.extras.check_best.stage import VERDICT, CheckBest, _make_verdicts, count_passed
 from curation.features import features
 from curation.refs import TableRef, as_json
 from curation.report.html import _render_parts

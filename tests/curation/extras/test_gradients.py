@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny_shape import TINY
 
-from curation.extras.analyze.row_gradients import compute_row_gradients
+from curation.extras.analyze.gradients import compute_row_gradients
 from curation.models import create, load_model, load_tokenizer
 from train.sft import collate, compute_completion_loss
 from train.tokens import Pair, TrainingRow, tokenize

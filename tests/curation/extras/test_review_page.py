@@ -10,8 +10,8 @@ import pytest
 from review_run import HOSTILE, ReviewedRun, make_run
 
 from curation.errors import ReviewError
-from curation.extras.review.dealing import CLAIM_SECONDS, Dealing
 from curation.extras.review.folder import Review, make_review
+from curation.extras.review.server import CLAIM_SECONDS, Dealing
 from curation.extras.review.source import find
 
 flask = pytest.importorskip("flask")
@@ -141,7 +141,7 @@ def test_people_have_rows_of_their_own_and_all_are_judged_once(review: Review):
         thread.join()
     assert problems == []
     entries = review.log.entries()
-    assert sorted(entry.row_id for entry in entries) == sorted(review.row_ids)
+    assert sorted(entry.row_id for entry in entries) == sorted(review.rows["row_id"].to_pylist())
 
 
 def test_a_claim_ends_when_its_person_is_gone(review: Review):

@@ -109,7 +109,7 @@ HOSTILE_ENTRY = replace(
 
 
 def test_hostile_texts_become_different_names_that_mlflow_takes():
-    from curation.extras.tracking.mlflow import MAX_NAME, make_valid_name
+    from curation.extras.tracking.publish import MAX_NAME, make_valid_name
 
     names = [make_valid_name(text) for text in HOSTILE]
     assert (

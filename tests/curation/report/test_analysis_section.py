@@ -11,7 +11,7 @@ from test_report import changed, make_run
 from curation.commands.tables import describe_features
 from curation.extras.analyze.coherence import compare_coherence, compute_coherence
 from curation.extras.analyze.figures import figures
-from curation.extras.analyze.gaps import compare_moves
+from curation.extras.analyze.value_moves import compare_moves
 from curation.report.html import render
 
 ARMS = ("naive", "internal_confidence", "trust")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from curation.errors import ReviewError, UserError
-from curation.extras.review.judged import VerdictCounts, estimate_share_right
+from curation.extras.review.result import VerdictCounts, estimate_share_right
 from curation.selection.review import FEWEST, REACH, UNIFORM_SHARE, Drawn, ScoredRows, draw
 from curation.selection.risk import calibrate
 

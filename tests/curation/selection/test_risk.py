@@ -9,9 +9,13 @@ from benchmarks.risk_simulation import chess_like, simulate
 from curation.errors import ConfigError, UserError
 from curation.metrics import compute_proportion
 from curation.selection.risk import calibrate
-from curation.selection.risk.ours import compute_exact_upper, compute_one_error_rows
-from curation.selection.risk.paper import compute_hoeffding_upper
-from curation.selection.risk.problem import Kind, Rule
+from curation.selection.risk.rules import (
+    Kind,
+    Rule,
+    compute_exact_upper,
+    compute_hoeffding_upper,
+    compute_one_error_rows,
+)
 from tests import golden
 
 RULES = Rule.__args__

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from curation.selection.risk import calibrate, compute_risk_curve
-from curation.selection.risk.problem import Rule
+from curation.selection.risk.rules import Rule
 
 NUM_CALIBRATION, ALPHA, DELTA = 1_000, 0.3, 0.1
 

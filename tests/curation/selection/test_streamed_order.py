@@ -9,7 +9,7 @@ import pytest
 from curation.selection import order
 from curation.selection.order import Sorted, Streamed
 from curation.selection.risk import calibrate, compute_risk_curve
-from curation.selection.risk.problem import Kind, Rule
+from curation.selection.risk.rules import Kind, Rule
 
 
 def streamed(score_N: np.ndarray, num_parts: int) -> Streamed:

@@ -1,5 +1,11 @@
-"""Detects columns whose cells hold several labels: lists, or texts with a separator between recurring labels."""
+"""Answers in the columns of a user's file: sets of labels, JSON objects, or free texts.
 
+A column of sets has lists in its cells, or texts with a separator between recurring labels.
+"""
+
+import json
+import keyword
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +13,8 @@ from typing import Any
 
 from curation.domains import attempt, to_one_line
 from curation.domains.label_sets import SetFormat, split_names
-from curation.domains.turns import parse_list
+from curation.domains.turns import parse_list, read_cell_text
+from curation.errors import RowError
 from curation.extras.init.table import MOST_VALUES, TableFiles
 from curation.sources import read_rows, to_raw_rows
 
@@ -17,6 +24,16 @@ EMPTIES = ("none", "no label", "n/a", "-")
 """Words for a row without labels, if they never occur beside another label."""
 LEAST_SHARE = 0.02
 """Minimum share of cells that contain a sign for it to be a separator of labels."""
+NUMBER_SHARE = 0.8
+"""Minimum share of numeric answers for which answers are compared as numbers."""
+KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    ((int, float), "number"),
+    (str, "text"),
+    (list, "list"),
+    (dict, "object"),
+)
+"""Names of the types of an object's values; the first type that matches is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +71,10 @@ def label_column(table: TableFiles, column: str) -> LabelColumn | None:
     for separator in SEPARATORS:
         form = SetFormat(separator=separator)
         joint = [value for value in sample if isinstance(value, str) and separator in value]
-        if len(joint) < max(2, LEAST_SHARE * len(sample)):
-            continue
-        found = _read_column(table, column, form, is_list=False)
-        if found is not None and _come_again(sample, form):
-            return found
+        if len(joint) >= max(2, LEAST_SHARE * len(sample)):
+            found = _read_column(table, column, form, is_list=False)
+            if found is not None and _come_again(sample, form):
+                return found
     return None
 
 
@@ -110,10 +126,69 @@ def _find_unused(signs: Sequence[str], names: Iterable[str]) -> str:
 def _come_again(sample: list[Any], form: SetFormat) -> bool:
     """Return whether most labels of cells with several labels recur in other sets, unlike parts of a name."""
     sets_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    joint = set()
     for value in sample:
         names = split_names(to_one_line(value), form)
         for name in names:
             sets_of[name].add(tuple(sorted(names)))
-        joint |= {*names} if len(names) > 1 else set()
+    joint = {name for name, found in sets_of.items() if any(len(names) > 1 for names in found)}
     return 2 * sum(len(sets_of[name]) > 1 for name in joint) > len(joint)
+
+
+def has_objects(table: TableFiles, column: str) -> bool:
+    """Return whether all filled cells of a column are objects or lists of objects, as values or as JSON text."""
+    values = table.values(column)
+    return bool(values) and all(_find_objects(value) for value in values)
+
+
+def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dict[str, Any], str]:
+    """Return the section ``domain`` for free-text answers, and a description of their check."""
+    shown = "\n".join(_write_expression(name) for name in texts)
+    section: dict[str, Any] = {"name": "text"}
+    if has_objects(table, answer):
+        values = table.values(answer)
+        keys: dict[str, str] = {}
+        for name, item in (pair for value in values for found in _find_objects(value) for pair in found.items()):
+            if item is not None:
+                keys.setdefault(name, next((words for kind, words in KINDS if isinstance(item, kind)), "value"))
+        is_list = any(isinstance(_load_json(value), list) for value in values)
+        what = "a list of JSON objects" if is_list else "a JSON object"
+        listed = ", ".join(f"{name} ({kind})" for name, kind in keys.items())
+        section["prompt"] = f"{shown}\n\nReply with {what} with the keys {listed}.\nJSON:"
+        check, how = "json", "an answer is right if it is the same JSON"
+    else:
+        section["prompt"] = f"{shown}\nAnswer:"
+        values = [str(value) for value in table.values(answer)]
+        numbers = sum(re.fullmatch(r"[-+]?\d[\d,]*(\.\d+)?", value.strip()) is not None for value in values)
+        is_number = numbers >= NUMBER_SHARE * len(values)
+        check = "number" if is_number else "normalised"
+        how = f"an answer is right if it has the same {'last number' if is_number else 'words'}"
+    return section | {"reference": answer, "check": check}, f"{how} (check: {check}; a program of yours may check, too)"
+
+
+def _find_objects(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects in a cell; an empty list for chat messages and anything else."""
+    found = _load_json(value)
+    items = found if isinstance(found, list) else [found]
+    if not items or not all(isinstance(item, Mapping) and item for item in items):
+        return []
+    try:
+        read_cell_text(items)
+    except RowError:
+        return items
+    return []  # turns of a conversation
+
+
+def _load_json(value: object) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _write_expression(column: str) -> str:
+    """Return the expression by which a template inserts a column."""
+    is_plain = column.isidentifier() and not keyword.iskeyword(column)
+    plain = is_plain and column.casefold() not in ("row", "range", "loop", "true", "false", "none")
+    return f"{{{{ {column} }}}}" if plain else f"{{{{ row[{json.dumps(column, ensure_ascii=False)}] }}}}"
