@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy, logsigmoid
 from transformers import TrainingArguments
 
 from curation.config.dpo import DpoConfig
@@ -38,10 +39,7 @@ def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> 
 
 
 def prefer(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
-    """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
-
-    All else, and what is raised, is as for :func:`train.epochs.train_epochs`.
-    """
+    """Train ``base`` in each worker; all is as for :func:`train.epochs.train_epochs`."""
     return train_epochs(Preferences(config), base, rows, config, **how)
 
 
@@ -96,16 +94,14 @@ def compute_sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor
     """
     logits_BKV = logits_BTV[:, -targets_BK.shape[1] :].float()
     next_BK = targets_BK[:, 1:]
-    losses = torch.nn.functional.cross_entropy(
-        logits_BKV[:, :-1].flatten(0, 1), next_BK.flatten(), ignore_index=IGNORED, reduction="none"
-    )
+    losses = cross_entropy(logits_BKV[:, :-1].flatten(0, 1), next_BK.flatten(), ignore_index=IGNORED, reduction="none")
     return -losses.view_as(next_BK).sum(dim=1)
 
 
 def compute_preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tensor, beta: float) -> torch.Tensor:
     """Return the loss of each pair, [B], from the log-probabilities of the chosen and then of the rejected answers."""
     chosen_B, rejected_B = (logprob_2B - reference_2B).chunk(2)
-    return -torch.nn.functional.logsigmoid(beta * (chosen_B - rejected_B))
+    return -logsigmoid(beta * (chosen_B - rejected_B))
 
 
 class DpoTrainer(SftTrainer):
@@ -142,8 +138,7 @@ class DpoTrainer(SftTrainer):
     def _compute_pair_loss(
         self, logits: torch.Tensor, labels_B2: torch.Tensor, num_pairs: Any = None, weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        losses_B = compute_preference_losses(
-            compute_sequence_logprobs(logits, self._targets), self._reference_2B, self._beta
-        )
+        logprob_2B = compute_sequence_logprobs(logits, self._targets)
+        losses_B = compute_preference_losses(logprob_2B, self._reference_2B, self._beta)
         counts_B = labels_B2[:, 1] != IGNORED
         return (losses_B * counts_B).sum() / (num_pairs if num_pairs is not None else counts_B.sum())

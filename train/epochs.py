@@ -6,7 +6,8 @@ and the seed (``train.stream.Order``), not on the objective.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,11 +21,12 @@ from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
 from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
-from train.callbacks import Checkpointing, Kept, Progress, open_partial
+from train.agreement import count_workers
+from train.callbacks import Checkpointing, Kept, Partial, Progress
 from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable, save
 from train.stream import Division, Loader, Order, Survey, TokenSource
 from train.tokens import TrainingRow
-from train.trainer import Guarded, count_workers, make_arguments, read_once
+from train.trainer import Guarded, make_arguments, read_once
 
 log = get_logger(__name__)
 
@@ -55,11 +57,7 @@ class RowObjective(Protocol):
 
 
 def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
-    """Return how many micro-batches of each worker make up the global batch.
-
-    Raises:
-        ConfigError: the global batch is not a multiple of micro-batch times workers.
-    """
+    """Return how many micro-batches of each worker make up the global batch, or raise ``ConfigError`` if none do."""
     together = config.micro_batch_size * num_workers
     if config.global_batch_size % together:
         raise ConfigError(
@@ -100,27 +98,29 @@ def train_epochs(
     source = objective.source(rows, tokenizer)
     if not source.num_rows:
         raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
-    args = _make_arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
+    accumulation = count_accumulation_steps(config, count_workers())
+    work = output.with_name(f"{output.name}.partial") / "checkpoints"
+    args = TrainingArguments(
+        **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
+        lr_scheduler_type=config.schedule,
+        save_steps=CHECKPOINT_SHARE,
+        logging_steps=LOGGING_SHARE,
+    )
     survey = source.survey(args.process_index, args.world_size)
     _check_rows(output.name, survey, config.max_length)
     num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
-    order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
+    order = Order(survey.lengths_N, config.global_batch_size, seed)
     args.num_train_epochs = num_epochs
     num_steps = order.num_steps * num_epochs
     args.warmup_steps = count_warm_up_steps(math.ceil(config.warmup_ratio * num_steps), num_steps)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
-    unfinished = open_partial(output, [base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)], kept, args)
-    division = Division(
-        order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
-    )
+    unfinished = Partial.open(output, [base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)], kept, args)
+    division = Division(order, config.micro_batch_size, rank=args.process_index, num_workers=args.world_size)
     with read_once(config):
         model = load_base(base, config)
     check_tokens(base, tokenizer, model)
     objective.prepare(model, args)
-
-    def batch(rows: Sequence[TrainingRow]) -> dict[str, Any]:
-        return objective.batch(rows, tokenizer.pad_token_id, survey.mean_trust)
-
+    batch = partial(objective.batch, pad=tokenizer.pad_token_id, mean_trust=survey.mean_trust)
     trainer = objective.trainer(
         Loader(source, survey.positions_N, division, collate_fn=batch, pin_memory=args.dataloader_pin_memory),
         tokenizer,
@@ -133,7 +133,16 @@ def train_epochs(
         ],
     )
     trainer.complete(unfinished)
-    record = _record(survey, num_epochs, trainer.state.log_history, time.monotonic() - start)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    record = TrainingRecord(
+        num_rows=len(survey.positions_N),
+        num_dropped=len(survey.dropped_M),
+        num_epochs=num_epochs,
+        losses=[entry["loss"] for entry in logged],
+        curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
+        seconds=time.monotonic() - start,
+        dropped=survey.dropped_M.tolist(),
+    )
     trainer.finish(
         unfinished,
         lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
@@ -142,11 +151,7 @@ def train_epochs(
 
 
 def _check_rows(name: str, survey: Survey, max_length: int) -> None:
-    """Raise if no row is left or none can be weighted by trust; log the number of rows that are too long.
-
-    Raises:
-        SourceError: no row is left, or the mean trust is not positive and finite.
-    """
+    """Raise ``SourceError`` if no row is left or none can be weighted by trust; log how many rows are too long."""
     num_rows, num_dropped = len(survey.positions_N), len(survey.dropped_M)
     if num_dropped:
         log.warning("%s: %d of %d rows exceed %d tokens", name, num_dropped, num_rows + num_dropped, max_length)
@@ -157,26 +162,3 @@ def _check_rows(name: str, survey: Survey, max_length: int) -> None:
             f"{name}: weight_by_trust needs rows of positive trust; the mean of their trust is {survey.mean_trust}; "
             "set student.weight_by_trust: false"
         )
-
-
-def _record(survey: Survey, num_epochs: int, history: Sequence[Mapping[str, Any]], seconds: float) -> TrainingRecord:
-    logged = [entry for entry in history if "loss" in entry]
-    return TrainingRecord(
-        num_rows=len(survey.positions_N),
-        num_dropped=len(survey.dropped_M),
-        num_epochs=num_epochs,
-        losses=[entry["loss"] for entry in logged],
-        curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
-        seconds=seconds,
-        dropped=survey.dropped_M.tolist(),
-    )
-
-
-def _make_arguments(config: EpochsConfig, *, seed: int, work: Path) -> TrainingArguments:
-    accumulation = count_accumulation_steps(config, count_workers())
-    return TrainingArguments(
-        **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
-        lr_scheduler_type=config.schedule,
-        save_steps=CHECKPOINT_SHARE,
-        logging_steps=LOGGING_SHARE,
-    )

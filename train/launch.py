@@ -26,7 +26,7 @@ from curation.errors import CommitError, RunFailedError
 from curation.json_types import Json
 from curation.stopping import wait_for_call
 from curation.storage.lease import LeaseClaim
-from curation.storage.paths import Place, Remote
+from curation.storage.paths import Place
 from curation.tasks import find_root_error
 
 HEALTH_CHECK_SECONDS = "0.2"
@@ -93,6 +93,7 @@ class _Worker:
 
 
 _process: ContextVar[TrainProcess | None] = ContextVar("_process", default=None)
+_claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
 
 
 @contextmanager
@@ -103,9 +104,6 @@ def trained_in(process: TrainProcess | None) -> Iterator[None]:
         yield
     finally:
         _process.reset(token)
-
-
-_claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
 
 
 @contextmanager
@@ -129,10 +127,9 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
     """
     process, claim = _process.get(), _claim.get()
     task = {**task, CLAIM: claim}
-    if process is not None and config.num_workers == 1 and not isinstance(storage, Remote):
-        folder = Path(str(storage)) / name
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        process.run(loop, {**task, FOLDER: str(folder)}, config, name=name, storage=storage)
+    if process is not None and config.num_workers == 1 and isinstance(storage, Path):
+        storage.mkdir(parents=True, exist_ok=True)
+        process.run(loop, {**task, FOLDER: str(storage / name)}, config, name=name, storage=storage)
     else:
         _launch_group(loop, task, config, name=name, storage=storage)
     if claim is not None:
@@ -141,7 +138,7 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
 
 
 def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-    """Run ``loop(task)`` in a worker group of Ray Train; see :func:`launch`."""
+    """Run ``loop(task)`` in a worker group of Ray Train."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(
         loop,

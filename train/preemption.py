@@ -51,7 +51,7 @@ def noticing() -> Iterator[None]:
 
 
 def _call_in_main_thread(call: Callable[[], None]) -> None:
-    """Call a function in the main thread of this process; from another thread, through the worker's actor."""
+    """Call a function in the main thread of this process: from another thread, through the worker's actor."""
     if threading.current_thread() is threading.main_thread():
         call()
     else:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
@@ -70,11 +71,7 @@ def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[s
 
 @torch.no_grad()
 def check(model: "PreTrainedModel") -> None:
-    """Raise if packed rows would read each other in a model.
-
-    Raises:
-        ConfigError: the model takes no positions or chosen logits, or a row's logits change with the row before it.
-    """
+    """Raise ``ConfigError`` if a model takes no positions or chosen logits, or reads the row before in a packed row."""
     family = model.config.model_type
     known = inspect.signature(model.forward).parameters
     if not {"position_ids", "logits_to_keep"} <= known.keys():
@@ -160,14 +157,11 @@ def compute_completion_loss(
     """
     logits_BKV = logits_BTV[:, -labels_BK.shape[1] :].float()
     targets = labels_BK[:, 1:]
+    flat = logits_BKV[:, :-1].flatten(0, 1), targets.flatten()
     if weights is None:
-        total = torch.nn.functional.cross_entropy(
-            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
+        total = cross_entropy(*flat, ignore_index=IGNORED, reduction="sum")
     else:
-        losses = torch.nn.functional.cross_entropy(
-            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none"
-        )
+        losses = cross_entropy(*flat, ignore_index=IGNORED, reduction="none")
         total = (losses.view_as(targets) * weights).sum()
     return total / (num_tokens if num_tokens is not None else (targets != IGNORED).sum())
 
@@ -182,13 +176,10 @@ def fine_tune(
     progress: Callable[[int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Fine-tune ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
-
-    Workers, resumption, ``progress`` and ``kept`` are as for :func:`train.epochs.train_epochs`.
+    """Fine-tune ``base``; all is as for :func:`train.epochs.train_epochs`.
 
     Raises:
-        SourceError, ConfigError, ModelError, TrainingError: as there; also if there is no trust to weight rows by, or
-            the base cannot have meant the first rows (:mod:`train.trainer`).
+        TrainingError: as there; also if the base cannot have meant the first rows (:class:`train.trainer.FirstStep`).
     """
     return train_epochs(Supervised(config), base, rows, config, seed=seed, output=output, progress=progress, kept=kept)
 

@@ -75,17 +75,10 @@ def encode_completions(tokenizer: "PreTrainedTokenizerBase", completions: Sequen
     Raises:
         ModelError: the tokenizer has no end token.
     """
-    end = _end(tokenizer)
-    if not completions:
-        return []
-    return [[*completion, end] for completion in encode_texts(tokenizer, completions, special=False)]
-
-
-def _end(tokenizer: "PreTrainedTokenizerBase") -> int:
-    end: int | None = tokenizer.eos_token_id
-    if end is None:
+    if tokenizer.eos_token_id is None:
         raise ModelError(
             f"tokenizer {tokenizer.name_or_path!r} has no end token, with which a completion is to end; set eos_token "
             "in its tokenizer_config.json"
         )
-    return end
+    found = encode_texts(tokenizer, completions, special=False) if completions else []
+    return [[*completion, tokenizer.eos_token_id] for completion in found]
