@@ -52,7 +52,7 @@ class Kept:
 class Partial:
     """The folder ``<output>.partial`` of an unfinished training: its checkpoints, and the result until it is complete.
 
-    ``stamp`` is a digest of the training's inputs; checkpoints with another stamp are not used.
+    Checkpoints with another ``stamp``, a digest of the training's inputs, are not used.
     """
 
     def __init__(self, output: Path, stamp: str) -> None:
@@ -89,11 +89,7 @@ class Partial:
         return next((str(path) for path in self._list_newest_first() if _is_good(path)), None)
 
     def seal(self, checkpoint: Path) -> None:
-        """Declare a checkpoint complete, once its files are on the disk.
-
-        Raises:
-            CommitError: another driver has the run directory; so does :meth:`finish`.
-        """
+        """Declare a checkpoint complete once its files are on the disk; raise if another driver has the run."""
         fence.require()
         files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and not path.name.startswith(SEAL))
         durable.sync(files)
@@ -176,11 +172,7 @@ class Checkpointing(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Seal the checkpoint that all workers have written, and remove the one before.
-
-        Raises:
-            TerminatedError: this process received SIGTERM.
-        """
+        """Seal the checkpoint that all workers have written, and remove the one before; raise if SIGTERM came."""
         if args.world_size > 1:
             torch.distributed.barrier()
         if args.process_index == 0 or self._kept is not None:

@@ -2,8 +2,8 @@
 
 The loss of a pair is -log sigmoid(beta (r_chosen - r_rejected)), where r is an answer's log-probability, end token
 included, less that under the reference, and a step takes the mean over its pairs. The reference is the base: the model
-without its adapter or, where all weights are trained, a copy that is frozen. This is our code
-rather than TRL's, so that row order, workers and checkpoints are those of the other trainings; its step equals TRL's.
+without its adapter or, where all weights are trained, a copy that is frozen. This is our code rather than TRL's, so
+that row order, workers and checkpoints are those of the other trainings; its step equals TRL's.
 
 Shapes: B pairs of a batch, whose 2B sequences are the chosen ones and then the rejected ones; T tokens of the longest,
 K last positions, V words of the vocabulary.
@@ -30,10 +30,7 @@ from train.trainer import SftTrainer
 
 
 def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingResult:
-    """Train ``base`` on the ``prompt``, ``chosen`` and ``rejected`` columns of ``rows``, and save it to ``output``.
-
-    All else, and what is raised, is as for :func:`train.sft.train_sft`.
-    """
+    """Train ``base`` on ``prompt``, ``chosen`` and ``rejected`` of ``rows``, else as :func:`train.sft.train_sft`."""
     count_accumulation_steps(config, config.num_workers)
     return train_student(prefer, base, rows, config, **how)
 

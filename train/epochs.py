@@ -1,7 +1,6 @@
 """Trains a model on the rows of a table for several epochs by an objective, in one or several processes.
 
-An objective has the columns to read, the batches and the loss. The order of rows depends on their ids, their lengths
-and the seed (``train.stream.Order``), not on the objective.
+The order of rows depends on their ids, their lengths and the seed (``train.stream.Order``), not on the objective.
 """
 
 import math

@@ -51,12 +51,7 @@ class TrainProcess:
         self._worker: Any = None
 
     def run(self, loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-        """Run ``loop(task)``; if it fails, try again up to ``config.max_failures`` times.
-
-        Raises:
-            RunFailedError: the loop failed more often.
-            CommitError: another driver has the run directory.
-        """
+        """Run ``loop(task)`` as :func:`launch` does, with up to ``config.max_failures`` further attempts."""
         for num_failures in range(config.max_failures + 1):
             worker: Any = self._worker or self._make.remote()
             self._worker = worker

@@ -62,13 +62,10 @@ def count_warm_up_steps(wanted: int, num_steps: int) -> int:
 def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
     """Return the base of a training on the CPU, with its own adapter, if any, merged into it.
 
-    With a new adapter none of its weights are trained, so they are stored in the compute type of the training:
-    autocast would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that
-    are trained are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would
-    be rounded away (mixed precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
-
-    Raises:
-        ModelError: as :func:`curation.models.load_model`.
+    With a new adapter none of its weights are trained, so they are stored in the compute type of the training: autocast
+    would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that are trained
+    are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would be rounded away (mixed
+    precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
     """
     return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
 

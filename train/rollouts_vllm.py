@@ -40,10 +40,7 @@ _asleep: list[Any] = []
 def is_vllm_backend(config: GrpoConfig, architecture: str) -> bool:
     """Return whether rollouts use vLLM: ``rollouts.backend: auto`` does with a GPU, if vLLM supports the training.
 
-    ``architecture`` is the class of the trained model.
-
-    Raises:
-        ConfigError: vLLM is requested and cannot draw.
+    ``architecture`` is the class of the trained model. Raise ``ConfigError`` if vLLM is requested and cannot draw.
     """
     backend = config.rollouts.backend
     if backend == "transformers" or (backend == "auto" and not config.gpus_per_worker):
@@ -101,10 +98,8 @@ class VllmRollouts(Rollouts):
     ) -> None:
         """Start an engine of ``model``, the base; all workers of a training start theirs together.
 
-        ``dtype`` is the type of the engine's weights and cache, ``longest_prompt`` is in tokens.
-
-        Raises:
-            ModelError: the engine does not start.
+        ``dtype`` is the type of the engine's weights and cache, ``longest_prompt`` is in tokens. Raise ``ModelError``
+        if it does not start.
         """
         super().__init__(tokenizer, config.rollouts, ends)
         set_environment(VLLM_LOGGING_LEVEL="WARNING")
@@ -253,10 +248,8 @@ def _renew_head(worker: Any) -> None:
 def iter_whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each weight under its name in the base, with what an adapter adds to it; shards are gathered.
 
-    Every worker must iterate over all weights. The trained weights are read and never written.
-
-    Raises:
-        ModelError: a trained weight has no place in the base.
+    Every worker must iterate over all weights. The trained weights are read and never written. Raise ``ModelError`` if
+    a trained weight has no place in the base.
     """
     modules = dict(model.named_modules())
     is_adapted = hasattr(model, "peft_config")

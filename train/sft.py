@@ -102,11 +102,8 @@ def train_sft(
 ) -> TrainingResult:
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 
-    The order of rows follows from their ids, their lengths and the seed.
-
-    Raises:
-        ConfigError: the batch sizes do not divide.
-        SourceError, RunFailedError: as :func:`train.student.train_student`.
+    The order of rows follows from their ids, their lengths and the seed. Errors are those of
+    :func:`train.student.train_student`, and ``ConfigError`` if the batch sizes do not divide.
     """
     count_accumulation_steps(config, config.num_workers)
     return train_student(fine_tune, base, rows, config, seed=seed, output=output, name=name, update=update)
@@ -176,11 +173,7 @@ def fine_tune(
     progress: Callable[[int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Fine-tune ``base``; all is as for :func:`train.epochs.train_epochs`.
-
-    Raises:
-        TrainingError: as there; also if the base cannot have meant the first rows (:class:`train.trainer.FirstStep`).
-    """
+    """Fine-tune ``base``; results and errors are those of ``train_epochs`` and :class:`train.trainer.FirstStep`."""
     return train_epochs(Supervised(config), base, rows, config, seed=seed, output=output, progress=progress, kept=kept)
 
 
@@ -202,11 +195,7 @@ class Supervised:
         )
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
-        """Set the model's attention for packed rows.
-
-        Raises:
-            ConfigError: packed rows would read each other.
-        """
+        """Set the model's attention for packed rows; raise ``ConfigError`` if they would read each other."""
         if self._config.packing:
             check(model)
             if args.device.type == "cuda" and args.bf16 and is_flash_attn_2_available():

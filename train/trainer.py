@@ -90,11 +90,7 @@ class FirstStep:
             self._instead = f"{found!r} ({float(at_end_WV[:, likeliest].mean()):.1f})"
 
     def check(self) -> None:
-        """Raise if the base cannot be meant for these labels; all workers call this together.
-
-        Raises:
-            TrainingError: the base does not write the end token, or its loss is above that of a uniform draw.
-        """
+        """Raise ``TrainingError`` if the base cannot be meant for these labels; all workers call this together."""
         found = gather_values((self._sums, self._instead))
         num_words = max(sums.num_words for sums, _ in found)
         ends, labels = sum(sums.ends for sums, _ in found), sum(sums.labels for sums, _ in found)
@@ -214,13 +210,7 @@ class Guarded(Trainer):
         return self.lr_scheduler
 
     def complete(self, unfinished: Partial) -> None:
-        """Train to the end, from the last good checkpoint on; all workers call this together.
-
-        torch's files in the checkpoint are read without running code (weights_only).
-
-        Raises:
-            TrainingError: a file of the checkpoint was not written by a training.
-        """
+        """Train to the end, from the last good checkpoint on, whose files run no code; all workers call this."""
         self.remove_callback(PrinterCallback)
         self.accelerator.wait_for_everyone()
         checkpoint = unfinished.last_checkpoint
@@ -244,11 +234,7 @@ class Guarded(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
-        """Return the norm of the step's gradients, which is the same in all workers.
-
-        Raises:
-            TrainingError: the norm is not finite.
-        """
+        """Return the norm of the step's gradients, which is the same in all workers, or raise if it is not finite."""
         norm: Any = super()._get_grad_norm(model, grad_norm)  # type: ignore[no-untyped-call]
         step, self._batches = self._batches, []
         if torch.isfinite(torch.as_tensor(norm)):

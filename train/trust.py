@@ -153,8 +153,7 @@ def fit_here(
 
     ``made_by.fitted(hidden_ND, correct_N, config, origin, **options)`` makes a trust function from hidden states
     (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has the keys that its line
-    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` is the
-    origin of the rows, for the record.
+    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` is the rows'.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
@@ -255,11 +254,7 @@ def _fit_calibrated(made_by: Any, rows: LabelledRows, config: TrustConfig, origi
 def compute_components(
     rows: LabelledRows, config: TrustConfig, default: int | None = None
 ) -> PrincipalComponents | None:
-    """Return the principal components of the fit rows' states, as many as ``config`` requests, or None without any.
-
-    Raises:
-        ConfigError: there are fewer components.
-    """
+    """Return as many principal components of the fit rows' states as ``config`` requests, or None without any."""
     fit_F, width = rows.places(FIT), sum(rows.sizes[: len(config.states)])
     size = min(default or 0, width, len(fit_F) - 1) if config.pca is None else config.pca
     if size < 1:

@@ -58,14 +58,9 @@ def choose(
     share_held_out: float,
     larger_is_better: bool,
 ) -> Choice:
-    """Return the choice between the default and the finalists.
+    """Return the choice between the default and the finalists by their metrics in R fits, one a fold and seed.
 
-    Args:
-        default_R: the default's metric in each of R fits, one per held-out fold and seed.
-        finalists: each finalist's metrics, in the same order of folds and seeds.
-        in_search: each finalist's metric in the search.
-        share_held_out: the share of the rows that a fit holds out.
-        larger_is_better: whether a larger metric is better.
+    ``in_search``: each finalist's metric in the search. ``share_held_out``: the share of the rows that a fit holds out.
 
     Raises:
         ValueError: no finalist, fewer than two fits, unequal numbers of them, or a value that is not finite.

@@ -108,18 +108,10 @@ class Fits:
         hours: float | None = None,
         halving: Halving | None = None,
     ) -> list[Trial]:
-        """Fit the proposed points, number k on fold ``folds[k]``, except those recorded by an earlier call.
+        """Return the fits of the proposed points, number k on fold ``folds[k]``; recorded ones are not repeated.
 
-        Args:
-            name: the name of the records' folder.
-            proposals: the points.
-            folds: the fold of each fit.
-            on_done: called with each fit that has ended, and with the number of ended fits.
-            hours: the time after which no fit starts.
-            halving: the rule that ends bad fits early.
-
-        Returns:
-            The fits in the order of their numbers; fewer than ``folds`` if ``hours`` ended them.
+        ``name`` is the folder of their records. ``on_done`` receives each fit that has ended, and the number of ended
+        fits. After ``hours`` no fit starts, so that there may be fewer than ``folds``; ``halving`` ends bad fits early.
         """
         journal = TrialJournal(self._directory / name)
         searcher = _FitNumbers(proposals, folds, journal, on_done, hours, halving)

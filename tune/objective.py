@@ -99,12 +99,7 @@ class TrialRows(NamedTuple):
 def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tuple[TrialRows, int]:
     """Return the graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
-    Of rows with the same question only the first one is read.
-
-    Args:
-        labels: the labels of the source split.
-        grades: the grades of these labels.
-        names: states and scalar columns.
+    Of rows with the same question only the first one is read. ``names`` are states and scalar columns.
 
     Raises:
         SourceError: an input is not stored, or no row has all of them.
@@ -190,15 +185,9 @@ class Objective:
                 )
 
     def check_components(self, source: TrialRows, space: Space, folds: Iterable[tuple[int, int]]) -> None:
-        """Raise if a point of the space needs more principal components than a trial's rows have.
+        """Raise ``ConfigError`` if a point of the space needs more principal components than a trial's rows have.
 
-        Args:
-            source: the rows.
-            space: the points.
-            folds: for each fit the fold that it holds out, and the seed of the folds.
-
-        Raises:
-            ConfigError: a point does; the message names the key and both numbers.
+        ``folds``: for each fit the fold that it holds out, and the seed of the folds.
         """
         asked = list(space.projections)
         if not asked:
@@ -261,16 +250,10 @@ def run_trial(
     fit_seed: int,
     bar: Bar | None = None,
 ) -> Outcome:
-    """Fit a point on all folds but one, and measure it on the held-out fold.
+    """Fit a point on all folds but one, and measure it on the held-out ``fold``.
 
-    Args:
-        source: the rows.
-        point: the point to fit.
-        objective: the measure.
-        fold: the fold that is held out.
-        seed: the seed of the folds and of the parts of the other rows; equal for trials to be compared.
-        fit_seed: the seed of initial weights and batches.
-        bar: the bar below which a network's fit ends early.
+    ``seed`` is that of the folds and of the parts of the other rows, equal for trials to be compared; ``fit_seed`` that
+    of initial weights and batches. Below ``bar`` a network's fit ends early.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.

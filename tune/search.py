@@ -98,11 +98,7 @@ def make_folds(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
 def _compare_finalists(
     finals: Sequence[Trial], finalists: Sequence[Trial], num: int, *, share_held_out: float, larger: bool
 ) -> Choice:
-    """Return the choice among the default and the finalists, by ``num`` fits of each; a failed fit excludes a finalist.
-
-    Raises:
-        RunFailedError: a fit of the default failed, or every finalist has a failed fit.
-    """
+    """Return the choice among default and finalists, by ``num`` fits of each; a failed fit excludes a finalist."""
     default, *others = (finals[k : k + num] for k in range(0, len(finals), num))
     ended = {str(trial.number): fits for trial, fits in zip(finalists, others, strict=True) if _has_ended(fits)}
     if not _has_ended(default):
@@ -135,11 +131,7 @@ def _rank_trials(trials: Sequence[Trial], *, larger: bool) -> list[Trial]:
 
 
 def _choose_finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> list[Trial]:
-    """Return the best trials at different points.
-
-    Raises:
-        RunFailedError: no trial succeeded.
-    """
+    """Return the best trials at different points."""
     found: dict[str, Trial] = {}
     for trial in _rank_trials([trial for trial in trials if trial.outcome is not None], larger=larger):
         found.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)

@@ -162,14 +162,9 @@ class Space:
     def of(cls, raw: Mapping[str, object], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
         """Return the space that a mapping describes, after a check of all its values.
 
-        Args:
-            raw: the dimensions by key, and optionally ``preset``.
-            base: the run's section ``trust``.
-            stored: the states, and ``token_logprobs``, that the labels of the source split have.
-
-        Raises:
-            ConfigError: a key is unknown, a dimension is empty, ``trust`` or a kind's options refuse a value, or an
-                input is not stored; the message names the key and its value.
+        ``base`` is the run's section ``trust``, ``stored`` are the states, and ``token_logprobs``, that the source's
+        labels have. Raise ``ConfigError`` with the key and its value if a key is unknown, a dimension is empty, an
+        input is not stored, or ``trust`` or a kind's options refuse a value.
         """
         given = expand_preset(raw)
         kinds = _parse_kinds(given.pop(KIND))
@@ -211,11 +206,7 @@ class Space:
         return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
 
     def grid(self) -> Iterator[Point]:
-        """Yield all points; the values of the last key vary fastest.
-
-        Raises:
-            ConfigError: a dimension is a range.
-        """
+        """Yield all points, the values of the last key fastest; raise ``ConfigError`` if a dimension is a range."""
         for kind in self.kinds:
             listed = [self.dimensions[key] for key in self._list_dimensions(kind)]
             for key, dimension in zip(self._list_dimensions(kind), listed, strict=True):
@@ -280,11 +271,7 @@ class Space:
 
 
 def expand_preset(raw: JsonView) -> Json:
-    """Return a space with its preset's keys in place of the preset's name, except keys that none of its kinds reads.
-
-    Raises:
-        ConfigError: the preset or a kind does not exist.
-    """
+    """Return a space with its preset's keys in place of the preset's name, except keys that none of its kinds reads."""
     given = dict(raw)
     preset = given.pop("preset", None)
     if preset is not None and preset not in PRESETS:
