@@ -20,7 +20,7 @@ from transformers import TrainingArguments
 
 from curation.config.dpo import DpoConfig
 from curation.refs import ModelRef, TableRef
-from train.epochs import count_accumulation_steps, train_epochs
+from train.epochs import RowObjective, count_accumulation_steps
 from train.models import TrainingRecord, TrainingResult
 from train.sft import IGNORED, collate
 from train.stream import Loader, PreferenceSource
@@ -36,25 +36,24 @@ def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> 
 
 
 def prefer(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
-    """Train ``base`` in each worker; all is as for :func:`train.epochs.train_epochs`."""
-    return train_epochs(Preferences(config), base, rows, config, **how)
+    """Train ``base`` in each worker by :meth:`train.epochs.RowObjective.train`."""
+    return Preferences(config).train(base, rows, **how)
 
 
-class Preferences:
-    """The objective of preferring each pair's chosen answer (:class:`train.epochs.RowObjective`)."""
+class Preferences(RowObjective):
+    """The objective of preferring each pair's chosen answer."""
 
-    def __init__(self, config: DpoConfig) -> None:
-        self._config = config
-        self._reference: Any = None
+    _reference: Any = None
 
     def source(self, rows: TableRef, tokenizer: Any) -> PreferenceSource:
         """Return the rows: prompts with two answers each."""
-        config = self._config
-        return PreferenceSource(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
+        return PreferenceSource(
+            rows, tokenizer, max_length=self.config.max_length, chat_template=self.config.chat_template
+        )
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
         """Keep a frozen copy of the model as reference if all weights are trained, in the compute type."""
-        if self._config.lora is None:
+        if self.config.lora is None:
             self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
             if args.bf16:  # not .to(dtype), which would round buffers, too: the frequencies of positions
                 for weight in self._reference.parameters():
@@ -66,7 +65,7 @@ class Preferences:
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> "DpoTrainer":
         """Return the trainer with the preference loss."""
-        return DpoTrainer(loader, beta=self._config.beta, reference=self._reference, **settings)
+        return DpoTrainer(loader, beta=self.config.beta, reference=self._reference, **settings)
 
 
 def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def reinforce(
     progress: Callable[[int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` and save the result; all, errors too, is as for :func:`train.epochs.train_epochs`.
+    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowObjective.train`.
 
     Over-long prompts are dropped and counted.
     """

@@ -9,8 +9,7 @@ Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V
 """
 
 import inspect
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +22,7 @@ from curation.errors import ConfigError
 from curation.refs import ModelRef, TableRef
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
-from train.callbacks import Kept
-from train.epochs import count_accumulation_steps, train_epochs
+from train.epochs import RowObjective, count_accumulation_steps
 from train.models import TrainingRecord, TrainingResult
 from train.stream import Loader, TokenSource
 from train.student import train_student
@@ -163,49 +161,32 @@ def compute_completion_loss(
     return total / (num_tokens if num_tokens is not None else (targets != IGNORED).sum())
 
 
-def fine_tune(
-    base: ModelRef,
-    rows: TableRef,
-    config: SftConfig,
-    *,
-    seed: int,
-    output: Path,
-    progress: Callable[[int, int], None] | None = None,
-    kept: Kept | None = None,
-) -> TrainingRecord:
-    """Fine-tune ``base``; results and errors are those of ``train_epochs`` and :class:`train.trainer.FirstStep`."""
-    return train_epochs(Supervised(config), base, rows, config, seed=seed, output=output, progress=progress, kept=kept)
+def fine_tune(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
+    """Fine-tune ``base`` in each worker by :meth:`train.epochs.RowObjective.train`; :class:`FirstStep` may raise, too."""
+    return Supervised(config).train(base, rows, **how)
 
 
-class Supervised:
-    """The objective of learning each row's completion (:class:`train.epochs.RowObjective`)."""
-
-    def __init__(self, config: SftConfig) -> None:
-        self._config = config
+class Supervised(RowObjective):
+    """The objective of learning each row's completion."""
 
     def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
         """Return the rows: prompts and completions."""
-        config = self._config
-        return TokenSource(
-            rows,
-            tokenizer,
-            max_length=config.max_length,
-            chat_template=config.chat_template,
-            with_trust=config.weight_by_trust,
-        )
+        config = self.config
+        read = {"chat_template": config.chat_template, "with_trust": config.weight_by_trust}
+        return TokenSource(rows, tokenizer, max_length=config.max_length, **read)
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
         """Set the model's attention for packed rows; raise ``ConfigError`` if they would read each other."""
-        if self._config.packing:
+        if self.config.packing:
             check(model)
             if args.device.type == "cuda" and args.bf16 and is_flash_attn_2_available():
                 model.set_attn_implementation("flash_attention_2")
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
         """Return the rows as a padded or a packed batch."""
-        return pack(rows, mean_trust) if self._config.packing and rows else collate(rows, pad, mean_trust)
+        return pack(rows, mean_trust) if self.config.packing and rows else collate(rows, pad, mean_trust)
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> SftTrainer:
         """Return the trainer with the mean loss of the completions' tokens."""
-        first_step = FirstStep(name, tokenizer, IGNORED) if self._config.check_first_step else None
+        first_step = FirstStep(name, tokenizer, IGNORED) if self.config.check_first_step else None
         return SftTrainer(loader, loss=compute_completion_loss, first_step=first_step, **settings)
