@@ -94,16 +94,17 @@ class RowObjective(ABC):
     ) -> TrainingRecord:
         """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 
-        Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a kill,
-        a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number of workers;
-        if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first.
-        ``progress`` receives rows done and rows in all, over all epochs.
+        Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a
+        kill, a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number
+        of workers; if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is
+        merged first. ``progress`` receives rows done and rows in all, over all epochs.
 
         Raises:
             SourceError: there are no rows, none within ``max_length``, or no positive trust to weight them by.
             ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
             ModelError: the base does not load.
-            TrainingError: a loss is not finite, or a checkpoint cannot be written.
+            TrainingError: a loss is not finite, the base cannot have meant the first rows (``FirstStep``),
+                or a checkpoint cannot be written.
         """
         start, config = time.monotonic(), settle_training(self.config, base)
         set_seed(seed)

@@ -162,7 +162,7 @@ def compute_completion_loss(
 
 
 def fine_tune(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
-    """Fine-tune ``base`` in each worker by :meth:`train.epochs.RowObjective.train`; :class:`FirstStep` may raise, too."""
+    """Fine-tune ``base`` in each worker by :meth:`train.epochs.RowObjective.train`."""
     return Supervised(config).train(base, rows, **how)
 
 

@@ -70,15 +70,12 @@ def choose(
     if not finalists:
         raise ValueError("no finalists; a search needs at least one trial that succeeded")
     values = {name: _require_finite(given, name) for name, given in finalists.items()}
+    differences, level = {}, LEVEL / len(finalists)
     for name, value_R in values.items():
         if len(value_R) != len(base_R):
             raise ValueError(f"{name}: {len(value_R)} fits, the default has {len(base_R)}")
-    differences = {
-        name: compute_corrected_difference(
-            sign * (value_R - base_R), share_held_out=share_held_out, level=LEVEL / len(finalists)
-        )
-        for name, value_R in values.items()
-    }
+        ahead_R = sign * (value_R - base_R)
+        differences[name] = compute_corrected_difference(ahead_R, share_held_out=share_held_out, level=level)
     best = max(differences, key=lambda name: differences[name].value)
     first = max(finalists, key=lambda name: sign * in_search[name])
     return Choice(
