@@ -139,9 +139,7 @@ def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, st
         loop,
         train_loop_config=task,
         scaling_config=ray.train.ScalingConfig(
-            num_workers=config.num_workers,
-            use_gpu=config.gpus_per_worker > 0,
-            resources_per_worker=config.per_worker,
+            num_workers=config.num_workers, use_gpu=config.gpus_per_worker > 0, resources_per_worker=config.per_worker
         ),
         run_config=ray.train.RunConfig(
             name=name,
