@@ -262,9 +262,8 @@ def _average_regressions(
     """Return the mean of logistic regressions under all priors, weighted by evidence (Bayesian model averaging).
 
     ``scale_K``: deviations to which the columns are scaled; each column of ``leads`` has each of ``LEADS`` in turn.
-    ``rising``: columns whose weights are not below 0.
-
-    Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
+    Weights of the columns ``rising`` are not below 0. Source: Hoeting et al. 1999, "Bayesian Model Averaging: A
+    Tutorial".
     """
     mean_K, deviation_K = columns_MK.mean(axis=0), _compute_deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
@@ -291,9 +290,7 @@ def fit_rising_regression(
 ) -> tuple[Float64s, float]:
     """Return weights and bias of a logistic regression in which no weight of the columns ``rising`` is below 0.
 
-    ``strength``: the prior variance of the weights, scikit-learn's C.
-
-    Source: Breiman 1996, "Stacked Regressions", for weights that are not below 0.
+    ``strength``: the prior variance of the weights, scikit-learn's C. Source: Breiman 1996, "Stacked Regressions".
     """
     model = LogisticRegression(C=strength, max_iter=1000).fit(columns_MK, correct_M.astype(int))
     both = np.append(model.coef_[0], model.intercept_)
@@ -325,9 +322,8 @@ def log_evidences(columns_MK: Float64s, correct_M: Bools, priors: Sequence[tuple
     """Return the log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
 
     It is that of linear regression on columns of mean 0, whose weights are logistic weights times the outcomes'
-    variance. A prior is the variance of a logistic weight and the deviation of each column, float64 [K].
-
-    Source: MacKay 1992, "Bayesian Interpolation".
+    variance (MacKay 1992, "Bayesian Interpolation"). A prior is the variance of a logistic weight and each column's
+    deviation, [K].
     """
     share = correct_M.mean()
     variance = share * (1 - share)

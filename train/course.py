@@ -1,7 +1,4 @@
-"""The progress of a fit: its first worker writes steps and validation AUC, and the waiting stage reads them.
-
-A fit of several networks in turn is reported as one fit of all their steps.
-"""
+"""The progress of a fit: its first worker writes steps and validation AUC, and the waiting stage reads them."""
 
 import time
 from collections.abc import Iterator

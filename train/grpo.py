@@ -33,7 +33,8 @@ from curation.refs import ModelRef, TableRef
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
-from train.callbacks import Checkpointing, Kept, Progress, open_partial
+from train.agreement import count_workers
+from train.callbacks import Checkpointing, Kept, Partial, Progress
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, select_steps, without_signal
 from train.models import (
     TrainingRecord,
@@ -44,12 +45,11 @@ from train.models import (
     make_trainable,
     save,
 )
-from train.rewards import RolloutTask
-from train.rollouts import Rollouts, TransformersRollouts
+from train.rollouts import Rollouts, RolloutTask, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, is_vllm_backend
 from train.student import train_student
 from train.tokens import prompt_ids
-from train.trainer import count_workers, make_arguments
+from train.trainer import make_arguments
 
 log = get_logger(__name__)
 
@@ -108,11 +108,7 @@ def _learn(
 
 
 def count_answer_steps(config: GrpoConfig, num_workers: int) -> int:
-    """Return the number of micro-batches per worker that make up the answers to a batch of prompts.
-
-    Raises:
-        ConfigError: the answers are not a multiple of micro-batch times workers.
-    """
+    """Return how many micro-batches of each worker make up a step's answers, or raise ``ConfigError`` if none do."""
     num_answers, together = config.global_batch_size * config.group_size, config.micro_batch_size * num_workers
     if num_answers % together:
         raise ConfigError(
@@ -134,16 +130,9 @@ def reinforce(
     progress: Callable[[int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
+    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowObjective.train`.
 
-    Over-long prompts are dropped and counted. Workers, resumption, ``progress`` and ``kept`` are as for
-    :func:`train.sft.fine_tune`.
-
-    Raises:
-        SourceError: no row is left.
-        ConfigError: the batch sizes do not divide.
-        ModelError: the base does not load.
-        TrainingError: the loss or a gradient is not finite, or a checkpoint cannot be written.
+    Over-long prompts are dropped and counted.
     """
     start, config = time.monotonic(), settle_training(config, base)
     set_seed(seed)
@@ -156,7 +145,7 @@ def reinforce(
     args = _make_arguments(config, base, num_steps=num_steps, seed=seed, work=work)
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
-    unfinished = open_partial(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
+    unfinished = Partial.open(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
     model = _prepare_policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
@@ -177,28 +166,22 @@ def reinforce(
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    record = _record(questions, tasks, config, trainer.state.log_history, time.monotonic() - start)
+    history = select_steps(trainer.state.log_history)
+    record = TrainingRecord(
+        num_rows=len(tasks),
+        num_dropped=len(questions.prompts) - len(tasks),
+        num_epochs=config.epochs,
+        losses=[entry["loss"] for entry in history],
+        seconds=time.monotonic() - start,
+        curves=compute_curves(history),
+        stopped=without_signal(history, config),
+        dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
+    )
     trainer.finish(
         unfinished,
         lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
     )
     return record
-
-
-def _record(
-    questions: Questions, tasks: Sequence[RolloutTask], config: GrpoConfig, log_history: list[Any], seconds: float
-) -> TrainingRecord:
-    history = select_steps(log_history)
-    return TrainingRecord(
-        num_rows=len(tasks),
-        num_dropped=len(questions.prompts) - len(tasks),
-        num_epochs=config.epochs,
-        losses=[entry["loss"] for entry in history],
-        seconds=seconds,
-        curves=compute_curves(history),
-        stopped=without_signal(history, config),
-        dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
-    )
 
 
 def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
@@ -223,10 +206,9 @@ def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, nam
 
 def _shuffle_rows(num_rows: int, num_places: int, seed: int) -> list[int]:
     """Return the row at each place of the training, shuffled anew for each epoch."""
-    epochs = -(-num_places // num_rows)
-    rows = np.concatenate([np.random.default_rng([seed, epoch]).permutation(num_rows) for epoch in range(epochs)])
-    order: list[int] = rows[:num_places].tolist()
-    return order
+    epochs = range(-(-num_places // num_rows))
+    rows = np.concatenate([np.random.default_rng([seed, epoch]).permutation(num_rows) for epoch in epochs])
+    return list(rows[:num_places].tolist())
 
 
 def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:

@@ -12,8 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
 from curation.json_types import JsonView
-from train.rewards import RolloutTask, grade
-from train.rollouts import Rollout, Rollouts, Wanted, make_seeds
+from train.rollouts import Rollout, Rollouts, RolloutTask, Wanted, grade, make_seeds
 from train.trainer import Guarded
 
 NUM_POINTS = 200

@@ -1,13 +1,12 @@
 """Fits probes on the states: of right and wrong, and of a row's class if labels are a closed set.
 
 With the targets +1 and -1 and few rows for many numbers, ridge regression ranks rows as linear discriminant analysis
-with a shrunken covariance does. It has a closed form, from which the scores of left-out folds follow without another
-fit, so that the strength of the penalty costs no fit either.
+with a shrunken covariance does. Its closed form gives the scores of left-out folds, so that the strength of the penalty
+costs no fit either.
 
 The target of a class probe (``curation.trust.class_probe``) is the gold class of the labelled rows. Where a row has
-only a grade, a right label is its class, and a wrong one excludes a class. Probes of the given labels themselves, of
-the labelled rows or of all, measure how a teacher agrees with itself; they were tried and add nothing to a teacher's
-answers (docs/log/experiments.md).
+only a grade, a right label is its class, and a wrong one excludes a class. Probes of the given labels themselves, which
+measure how a teacher agrees with itself, were tried and add nothing (docs/log/experiments.md).
 """
 
 from typing import NamedTuple

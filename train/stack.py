@@ -67,11 +67,10 @@ def fit_stacked(
 ) -> TrustRef:
     """Fit a stack and save it to ``output``; its networks are fitted by Ray Train.
 
-    ``closed``: The labels, if they are a closed set.
+    ``closed``: the labels, if they are a closed set.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all are wrong.
-        SourceError: the labels hold no number that differs between rows.
+        DegenerateSourceError, SourceError: as :func:`fit_confidence`.
         ConfigError: an option is unknown or has a value that is not allowed.
         RunFailedError: a network failed more than ``config.max_failures`` times; the same call resumes it.
     """

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, Self, cast
+from typing import Generic, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -115,17 +115,6 @@ class FitRecord:
     stopping the last."""
     seconds: float = 0.0
 
-    @classmethod
-    def begun(cls, rows: LabelledRows, fit_F: Int64s, validation_V: Int64s) -> Self:
-        """Return the record of a fit on these rows before its first step."""
-        return cls(
-            num_fit=len(fit_F),
-            num_validation=len(validation_V),
-            num_repeats=rows.num_repeats,
-            share_right_fit=float(rows.correct_N[fit_F].mean()),
-            share_right_validation=float(rows.correct_N[validation_V].mean()),
-        )
-
     @property
     def num_steps(self) -> int:
         """The number of steps done."""
@@ -200,7 +189,13 @@ def fit_arrays(
     shard = shard or Shard()
     start = time.monotonic()
     fit_F, validation_V = rows.places(FIT), rows.places(VALIDATION)
-    record = FitRecord.begun(rows, fit_F, validation_V)
+    record = FitRecord(
+        num_fit=len(fit_F),
+        num_validation=len(validation_V),
+        num_repeats=rows.num_repeats,
+        share_right_fit=float(rows.correct_N[fit_F].mean()),
+        share_right_validation=float(rows.correct_N[validation_V].mean()),
+    )
     torch.manual_seed(derive(seed, "trust weights"))
     net = new_net()
     if config.standardise:

@@ -47,9 +47,6 @@ def fit_net(
     """Fit a network and save it to ``output``; the workers of a node share one copy of the rows.
 
     Each worker calls ``fit(rows, config, seed=, origin=, shard=, **options)``, and all get the same trust function.
-
-    Raises:
-        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
     task = {
         "fit": fit,

@@ -38,11 +38,7 @@ class BoostedTrees(StateTrust):
     default_pca = 64
 
     def __init__(
-        self,
-        weights: Mapping[str, Tensor],
-        size: int,
-        inputs: Sequence[str],
-        fit: Mapping[str, object],
+        self, weights: Mapping[str, Tensor], size: int, inputs: Sequence[str], fit: Mapping[str, object]
     ) -> None:
         super().__init__(inputs, fit)
         self._size = size

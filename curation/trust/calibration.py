@@ -88,9 +88,7 @@ def _fit_platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
     both = np.concatenate([wide_N, wide_N])[:, None]
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-8)
     model.fit(
-        (both - centre) / scale,
-        np.repeat([1, 0], num_rows),
-        sample_weight=np.concatenate([target_N, 1 - target_N]),
+        (both - centre) / scale, np.repeat([1, 0], num_rows), sample_weight=np.concatenate([target_N, 1 - target_N])
     )
     slope = float(model.coef_[0, 0] / scale)
     if slope <= 0:
