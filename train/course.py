@@ -7,8 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from curation.storage.paths import Place, Remote, to_place
-from curation.telemetry import progress
-from curation.telemetry.standing import Update
+from curation.telemetry.standing import Update, follow_progress, note_progress
 
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 """Minimum seconds between two notes, in a file system and in an object store."""
@@ -33,7 +32,7 @@ class FitCourse:
             self._noted = now
             words = f"AUC {auc:.3f} on validation rows"
             with suppress(OSError):  # a fit goes on where the store is away
-                progress.note(path, self.part * max_steps + step, self.parts * max_steps, words)
+                note_progress(path, self.part * max_steps + step, self.parts * max_steps, words)
 
 
 _course: ContextVar[FitCourse | None] = ContextVar("_course", default=None)
@@ -44,7 +43,7 @@ def followed(path: Place, update: Update) -> Iterator[None]:
     """Pass the progress of fits within the context to ``update``; ``path`` is a file that their workers can write."""
     token = _course.set(FitCourse(str(path)))
     try:
-        with progress.follow(path, update, "steps"):
+        with follow_progress(path, update, "steps"):
             yield
     finally:
         _course.reset(token)

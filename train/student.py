@@ -17,8 +17,7 @@ from curation.json_types import Json
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, to_place, write_atomically
-from curation.telemetry import progress
-from curation.telemetry.standing import Update
+from curation.telemetry.standing import Update, follow_progress, note_progress
 from train import fence, preemption
 from train.callbacks import Kept
 from train.launch import CLAIM, launch
@@ -72,7 +71,7 @@ def train_student(
         "failure": str(failure),
         "read": read,
     }
-    with progress.follow(note, update):
+    with follow_progress(note, update):
         launch(_train, task, config, name=name, storage=output.with_name(f"{output.name}.ray"))
     note.unlink(missing_ok=True)
     if failure.is_file():
@@ -98,7 +97,7 @@ def _train(task: Json) -> None:
                     config,
                     seed=task["seed"],
                     output=local,
-                    progress=(lambda done, total: progress.note(note, done, total)) if is_first else None,
+                    progress=(lambda done, total: note_progress(note, done, total)) if is_first else None,
                     kept=Kept() if isinstance(output, Remote) else None,
                     **task["read"],
                 )

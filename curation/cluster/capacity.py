@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from curation.cluster import nodes, ray_private
@@ -21,10 +21,8 @@ from curation.config.base import ACCELERATOR
 from curation.errors import ClusterError, ConfigError
 from curation.heavy import ray
 
-CONNECT_SECONDS = 5.0
-"""Time limit for the address to accept a connection."""
-ANSWER_SECONDS = 30.0
-"""Time limit for the listener to answer as Ray, including the start of the asking process."""
+CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
+"""Time limits for the address to accept a connection, and to answer as Ray, with the start of the asking process."""
 LOCAL = "local"
 """The address that makes Ray start a new cluster on this machine."""
 
@@ -76,18 +74,22 @@ def check_answers(address: str) -> None:
             f"ray.address: no Ray answers at {named} ({error}); is the cluster up, and is this the port of its head "
             "(6379 unless it was started with another)?"
         ) from error
-    if address == "auto":
-        ray_private.take_token()
-    _check_ray(found)
+    _check_ray(found, takes_token=address == "auto")
 
 
-def _check_ray(address: str) -> None:
-    """Call :func:`ask` in a separate process, as Ray's client cannot be interrupted and has very long timeouts."""
+def _check_ray(address: str, *, takes_token: bool = False) -> None:
+    """Call :func:`ask` in a separate process, as Ray's client cannot be interrupted and has very long timeouts.
+
+    With ``takes_token`` it authenticates with a token that there is, as ``ray.init`` does of itself.
+    """
     code = "import sys; from curation.cluster import capacity; capacity.ask(sys.argv[1])"
+    environment = dict(os.environ)
+    is_named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & environment.keys()
+    if takes_token and (is_named or (Path.home() / ".ray" / "auth_token").exists()):
+        environment.setdefault("RAY_AUTH_MODE", "token")
+    command = [sys.executable, "-c", code, address]
     try:
-        asked = subprocess.run(
-            [sys.executable, "-c", code, address], capture_output=True, text=True, timeout=ANSWER_SECONDS
-        )
+        asked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
         raise ClusterError(
             f"ray.address: what listens at {address} did not answer as Ray in {ANSWER_SECONDS:.0f} s; "
@@ -111,13 +113,12 @@ def ask(address: str) -> None:
         ClusterError: that Ray has another version, or no node on this machine.
         ray.exceptions.RayError: that Ray does not answer, or refuses the token.
     """
-    head = ray_private.Head(address)
-    version = head.ray_version() or ray.__version__
+    version = ray_private.read_head_version(address) or ray.__version__
     if version != ray.__version__:
         raise ClusterError(
             f"the cluster runs Ray {version}, and this driver {ray.__version__}; install the same version on both"
         )
-    if not any(Path(path).exists() for path in head.node_sockets(timeout=ANSWER_SECONDS)):
+    if not any(Path(path).exists() for path in ray_private.list_node_sockets(address, timeout=ANSWER_SECONDS)):
         raise ClusterError(
             "none of its nodes is this machine; run curate on one, or by `ray job submit -- curate run ...`"
         )
@@ -125,8 +126,6 @@ def ask(address: str) -> None:
 
 def list_needs(config: RunConfig) -> list[Need]:
     """Return the resources that the stages of a run need from the cluster."""
-    actors = config.teacher.actors
-    asked = [Need(key="teacher.actors", count=1, resources=actors.each)]
     recipes: list[tuple[str, TrainSection | None]] = [
         ("teacher.adapt", config.teacher.adapt),
         ("trust", config.trust),
@@ -137,10 +136,10 @@ def list_needs(config: RunConfig) -> list[Need]:
             for name, student in generation.students.items()
         ),
     ]
-    for key, recipe in recipes:
-        if recipe is not None:
-            asked.append(Need(key=key, count=recipe.num_workers, resources=recipe.per_worker))
-    return asked
+    return [
+        Need(key="teacher.actors", count=1, resources=config.teacher.actors.each),
+        *(Need(key=key, count=one.num_workers, resources=one.per_worker) for key, one in recipes if one is not None),
+    ]
 
 
 def describe_idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
@@ -261,11 +260,7 @@ def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
         return
     machine = get_local_resources(settings)
     here = [
-        Need(
-            key=need.key,
-            count=need.count,
-            resources={name: amount for name, amount in need.resources.items() if name in machine},
-        )
+        replace(need, resources={name: amount for name, amount in need.resources.items() if name in machine})
         for need in asked
     ]
     if words := describe_lacking(here, [machine]):

@@ -1,16 +1,24 @@
 """Keeps Ray's messages about lost nodes, dead processes and full disks off the driver's standard output.
 
 For a lost node, Ray repeats the last twenty lines of the node's log. All messages go to the events of the run; the
-terminal gets only the line that says what happened, once.
+terminal gets only the line that says what happened, once. When Ray's object store is full, so that neither its memory
+nor the disk that it spills to has room for an object, the failing stage's message says what to do.
 """
 
+import logging
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from curation.heavy import ray
+from curation.tasks import find_root_error
 from curation.telemetry.console import say
 
 MOST, SAME = 200, 60
 """Maximum length of a line on the terminal, and length of the prefix by which lines count as equal, in characters."""
+SPILL_SETTING = "RAY_object_spilling_directory"
+"""The environment variable that names the folder to which a Ray started here spills."""
 
 _hearers: list[Callable[[str], None]] = []
 
@@ -49,3 +57,43 @@ def find_main_line(text: str) -> str:
     lines = [line.strip() for line in text.strip().splitlines()] or [""]
     line = lines[-1 if "spill_objects" in text else 0].partition(" Last 20 lines of the Raylet logs")[0]
     return line if len(line) <= MOST else f"{line[:MOST]} ..."
+
+
+def describe_full_store(error: BaseException | None) -> str | None:
+    """Return the advice for an error that a full object store caused; None for any other error.
+
+    The errors before it are searched, too: the causes that it names (``raise ... from``), and what it was raised upon.
+    """
+    while error is not None and not isinstance(
+        find_root_error(error), ray.exceptions.ObjectStoreFullError | ray.exceptions.OutOfDiskError
+    ):
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if error is None:
+        return None
+    folder = find_spill_folder()
+    return (
+        "Ray's object store is full, and so is the disk that it spills to "
+        f"({folder or 'the folder that --object-spilling-directory of ray start names, else --temp-dir'}); "
+        "free space there, or name a folder on a larger disk "
+        f"({SPILL_SETTING if folder else 'the same option'}), "
+        "or take less at a time: docs/operations.md, size of a row"
+    )
+
+
+def find_spill_folder() -> str | None:
+    """Return the folder to which this driver's own Ray, on the loopback address, spills; None for a joined Ray."""
+    if not ray.is_initialized() or not ray.get_runtime_context().gcs_address.startswith("127."):
+        return None
+    parent = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    default = f"{parent}/ray/{ray.get_runtime_context().get_session_name()}"
+    return os.environ.get(SPILL_SETTING) or default
+
+
+def hide_full_store(record: logging.LogRecord) -> bool:
+    """Hide Ray Data's record of a full object store from the terminal, not from its log file; a filter for its logger.
+
+    Ray Data prints the whole stack trace and asks for an issue; the message of the failing stage says what to do.
+    """
+    if describe_full_store(sys.exc_info()[1]) is not None:
+        record.hide = True
+    return True

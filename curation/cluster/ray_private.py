@@ -2,7 +2,6 @@
 
 No other module of ``curation`` and ``train`` imports a private name of Ray. A release of Ray may change any of these;
 ``tests/curation/cluster/test_ray_private.py`` calls each against a real Ray and names the release that changed it.
-Ray's documented counterparts do not serve: ``ray.init`` waits for minutes where nobody answers.
 """
 
 import json
@@ -10,30 +9,21 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
-    """Replace the value of an attribute of Ray within the context."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-@contextmanager
-def starting(tell: Callable[[str], None]) -> Iterator[None]:
+def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[None]:
     """Make a Ray that starts within the context leave SIGTERM to this process and send its messages to ``tell``.
 
-    Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. Ray's messages to
-    the driver about nodes and processes go to ``tell`` instead of the standard output. If the start fails, the
-    processes that it began are ended.
+    Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. If the start
+    fails, the processes that it began are ended. With ``alone``, Ray listens on the loopback address, as by default
+    only on macOS and Windows (``ray.init`` replaces a given loopback address by the network's), and does not start the
+    process that forwards the workers' output to drivers, since none listens (``log_to_driver``).
     """
-    from ray._private import utils, worker
+    from ray._private import ray_constants, utils, worker
     from ray._private.node import Node
 
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
@@ -45,8 +35,14 @@ def starting(tell: Callable[[str], None]) -> Iterator[None]:
         begun.append(node)
         begin(node, *arguments, **named)
 
+    changes: list[tuple[Any, str, Any]] = [(utils, "set_sigterm_handler", lambda handler: None)]
+    changes += [(Node, "__init__", noted)]
+    if alone:
+        changes += [(ray_constants, "ENABLE_RAY_CLUSTER", False), (Node, "start_log_monitor", lambda node: None)]
     try:
-        with _replaced(utils, "set_sigterm_handler", lambda handler: None), _replaced(Node, "__init__", noted):
+        with ExitStack() as stack:
+            for change in changes:
+                stack.enter_context(mock.patch.object(*change))
             yield
     except BaseException:
         for node in begun:  # Ray ends what it began only with this process, and a next try begins it again
@@ -58,67 +54,32 @@ def starting(tell: Callable[[str], None]) -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Reserve a Ray that starts on this machine within the context for this process.
-
-    Such a Ray listens on the loopback address, as it does by default only on macOS and Windows (``ray.init`` replaces a
-    given loopback address by the network's). The process that forwards the workers' output to drivers is not started,
-    because drivers do not listen here (``log_to_driver``).
-    """
-    from ray._private import ray_constants
-    from ray._private.node import Node
-
-    with (
-        _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
-        _replaced(Node, "start_log_monitor", lambda node: None),
-    ):
-        yield
-
-
 def find_head_address(address: str) -> str | None:
     """Return ``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
 
     Raises:
         ConnectionError: the address is ``auto``, and no Ray runs on this machine.
-        ValueError: the address is malformed.
-        OSError: the address's host is unknown.
+        ValueError, OSError: the address is malformed, or its host unknown.
     """
-    from ray._private import services
+    from ray._private.services import canonicalize_bootstrap_address
 
-    found: str | None = services.canonicalize_bootstrap_address(address)
-    return found
-
-
-def take_token() -> None:
-    """Let this process authenticate with the cluster's token, if one is available, as ``ray.init`` does."""
-    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    return canonicalize_bootstrap_address(address)
 
 
-class Head:
-    """A cluster's head at ``HOST:PORT``, asked by a process that has not joined it.
+def read_head_version(address: str) -> str | None:
+    """Return the version of Ray at ``HOST:PORT``, of any version, or None if unreported, without joining it."""
+    from ray._common.usage.usage_lib import get_cluster_metadata
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    Raises:
-        ray.exceptions.RayError: the head does not answer or refuses the token; each method may raise this, too.
-    """
+    version: str | None = (get_cluster_metadata(GcsClient(address=address)) or {}).get("ray_version")
+    return version
 
-    def __init__(self, address: str) -> None:
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-        self._client = GcsClient(address=address)
+def list_node_sockets(address: str, *, timeout: float) -> list[str]:
+    """Return the path of each node's socket, on that node's own file system, for the head at ``HOST:PORT``."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    def ray_version(self) -> str | None:
-        """Return the head's version of Ray, or None if the head does not report it. Heads of any version can answer."""
-        from ray._common.usage.usage_lib import get_cluster_metadata
-
-        version: str | None = (get_cluster_metadata(self._client) or {}).get("ray_version")
-        return version
-
-    def node_sockets(self, *, timeout: float) -> list[str]:
-        """Return the path of each node's socket, on that node's own file system."""
-        return [node.raylet_socket_name for node in self._client.get_all_node_info(timeout=timeout).values()]
+    return [node.raylet_socket_name for node in GcsClient(address=address).get_all_node_info(timeout=timeout).values()]
 
 
 def list_node_types() -> set[str]:
@@ -132,17 +93,6 @@ def list_node_types() -> set[str]:
     if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
         types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
     return types
-
-
-def find_spill_folder() -> str | None:
-    """Return the folder to which this process's own Ray spills objects, or None if it joined another Ray or none."""
-    from ray._private import worker
-
-    node = worker._global_node
-    if node is None or not node.is_head():
-        return None
-    folder: str = node._fallback_directory
-    return folder
 
 
 def find_draining_nodes() -> set[str]:

@@ -67,7 +67,7 @@ def _start_ray(settings: RayConfig) -> None:
             with (
                 doing("starting Ray" if is_here else f"joining Ray at {address}"),
                 deferred(),
-                ray_private.starting(news.tell),
+                ray_private.starting(news.tell, alone=is_here),
                 _alone() if is_here else nullcontext(),
             ):
                 ray.init(
@@ -117,8 +117,7 @@ def _alone() -> Iterator[None]:
     had_token, ours = token.exists(), LOCAL_SETTINGS.keys() - os.environ.keys()
     os.environ.update({name: LOCAL_SETTINGS[name] for name in ours})
     try:
-        with ray_private.alone():
-            yield
+        yield
     finally:
         for name in ours:
             del os.environ[name]

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation.activity import doing
@@ -21,29 +23,28 @@ from curation.models.loading import (
     from_pretrained,
     get_first_line,
     load_weights,
+    make_saved_ref,
 )
 from curation.models.own_code import check_code, check_head, find_allowed_code, read_model_file
-from curation.refs import ModelRef
-from curation.storage.cache import fetch_folder, staged
-from curation.storage.digest import compute_directory_digest
+from curation.refs import ModelRef, fingerprint
+from curation.storage.cache import fetch_folder, in_cache, remove_unused, staged
+from curation.storage.digest import compute_directory_digest, compute_model_digest
 from curation.storage.paths import Place, Remote, to_place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
-_SEEDED = threading.Lock()
-"""Lock for seeding and using torch's global random generator, since several stages may create models at once."""
+MERGED, KEPT_MERGED = "merged-", 3
+"""Name's beginning, and maximum number of the merged models that a node keeps; the least recently used go first."""
+_SEEDED = threading.Lock()  # of torch's global random generator: several stages may create models at once
 
 
 def resolve(base: str, revision: str | None = None, adapter: str | None = None, *, code: str | None = None) -> ModelRef:
     """Pin a model: a directory (local or in an object store) by its digest, a hub id by its commit.
 
-    Args:
-        base: a directory, or a hub id.
-        revision: revision of a hub id; a branch or a tag is replaced by its commit.
-        adapter: a directory that peft saved.
-        code: result of ``own_code.find_allowed_code``, or None to never run the model's own code.
+    A branch or a tag as ``revision`` of a hub id is replaced by its commit; ``adapter`` is a directory that peft saved;
+    ``code`` is the result of ``own_code.find_allowed_code``, or None to never run the model's own code.
 
     Raises:
         ModelError: ``base`` is neither a directory that ``loading.check_files`` accepts nor a reachable hub id, or the
@@ -124,8 +125,16 @@ def create(
     Raises:
         ModelError: the family is unknown, or refuses the shape.
     """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    tokenizer = _make_word_tokenizer(words, pattern)
+    vocabulary = {word: index for index, word in enumerate((PAD, EOS, UNKNOWN, *words))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
+    backend.decoder = decoders.Fuse()
+    tokenizer = transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
+    )
     try:
         config = transformers.AutoConfig.for_model(
             family,
@@ -144,18 +153,6 @@ def create(
         model.save_pretrained(local)
         tokenizer.save_pretrained(local)
     return resolve(str(path))
-
-
-def _make_word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenizerBase":
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    vocabulary = {word: index for index, word in enumerate((PAD, EOS, UNKNOWN, *words))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
-    tokenizer.decoder = decoders.Fuse()
-    return transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
-    )
 
 
 def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
@@ -197,11 +194,7 @@ def read_tokenizer(ref: ModelRef) -> Any:
 
 
 def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> None:
-    """Check that the model has embeddings for the tokenizer's special tokens.
-
-    Raises:
-        ModelError: an embedding is missing; the message has the token, its id and the number of embeddings.
-    """
+    """Raise ``ModelError`` if the model lacks an embedding of one of the tokenizer's special tokens."""
     embeddings: Any = model.get_input_embeddings()
     num_rows = len(embeddings.weight)
     for name in ("pad_token", "eos_token", "bos_token"):
@@ -236,10 +229,7 @@ def decode_tokens(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -
 
 @contextmanager
 def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
-    """Raise a tokenizer's panic in the context as a ``ModelError``.
-
-    The library panics, which is no ``Exception``, when a pattern of ``tokenizer.json`` backtracks ten million times.
-    """
+    """Raise a tokenizer's panic, no ``Exception``, as a ``ModelError``: a pattern backtracked ten million times."""
     try:
         yield
     except BaseException as error:
@@ -252,14 +242,11 @@ def _without_panic(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
 
 
 def encode_prefixes(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
-    """Return token ids of texts that other tokens will follow.
+    """Return token ids of texts that other tokens will follow, with ``special`` those before a text, but no end tokens.
 
-    With ``special``, special tokens that the tokenizer puts before a text are added, but no end tokens after it.
-    Without, the texts have their special tokens already, like those of :func:`as_user_turns`.
+    Without ``special``, the texts have their special tokens already, like those of :func:`as_user_turns`.
     """
-    if not texts:
-        return []
-    ids = encode_texts(tokenizer, texts, special=special)
+    ids = encode_texts(tokenizer, texts, special=special) if texts else []
     for tokens in ids if special else ():
         while tokens and tokens[-1] == tokenizer.eos_token_id:
             tokens.pop()
@@ -355,13 +342,8 @@ def get_state_size(ref: ModelRef, states: Sequence[str]) -> int:
 
 
 def check_layers(ref: ModelRef, num_layers: int, states: Sequence[str]) -> None:
-    """Check that a model with ``num_layers`` layers has the layers of all ``states``.
-
-    Raises:
-        ModelError: a layer is missing; the message has the state, its layer and the number of layers.
-    """
-    problem = find_depth_problem(states, num_layers)
-    if problem is not None:
+    """Raise ``ModelError`` if a model with ``num_layers`` layers lacks a layer of ``states``."""
+    if (problem := find_depth_problem(states, num_layers)) is not None:
         raise ModelError(f"teacher.states: {problem} (model {ref.base!r})")
 
 
@@ -378,3 +360,29 @@ def fetch_model(ref: ModelRef) -> ModelRef:
     except OSError as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) cannot be fetched: {error}") from error
     return replace(ref, **paths)
+
+
+@contextmanager
+def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
+    """Yield the model with its adapter merged into weights of ``dtype``, in files that are kept within the context.
+
+    An engine that reads weights from files gets them so. The first process of the node merges; others wait for it and
+    read the same files. A step costs no more than the base's, every kind of adapter of peft works, and the numbers are
+    those of the transformers teacher, which merges too. Base and adapter are on this node (:func:`fetch_model`) unless
+    the base is a hub id.
+
+    Raises:
+        ModelError: the model does not load.
+        OSError: there is no room for the weights.
+    """
+
+    def make(directory: Path) -> None:
+        remove_unused(MERGED, keep=KEPT_MERGED - 1)
+        load_model(model, dtype=dtype).save_pretrained(directory)
+        load_tokenizer(model).save_pretrained(directory)
+
+    contents = [compute_model_digest(path) for path in map(Path, (model.base, model.adapter or "")) if path.is_dir()]
+    libraries = [version(name) for name in ("peft", "transformers")]
+    key = fingerprint([model.base, model.revision, model.code, contents, dtype, libraries])
+    with in_cache(MERGED + key, make) as directory:
+        yield make_saved_ref(model, directory)

@@ -15,13 +15,21 @@ from curation.errors import ModelError
 from curation.models.own_code import read_model_file
 from curation.refs import ModelRef
 
-CPUINFO = Path("/proc/cpuinfo")
 FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 """Flags of x86 and ARM processors with instructions for bfloat16 products."""
+AUTO = "auto"
+HALF, HALF_TRAINING = ("bfloat16", "float16"), ("bfloat16",)
+"""Types of a checkpoint that ``auto`` keeps for inference on a GPU, and for training (float16 lacks the range)."""
+
+_taken_on_cpus: list[bool] = []
+"""Result of :func:`settle_cpus`, if it was called, shared by all threads of this process."""
+
+Ask = TypeVar("Ask", bound=AskConfig)
+Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 
 
 @cache
-def find_bfloat16_flag(cpuinfo: Path = CPUINFO) -> str | None:
+def find_bfloat16_flag(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """Return the flag of this processor's bfloat16 instructions, or ``None`` if it has none or they are not known.
 
     Without them a product in bfloat16 takes several times as long as one in float32
@@ -33,20 +41,6 @@ def find_bfloat16_flag(cpuinfo: Path = CPUINFO) -> str | None:
         return None
     words = {word for line in lines if line.lower().startswith(("flags", "features")) for word in line.split()}
     return next((flag for flag in FLAGS if flag in words), None)
-
-
-AUTO = "auto"
-HALF = ("bfloat16", "float16")
-"""Types of a checkpoint that ``auto`` keeps for inference on a GPU."""
-HALF_TRAINING = ("bfloat16",)
-"""Types of a checkpoint that ``auto`` keeps for training; float16 lacks the range for gradients."""
-_KEYS = ("dtype", "torch_dtype")
-
-_taken_on_cpus: list[bool] = []
-"""Result of :func:`settle_cpus`, if it was called, shared by all threads of this process."""
-
-Ask = TypeVar("Ask", bound=AskConfig)
-Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 
 
 def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
@@ -65,9 +59,9 @@ def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequ
 
 def settle_ask(ask: Ask, model: ModelRef | None) -> Ask:
     """Return ``ask`` with its type resolved; ``auto`` can also be bfloat16 on CPUs (:func:`settle_cpus`)."""
-    if ask.actors.num_gpus or not takes_bfloat16_on_cpus():
-        return ask.model_copy(update={"dtype": choose_dtype(ask.dtype, model, on_gpu=ask.actors.num_gpus > 0)})
-    return ask.model_copy(update={"dtype": choose_dtype(ask.dtype, model, on_gpu=True, half=HALF_TRAINING)})
+    on_gpu, on_cpu = ask.actors.num_gpus > 0, not ask.actors.num_gpus and takes_bfloat16_on_cpus()
+    dtype = choose_dtype(ask.dtype, model, on_gpu=on_gpu or on_cpu, half=HALF_TRAINING if on_cpu else HALF)
+    return ask.model_copy(update={"dtype": dtype})
 
 
 def settle_cpus(recorded: bool | None) -> bool:
@@ -105,5 +99,7 @@ def read_own_dtype(model: ModelRef) -> str | None:
         )
     text = config.get("text_config")
     parts = [config, text if isinstance(text, dict) else {}]
-    found = next((part[key] for part in parts for key in _KEYS if isinstance(part.get(key), str)), None)
+    found = next(
+        (part[key] for part in parts for key in ("dtype", "torch_dtype") if isinstance(part.get(key), str)), None
+    )
     return None if found is None else found.removeprefix("torch.")

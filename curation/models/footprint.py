@@ -24,8 +24,8 @@ CONTEXT = 0.6 * GIB
 
 QK_NORMS = {"qwen3": "head", "gemma3_text": "head", "olmo2": "all"}
 """Families with norms of queries and keys, either one norm for each head or one for all heads concatenated."""
-BIASED = {"qwen2": "qkv"}
-"""Families whose projections have biases that the configuration does not name."""
+BIASED = ("qwen2",)
+"""Families whose queries, keys and values have biases that the configuration does not name."""
 FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
 """Values of ``model_type`` whose parameters this module can count."""
 
@@ -102,21 +102,15 @@ class DecoderShape:
     def layer_parameters(self) -> int:
         """Number of parameters of a layer."""
         total = sum(inputs * outputs for inputs, outputs in self.linears.values())
-        biased: set[str] = set()
+        biased: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj") if self.mlp_bias else ()
+        if self.attention_bias or self.model_type in BIASED:
+            biased += ("q_proj", "k_proj", "v_proj")
         if self.attention_bias:
-            biased |= {"q_proj", "k_proj", "v_proj", "o_proj"}
-        if BIASED.get(self.model_type) == "qkv":
-            biased |= {"q_proj", "k_proj", "v_proj"}
-        if self.mlp_bias:
-            biased |= {"gate_proj", "up_proj", "down_proj"}
+            biased += ("o_proj",)
         total += sum(self.linears[name][1] for name in biased)
         total += (4 if self.model_type == "gemma3_text" else 2) * self.hidden_size
-        normed = QK_NORMS.get(self.model_type)
-        return (
-            total
-            + (2 * self.head_dim if normed == "head" else 0)
-            + (self.query_width + self.key_width if normed == "all" else 0)
-        )
+        norms = {"head": 2 * self.head_dim, "all": self.query_width + self.key_width}
+        return total + norms.get(QK_NORMS.get(self.model_type, ""), 0)
 
     @property
     def embedding_parameters(self) -> int:
@@ -148,7 +142,7 @@ class Footprint:
     """Memory of one process, in bytes."""
 
     parts: Mapping[str, float]
-    """Bytes at the peak by use, for the longest row or micro-batch."""
+    """Bytes at the peak by use, for the longest row or micro-batch; no zeros."""
     least: float
     """Minimum number of bytes to compute anything: those held permanently, and those of one short row."""
     notes: str = ""
@@ -165,27 +159,21 @@ def compute_asking_memory(
 ) -> Footprint:
     """Return the memory of a process that runs a model's inference by transformers.
 
-    Args:
-        shape: the model's sizes.
-        dtype: type of weights, cache and arithmetic.
-        on_gpu: whether to count a CUDA context.
-        batch_tokens: number of tokens of a batch, with padding; prompts are assumed to be as long as answers.
-        answer_tokens: number of tokens of the longest answer.
-        head: whether the model answers, and so has an output embedding, instead of scoring.
+    ``dtype`` is that of weights, cache and arithmetic; ``on_gpu`` counts a CUDA context. A batch has ``batch_tokens``
+    tokens with padding, and its prompts are assumed to be as long as answers, at most ``answer_tokens``. With ``head``
+    the model answers, and so has an output embedding, instead of scoring.
     """
     size = BYTES[dtype]
     weights = shape.parameters(head=head) * size
     # of one layer: its input, the normed input, and the feed-forward's three widest tensors
     passing = (4 * shape.hidden_size + 3 * shape.intermediate_size) * size
-    cache = shape.cache_bytes(batch_tokens, dtype)
     rows = max(1, batch_tokens // (2 * answer_tokens))
-    logits = rows * shape.vocab_size * (size + FULL) if head else 0
     context = CONTEXT if on_gpu else 0
     parts = {
         "weights": weights,
-        "cache": cache,
+        "cache": shape.cache_bytes(batch_tokens, dtype),
         "activations": batch_tokens * passing,
-        "logits": logits,
+        "logits": rows * shape.vocab_size * (size + FULL) if head else 0,
         "CUDA": context,
     }
     return Footprint(parts=_drop_zeros(parts), least=weights + context + shape.cache_bytes(answer_tokens, dtype))
@@ -196,14 +184,9 @@ def compute_serving_memory(
 ) -> Footprint:
     """Return the memory of a rank of vLLM's engine, with a cache for one longest row, the minimum for its start.
 
-    Args:
-        shape: the model's sizes.
-        dtype: type of weights, cache and arithmetic.
-        ranks: size of the tensor-parallel group, which divides weights and cache.
-        on_gpu: whether to count a CUDA context.
-        row_tokens: number of tokens of the longest prompt and answer together.
-        answer_tokens: number of tokens of the longest answer.
-        max_running: number of rows that the engine runs at once, whose logits are also held in float32.
+    The ``ranks`` of the tensor-parallel group divide weights and cache. The longest row has ``row_tokens`` tokens with
+    its answer, the longest answer ``answer_tokens``. The logits of the ``max_running`` rows that run at once are also
+    held in float32. ``dtype`` and ``on_gpu`` are as in :func:`compute_asking_memory`.
     """
     size = BYTES[dtype]
     weights = shape.parameters() * size / ranks
@@ -224,22 +207,19 @@ def compute_training_memory(
     """Return the memory of a worker that trains a student by ``config``.
 
     Trained weights are float32, with gradients and AdamW's two states; frozen weights below an adapter have the type of
-    the arithmetic. The reference model of DPO and GRPO is another copy, unless an adapter can be switched off.
-
-    Args:
-        shape: the base's sizes.
-        config: the recipe; its ``max_length`` limits a row (in GRPO: a prompt).
-        dtype: type of the arithmetic (``compute_dtype``).
-        on_gpu: whether to count a CUDA context.
-        answer_tokens: number of tokens of the longest answer that is learnt; only these have logits.
-        engine: bytes of the engine that draws GRPO's answers, and sleeps while gradients are computed.
+    the arithmetic (``dtype``). The reference model of DPO and GRPO is another copy, unless an adapter
+    can be switched off. The recipe's ``max_length`` limits a row (in GRPO: a prompt); only the tokens of an answer that
+    is learnt, at most ``answer_tokens``, have logits. ``engine`` is the bytes of the engine that draws GRPO's answers,
+    and sleeps while gradients are computed; ``on_gpu`` counts a CUDA context.
     """
     held = compute_held_memory(shape, config, dtype=dtype, on_gpu=on_gpu)
     stays, grown = sum(held.values()) - held["buckets"] - held["cast weights"], held["gradients"]
     moving = _compute_moving_memory(shape, config, dtype, answer_tokens)
+    rows = config.global_batch_size * (config.group_size if isinstance(config, GrpoConfig) else 1)
+    is_accumulating = rows > config.micro_batch_size * config.num_workers  # and so holds gradients beside activations
     if engine > sum(moving.values()):  # the peak is then while answers are drawn
         moving = {"engine": engine}
-    elif not _is_accumulating(config):  # gradients grow as activations are freed
+    elif not is_accumulating:  # gradients grow as activations are freed
         if held["gradients"] > sum(moving.values()):
             moving = {}
         else:
@@ -278,10 +258,21 @@ def compute_held_memory(shape: DecoderShape, config: LmStudentConfig, *, dtype: 
 def _compute_moving_memory(
     shape: DecoderShape, config: LmStudentConfig, dtype: str, answer_tokens: int
 ) -> dict[str, float]:
-    """Return the bytes of a micro-batch of the longest rows, by use, at the larger peak: in the loss or in a layer."""
+    """Return the bytes of a micro-batch of the longest rows, by use, at the larger peak: in the loss or in a layer.
+
+    A norm, computed in float32, keeps its input, its output and, if its weight is trained, what the weight multiplies.
+    Attention keeps queries, keys, values and output; the feed-forward keeps four tensors. When the loss is computed,
+    SFT and DPO hold the model's logits, a float32 copy, the copy without the last token and its log-softmax. GRPO holds
+    the model's, those at the sampling temperature, their log-softmax and a gradient, all in the arithmetic's type.
+    """
     rows, row_tokens = _compute_micro_batch(config, answer_tokens)
-    layer = compute_layer_bytes(shape, dtype, is_trained=config.lora is None)
-    logits = rows * min(row_tokens, answer_tokens + 1) * compute_logit_bytes(shape, config, dtype)
+    size, widths = BYTES[dtype], shape.query_width + shape.key_width
+    inner = FULL * (2 if config.lora is None else 1)
+    norms = (4 if shape.model_type == "gemma3_text" else 2) * shape.hidden_size * (inner + size)
+    head_norms = widths * inner if shape.model_type in QK_NORMS else 0
+    layer = norms + head_norms + (2 * widths + 4 * shape.intermediate_size) * size  # of a token
+    logit = 4 * size if isinstance(config, GrpoConfig) else (size if size < FULL else 0) + 3 * FULL
+    logits = rows * min(row_tokens, answer_tokens + 1) * shape.vocab_size * logit
     if not config.gradient_checkpointing:
         return {"activations": rows * row_tokens * shape.num_hidden_layers * layer, "logits": logits}
     inputs = rows * row_tokens * shape.num_hidden_layers * shape.hidden_size * BYTES[dtype]
@@ -289,42 +280,11 @@ def _compute_moving_memory(
     return {"layers' inputs": inputs, **({"logits": logits} if logits > again else {"a layer": again})}
 
 
-def _is_accumulating(config: LmStudentConfig) -> bool:
-    """Return whether a worker accumulates gradients of several micro-batches, and so holds them beside activations."""
-    rows = config.global_batch_size * (config.group_size if isinstance(config, GrpoConfig) else 1)
-    return rows > config.micro_batch_size * config.num_workers
-
-
 def _compute_micro_batch(config: LmStudentConfig, answer_tokens: int) -> tuple[int, int]:
     """Return the number of sequences of a micro-batch, and the number of tokens of the longest one."""
     if isinstance(config, GrpoConfig):
         return config.micro_batch_size, config.max_length + answer_tokens
     return config.micro_batch_size * (2 if config.method == "dpo" else 1), config.max_length
-
-
-def compute_layer_bytes(shape: DecoderShape, dtype: str, *, is_trained: bool) -> float:
-    """Return the bytes of a token's activations in a layer that are kept for the backward pass.
-
-    A norm, computed in float32, keeps its input, its output and, if its weight is trained (``is_trained``), what the
-    weight multiplies. Attention keeps queries, keys, values and output; the feed-forward keeps four tensors.
-    """
-    size, wide, narrow = BYTES[dtype], shape.query_width, shape.key_width
-    inner = FULL * (2 if is_trained else 1)
-    norms = (4 if shape.model_type == "gemma3_text" else 2) * shape.hidden_size * (inner + size)
-    head_norms = (wide + narrow) * inner if shape.model_type in QK_NORMS else 0
-    return norms + head_norms + (2 * wide + 2 * narrow + 4 * shape.intermediate_size) * size
-
-
-def compute_logit_bytes(shape: DecoderShape, config: LmStudentConfig, dtype: str) -> float:
-    """Return the bytes of a token's logits at the peak, when the loss is computed.
-
-    SFT and DPO hold the model's logits, a float32 copy, the copy without the last token and its log-softmax. GRPO holds
-    the model's, those at the sampling temperature, their log-softmax and a gradient, all in the arithmetic's type.
-    """
-    size = BYTES[dtype]
-    if isinstance(config, GrpoConfig):
-        return 4 * shape.vocab_size * size
-    return shape.vocab_size * ((size if size < FULL else 0) + 3 * FULL)
 
 
 def _drop_zeros(parts: Mapping[str, float]) -> dict[str, float]:

@@ -38,12 +38,7 @@ LEARNED_PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREF
 
 
 def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
-    """Return ``loader.from_pretrained`` of a configuration, a tokenizer or generation settings on this node.
-
-    Args:
-        loader: a class of transformers, e.g. ``AutoConfig``.
-        ref: the model; fetch a URL before.
-        settings: arguments passed to the loader.
+    """Return ``from_pretrained`` of a class of transformers, such as ``AutoConfig``, for a model on this node.
 
     Raises:
         ModelError: the model cannot be loaded without its own code, or its code is not the one that ``ref.code`` pins.
@@ -87,36 +82,13 @@ def make_engine_arguments(ref: ModelRef) -> Json:
         ModelError: as for :func:`check_files`.
     """
     check_files(ref)
-    commit = get_hub_revision(ref)
+    revisions = dict.fromkeys(("revision", "code_revision", "tokenizer_revision"), get_hub_revision(ref))
     return {
         "model": ref.base,
-        "revision": commit,
-        "code_revision": commit,
-        "tokenizer_revision": commit,
+        **revisions,
         "trust_remote_code": ref.code is not None,
         "load_format": "safetensors",
     }
-
-
-def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
-    """Return peft's model of ``model`` with an adapter from a directory on this node.
-
-    Returns:
-        The model with the adapter, and peft's result with the keys that did not fit.
-
-    Raises:
-        ModelError: the adapter's files are pickled, missing, damaged, or of a kind that loads other models.
-        ValueError, RuntimeError: peft finds that the adapter does not fit.
-    """
-    from peft import PeftConfig, PeftModel
-
-    check_adapter(adapter)
-    try:
-        config = PeftConfig.from_pretrained(adapter)
-        loaded = PeftModel.from_pretrained(model, adapter, config=config)
-        return loaded, loaded.load_adapter(adapter, "default")  # peft says here what did not fit, and nowhere else
-    except SafetensorError as error:
-        raise ModelError(f"adapter {adapter!r}: its weights are damaged ({error}); copy it again") from error
 
 
 def check_files(ref: ModelRef) -> None:
@@ -201,15 +173,20 @@ def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     peft silently loads an adapter of a deeper model, and reports only differing sizes for one of a narrower model.
 
     Raises:
-        ModelError: the adapter was made for another base, and has modules or shapes that this one lacks.
+        ModelError: the adapter's files are pickled, missing, damaged, or of a kind that loads other models, or it was
+            made for another base, and has modules or shapes that this one lacks.
     """
+    from peft import PeftConfig, PeftModel
+
     made_for = str((read_object(to_place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
     problem = _describe_other_shape(made_for, model.config)
     if problem is None:
+        check_adapter(adapter)
         try:
-            loaded, found = load_adapter(model, adapter)
-        except ModelError:
-            raise
+            loaded: Any = PeftModel.from_pretrained(model, adapter, config=PeftConfig.from_pretrained(adapter))
+            found = loaded.load_adapter(adapter, "default")  # peft says here what did not fit, and nowhere else
+        except SafetensorError as error:
+            raise ModelError(f"adapter {adapter!r}: its weights are damaged ({error}); copy it again") from error
         except (ValueError, RuntimeError) as error:
             problem = "; ".join(line.strip() for line in str(error).splitlines()[:2])
         else:

@@ -33,10 +33,20 @@ def check_code(ref: ModelRef) -> None:
         ModelError: the model needs code that is not allowed; the message names the code.
     """
     path = to_place(ref.base)
-    if ref.code is not None:
-        _check_pinned(ref, path)
-    elif path.exists() and _needs_code(path):
-        raise make_code_error(ref.base, find_named_code(ref))
+    if ref.code is None:
+        if path.exists() and _needs_code(path):
+            raise make_code_error(ref.base, find_named_code(ref))
+        return
+    if elsewhere := [name for names in find_named_code(ref).values() for name in names if "--" in name]:
+        raise ModelError(
+            f"model {ref.base!r}: takes code from another repository ({elsewhere[0]}), which its revision does not "
+            "pin; copy that code into the model's directory"
+        )
+    if path.exists() and (found := compute_code_digest(path)) != ref.code:
+        raise ModelError(
+            f"model {ref.base!r}: its code changed: its digest is {found}, and {ref.code} was allowed; read it again, "
+            f"then set revision: {found}"
+        )
 
 
 def find_allowed_code(base: str, revision: str | None) -> str:
@@ -79,10 +89,9 @@ def get_hub_revision(ref: ModelRef) -> str | None:
 
 def find_named_code(ref: ModelRef) -> dict[str, list[str]]:
     """Return the classes that a model's files name under ``auto_map``, by file; empty if there are none."""
-    found = {name: (read_model_file(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
     named = {}
-    for name, entry in found.items():
-        if entry:
+    for name in CODE_FILES:
+        if entry := (read_model_file(ref, name) or {}).get("auto_map"):
             values = entry.values() if isinstance(entry, dict) else [entry]
             # A tokenizer's value is a list of a slow and a fast class, either of which may be null.
             listed = [value if isinstance(value, list) else [value] for value in values]
@@ -93,16 +102,14 @@ def find_named_code(ref: ModelRef) -> dict[str, list[str]]:
 def check_head(ref: ModelRef) -> Json:
     """Check that a reward model's own code, if it has any, is allowed, even if transformers has a class for the model.
 
-    transformers would silently use that class, and with it another head.
-
-    Returns:
-        The classes of the model's own code, by the class of transformers that each replaces.
+    transformers would silently use that class, and with it another head. Return the classes of the model's own code,
+    by the class of transformers that each replaces.
 
     Raises:
         ModelError: the model has code that is not allowed; the message names the classes.
     """
-    found = (read_model_file(ref, "config.json") or {}).get("auto_map")
-    classes = found if isinstance(found, dict) else {}
+    classes = (read_model_file(ref, "config.json") or {}).get("auto_map")
+    classes = classes if isinstance(classes, dict) else {}
     if classes and ref.code is None:
         raise ModelError(
             f"reward model {ref.base!r} brings its own code ({', '.join(map(str, classes.values()))}), which does not "
@@ -128,19 +135,6 @@ def _needs_code(path: Place) -> bool:
         return False
     name = (read_object(path / "tokenizer_config.json") or {}).get("tokenizer_class")
     return not isinstance(name, str) or tokenizer_class_from_name(name) is None
-
-
-def _check_pinned(ref: ModelRef, path: Place) -> None:
-    if elsewhere := [name for names in find_named_code(ref).values() for name in names if "--" in name]:
-        raise ModelError(
-            f"model {ref.base!r}: takes code from another repository ({elsewhere[0]}), which its revision does not "
-            "pin; copy that code into the model's directory"
-        )
-    if path.exists() and (found := compute_code_digest(path)) != ref.code:
-        raise ModelError(
-            f"model {ref.base!r}: its code changed: its digest is {found}, and {ref.code} was allowed; read it again, "
-            f"then set revision: {found}"
-        )
 
 
 def _iter_code_files(path: Place) -> Iterator[tuple[str, Place]]:

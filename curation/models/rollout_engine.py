@@ -51,13 +51,8 @@ def plan_rollout_engine(
 
     An engine is shared by the fewest workers with which its weights and one row's cache fit beside the memory that the
     training holds while answers are drawn, or by as many as its heads allow if none fits. Its share has room for the
-    cache of all answers that run at once, or is all that the training leaves.
-
-    Args:
-        shape: the model's sizes, or ``None`` if unknown.
-        config: the recipe.
-        dtype: type of the engine's weights and cache.
-        gpu_bytes: memory of a GPU, or ``None`` if unknown or without GPU.
+    cache of all answers that run at once, or is all that the training leaves. ``shape`` is None if the model's sizes
+    are unknown, and ``gpu_bytes`` if the memory of a GPU is, or if there is none.
     """
     named = config.rollouts
     if shape is None or not gpu_bytes:

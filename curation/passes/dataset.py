@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from curation.cluster import full_store, nodes
+from curation.cluster import news, nodes
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.heavy import ray
@@ -172,7 +172,7 @@ class ModelDataset:
         from curation.passes.calls import Calls
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        logging.getLogger("ray.data.exceptions").addFilter(full_store.hide)
+        logging.getLogger("ray.data.exceptions").addFilter(news.hide_full_store)
         context = ray.data.DataContext.get_current().copy()
         context.enable_progress_bars = False
         context.target_max_block_size = 1  # each row is a block of its own: it does not wait for the next one

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from curation.activity import doing
-from curation.cluster import full_store
+from curation.cluster import news
 from curation.errors import CommitError, CurationError, RunDirError, RunFailedError, UserError, describe_lance_error
 from curation.json_types import Json
 from curation.refs import iter_table_refs
@@ -375,7 +375,7 @@ class Run:
             )
         if self._lease is not None and self._lease.loss is not None:
             resume = "the other driver goes on"
-        elif (full := full_store.get_advice(error)) is not None:
+        elif (full := news.describe_full_store(error)) is not None:
             cause, resume = full, "run the same command to resume"
         elif (message := describe_lance_error(find_root_error(error))) is not None:  # the event has its own words
             cause, resume = message, f"`curate verify {self.directory}` says what is damaged; else {resume}"

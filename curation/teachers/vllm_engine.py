@@ -26,8 +26,8 @@ import torch
 from curation.config import AskConfig
 from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.heavy import transformers
+from curation.models import merged
 from curation.models.loading import from_pretrained, make_engine_arguments, set_environment
-from curation.models.merged import merged
 from curation.refs import ModelRef
 from curation.teachers.gpu_turns import list_shared_gpus, start_turn
 from curation.teachers.vllm_tap import Collected

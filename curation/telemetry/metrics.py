@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from curation.heavy import ray
 from curation.json_types import JsonView
@@ -22,8 +22,7 @@ from curation.json_types import JsonView
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meter:
+class Meter(NamedTuple):
     """One metric: its name with the unit, its kind, its description, and its tags besides run and stage."""
 
     name: str
@@ -33,66 +32,49 @@ class Meter:
 
 
 ROWS_LABELLED = Meter(
-    name="curation_rows_labelled_total",
-    kind="counter",
-    text="Rows that actors have written, error rows too; rows of a signal's own pass are those of its stage.",
+    "curation_rows_labelled_total",
+    "counter",
+    "Rows that actors have written, error rows too; rows of a signal's own pass are those of its stage.",
 )
-ERROR_ROWS = Meter(
-    name="curation_error_rows_total", kind="counter", text="Rows written as error rows, by kind.", tags=("kind",)
-)
+ERROR_ROWS = Meter("curation_error_rows_total", "counter", "Rows written as error rows, by kind.", ("kind",))
 CLIPPED_VALUES = Meter(
-    name="curation_clipped_values_total",
-    kind="counter",
-    text="Numbers of hidden states beyond float16 that were stored as its largest one.",
+    "curation_clipped_values_total",
+    "counter",
+    "Numbers of hidden states beyond float16 that were stored as its largest one.",
 )
-PROMPT_TOKENS = Meter(name="curation_prompt_tokens_total", kind="counter", text="Prompt tokens of labelled rows.")
-OUTPUT_TOKENS = Meter(name="curation_output_tokens_total", kind="counter", text="Answer tokens of labelled rows.")
+PROMPT_TOKENS = Meter("curation_prompt_tokens_total", "counter", "Prompt tokens of labelled rows.")
+OUTPUT_TOKENS = Meter("curation_output_tokens_total", "counter", "Answer tokens of labelled rows.")
 CHUNK_SECONDS = Meter(
-    name="curation_chunk_seconds", kind="histogram", text="A chunk in its actor, from reading to the written fragment."
+    "curation_chunk_seconds", "histogram", "A chunk in its actor, from reading to the written fragment."
 )
 TEACHER_START_SECONDS = Meter(
-    name="curation_teacher_start_seconds", kind="histogram", text="An actor's loading of its model, or engine."
+    "curation_teacher_start_seconds", "histogram", "An actor's loading of its model, or engine."
 )
-ACTOR_STARTS = Meter(name="curation_actor_starts_total", kind="counter", text="Actors that have loaded their model.")
-ACTOR_DEATHS = Meter(name="curation_actor_deaths_total", kind="counter", text="Processes of actors that died.")
-ACTORS = Meter(
-    name="curation_actors", kind="gauge", text="Actors by state: running, pending, restarting.", tags=("state",)
-)
-ROWS_COMMITTED = Meter(name="curation_rows_committed_total", kind="counter", text="Rows committed by this driver.")
-ROWS_LEFT = Meter(name="curation_rows_left", kind="gauge", text="Rows of the stage that are not committed.")
-CHUNKS_LEFT = Meter(name="curation_chunks_left", kind="gauge", text="Chunks of the stage that are not written.")
-COMMIT_SECONDS = Meter(
-    name="curation_commit_seconds", kind="histogram", text="A round of commits, attempts that failed included."
-)
+ACTOR_STARTS = Meter("curation_actor_starts_total", "counter", "Actors that have loaded their model.")
+ACTOR_DEATHS = Meter("curation_actor_deaths_total", "counter", "Processes of actors that died.")
+ACTORS = Meter("curation_actors", "gauge", "Actors by state: running, pending, restarting.", ("state",))
+ROWS_COMMITTED = Meter("curation_rows_committed_total", "counter", "Rows committed by this driver.")
+ROWS_LEFT = Meter("curation_rows_left", "gauge", "Rows of the stage that are not committed.")
+CHUNKS_LEFT = Meter("curation_chunks_left", "gauge", "Chunks of the stage that are not written.")
+COMMIT_SECONDS = Meter("curation_commit_seconds", "histogram", "A round of commits, attempts that failed included.")
 COMMIT_LAG_SECONDS = Meter(
-    name="curation_commit_lag_seconds", kind="gauge", text="Age of the oldest row that is written and not committed."
+    "curation_commit_lag_seconds", "gauge", "Age of the oldest row that is written and not committed."
 )
-
-ROWS_SERVED = Meter(
-    name="curation_rows_served_total", kind="counter", text="Rows that deploy/serve.py has answered, error rows too."
-)
+ROWS_SERVED = Meter("curation_rows_served_total", "counter", "Rows that deploy/serve.py has answered, error rows too.")
 SHIFT_AUC = Meter(
-    name="curation_shift_auc",
-    kind="gauge",
-    text="How well a classifier tells served or filtered rows from those that trust was fitted on; 0.5: not.",
+    "curation_shift_auc",
+    "gauge",
+    "How well a classifier tells served or filtered rows from those that trust was fitted on; 0.5: not.",
 )
-SHIFT_AUC_LOW = Meter(
-    name="curation_shift_auc_low", kind="gauge", text="The lower bound of its 95 % interval, for alarms."
-)
-
-
+SHIFT_AUC_LOW = Meter("curation_shift_auc_low", "gauge", "The lower bound of its 95 % interval, for alarms.")
 FOREIGN_SHARE_LOW = Meter(
-    name="curation_foreign_share_low",
-    kind="gauge",
-    text="The lower bound of the share of served or filtered rows that are unlike any labelled row, for alarms.",
+    "curation_foreign_share_low",
+    "gauge",
+    "The lower bound of the share of served or filtered rows that are unlike any labelled row, for alarms.",
 )
-DRIVER_ALIVE = Meter(
-    name="curation_driver_alive", kind="gauge", text="1 while a driver works, 0 when it has ended by itself."
-)
-STAGE_RUNNING = Meter(name="curation_stage_running", kind="gauge", text="1 while the stage runs.")
-VERDICT = Meter(
-    name="curation_verdict", kind="gauge", text="Of the run's report: 0 use it, 1 use with care, 2 do not use."
-)
+DRIVER_ALIVE = Meter("curation_driver_alive", "gauge", "1 while a driver works, 0 when it has ended by itself.")
+STAGE_RUNNING = Meter("curation_stage_running", "gauge", "1 while the stage runs.")
+VERDICT = Meter("curation_verdict", "gauge", "Of the run's report: 0 use it, 1 use with care, 2 do not use.")
 
 REFRESH_SECONDS = 2.0
 """Interval at which a process sets its gauges again, in seconds."""
@@ -116,16 +98,17 @@ class Telemetry:
 
     def set(self, meter: Meter, value: float, **tags: str) -> None:
         """Set a gauge, which keeps its value until it is set again or forgotten."""
+        tags = self._make_tags(tags)
         with _lock:
-            _gauges[meter, tuple(sorted(self._make_tags(tags).items()))] = value
-        _emit(meter, "set", value, self._make_tags(tags))
+            _gauges[meter, tuple(sorted(tags.items()))] = value
+        _emit(meter, "set", value, tags)
         _start_refreshing()
 
     def tell_shift(self, shift: JsonView) -> None:
         """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON), except missing values."""
-        foreign = shift["foreign"] or {"share": {"low": None}}
-        found = {SHIFT_AUC: shift["auc"]["value"], SHIFT_AUC_LOW: shift["auc"]["low"]}
-        for meter, value in {**found, FOREIGN_SHARE_LOW: foreign["share"]["low"]}.items():
+        foreign = shift["foreign"]["share"]["low"] if shift["foreign"] else None
+        values = (shift["auc"]["value"], shift["auc"]["low"], foreign)
+        for meter, value in zip((SHIFT_AUC, SHIFT_AUC_LOW, FOREIGN_SHARE_LOW), values, strict=True):
             if value is not None:
                 self.set(meter, value)
 

@@ -1,14 +1,19 @@
 """The progress of a stage: rows done, the state of a pass's actors, speed and time left.
 
-Progress is shown on the terminal and written to ``events.jsonl``, from which ``curate status`` reads it.
+Progress is shown on the terminal and written to ``events.jsonl``, from which ``curate status`` reads it. A worker in
+another process writes its progress to a file (:func:`note_progress`), which the driver reads.
 """
 
+import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Self
 
 from curation.json_types import Json, JsonView
+from curation.periodic import every
+from curation.storage.paths import Place, Remote, write_atomically
 
 PACE_SECONDS = 120.0
 """Length of the time window for the speed in rows/s, in seconds."""
@@ -74,27 +79,23 @@ class Work:
 
     def brief(self) -> str:
         """Return the number of running actors and the problems of a pass, in few words."""
-        counts = {"waiting": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
-        running = self.actors.running
-        text = [
-            f"{running:,} actor{'' if running == 1 else 's'}",
-            *(f"{count:,} {state}" for state, count in counts.items() if count),
-        ]
-        if num_errors := sum(self.errors.values()):
-            text.append(f"{num_errors:,} error rows")
-        return ", ".join(text)
+        running, num_errors = self.actors.running, sum(self.errors.values())
+        text = [f"{running:,} actor{'' if running == 1 else 's'}", *self._list_others("waiting")]
+        return ", ".join([*text, f"{num_errors:,} error rows"] if num_errors else text)
 
     def words(self) -> str:
         """Return the full state of a pass in words, for a line of ``curate status``."""
-        counts = {"pending": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
-        others = [f"{count:,} {state}" for state, count in counts.items() if count]
-        text = ["actors: " + ", ".join([f"{self.actors.running:,} running", *others])]
+        text = ["actors: " + ", ".join([f"{self.actors.running:,} running", *self._list_others("pending")])]
         text.append(f"{self.chunks_left:,} chunks left ({self.chunks_in_flight:,} in flight)")
         if self.errors:
             most = sorted(self.errors.items(), key=lambda item: -item[1])
             text.append("error rows: " + ", ".join(f"{kind} {count:,}" for kind, count in most))
         text.append(f"last commit {self.commit_age_seconds:.0f} s ago, oldest row waits {self.lag_seconds:.0f} s")
         return "; ".join(text)
+
+    def _list_others(self, pending: str) -> list[str]:
+        counts = {pending: self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
+        return [f"{count:,} {state}" for state, count in counts.items() if count]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ class Standing:
     answered: int | None = None
     """Number of rows done, including rows that are not committed yet; None means ``rows``."""
     note: str = ""
-    """Note on the quality of the work so far, such as the validation AUC of a fit, or on what the stage waits for."""
+    """Quality of the work so far, such as the validation AUC of a fit, or what the stage waits for."""
 
     @property
     def reached(self) -> int:
@@ -219,3 +220,27 @@ class ProgressJournal:
         fields |= {"unit": standing.unit} if standing.unit != "rows" else {}
         fields |= {"note": standing.note} if standing.note else {}
         return fields | ({} if standing.work is None else {"work": asdict(standing.work)})
+
+
+def note_progress(path: Place, done: int, total: int, words: str = "") -> None:
+    """Write a worker's progress to a file, with ``words`` on the quality of its work so far."""
+    write_atomically(path, json.dumps([done, total, words]))
+
+
+@contextmanager
+def follow_progress(path: Place, update: Update, unit: str = "rows") -> Iterator[None]:
+    """Read progress from a file repeatedly and pass it to ``update``, as long as the context lasts.
+
+    A file that an earlier worker left there is removed first.
+    """
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+    def look() -> None:
+        with suppress(OSError):  # no progress yet, or the store is unreachable
+            done, total, words = json.loads(path.read_text())
+            update(Standing(rows=done, total=total, unit=unit, note=words))
+
+    with every(5.0 if isinstance(path, Remote) else 0.5, look):
+        yield
+    look()

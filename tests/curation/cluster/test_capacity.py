@@ -154,6 +154,24 @@ def test_a_listener_that_is_no_ray_is_not_waited_for(monkeypatch: pytest.MonkeyP
         assert time.monotonic() - start < 4.0 + capacity.CONNECT_SECONDS
 
 
+def test_a_ray_that_is_found_here_is_asked_with_a_token_that_is_named(monkeypatch: pytest.MonkeyPatch):
+    """As ``ray.init`` does for ``auto``, and not for an address that is given."""
+    asked: list[dict[str, str]] = []
+
+    def run(*command: object, env: dict[str, str], **how: object) -> subprocess.CompletedProcess[str]:
+        asked.append(env)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr(capacity.subprocess, "run", run)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    capacity._check_ray("10.0.0.1:6379", takes_token=True)
+    capacity._check_ray("10.0.0.1:6379")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    capacity._check_ray("10.0.0.1:6379", takes_token=True)
+    assert [env.get("RAY_AUTH_MODE") for env in asked] == ["token", None, "disabled"]
+
+
 @pytest.mark.slow
 def test_a_run_joins_the_cluster_that_is_named_or_in_the_environment(config: Path):
     with held() as there:

@@ -3,7 +3,7 @@
 import pytest
 from ray.exceptions import ObjectStoreFullError
 
-from curation.cluster import full_store
+from curation.cluster import news
 
 
 @pytest.mark.parametrize(
@@ -12,9 +12,9 @@ from curation.cluster import full_store
 def test_the_errors_before_an_error_are_searched(
     is_named: bool, is_hidden: bool, is_found: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("curation.cluster.ray_private.find_spill_folder", lambda: "/spilled")
+    monkeypatch.setattr("curation.cluster.news.find_spill_folder", lambda: "/spilled")
     cause, error = ObjectStoreFullError("full"), ValueError("while it was handled")
     error.__context__, error.__cause__ = cause, cause if is_named else None
     error.__suppress_context__ = is_hidden
-    advice = full_store.get_advice(error)
+    advice = news.describe_full_store(error)
     assert (advice is not None and "/spilled" in advice) if is_found else advice is None

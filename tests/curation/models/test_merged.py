@@ -54,7 +54,7 @@ def spy(monkeypatch) -> list[str]:
         time.sleep(0.3)
         return load_model(model, **settings)
 
-    monkeypatch.setattr(merged, "load_model", load)
+    monkeypatch.setattr("curation.models.load_model", load)
     return loaded
 
 
@@ -63,7 +63,7 @@ def test_actors_of_a_node_merge_once(adapted, monkeypatch):
     inside = threading.Barrier(4, timeout=60)
 
     def start(_: int) -> str:
-        with merged.merged(model, dtype="float32") as found:
+        with merged(model, dtype="float32") as found:
             inside.wait()  # all of them read at once
             assert_merged(found.base, model)
             return found.base
@@ -71,7 +71,7 @@ def test_actors_of_a_node_merge_once(adapted, monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         (path,) = set(pool.map(start, range(4)))
     assert len(loaded) == 1
-    with merged.merged(model, dtype="float32") as found:  # a restart
+    with merged(model, dtype="float32") as found:  # a restart
         assert found.base == path and found.adapter is None
     assert len(loaded) == 1
 
@@ -81,7 +81,7 @@ def test_another_type_or_content_is_another_model(adapted, monkeypatch):
     loaded, paths = spy(monkeypatch), []
     for seed, dtype in ((1, "float32"), (1, "bfloat16"), (2, "float32"), (1, "float32")):
         model = adapted(seed)  # at the same place
-        with merged.merged(model, dtype=dtype) as found:
+        with merged(model, dtype=dtype) as found:
             assert_merged(found.base, model, dtype)
             paths.append(found.base)
     assert len({*paths}) == len(loaded) == 3 and paths[0] == paths[3]
@@ -98,15 +98,15 @@ def test_a_base_that_changed_at_its_place_is_merged_again(adapted, tmp_path):
         for file in Path(model.base).glob("*token*"):
             (base / file.name).write_bytes(file.read_bytes())
         other = resolve(str(base), adapter=model.adapter)
-        with merged.merged(other, dtype="float32") as found:
+        with merged(other, dtype="float32") as found:
             assert_merged(found.base, other)
 
 
 KILLED = """
 import os, signal, sys
-from curation.models import merged, resolve
+from curation import models
 
-load = merged.load_model
+load = models.load_model
 def load_model(*args, **settings):
     model = load(*args, **settings)
     save = model.save_pretrained
@@ -116,8 +116,8 @@ def load_model(*args, **settings):
     model.save_pretrained = killed
     return model
 
-merged.load_model = load_model
-with merged.merged(resolve(sys.argv[1], adapter=sys.argv[2]), dtype="float32"):
+models.load_model = load_model
+with models.merged(models.resolve(sys.argv[1], adapter=sys.argv[2]), dtype="float32"):
     pass
 """
 
@@ -129,7 +129,7 @@ def test_what_a_killed_process_left_is_made_anew(adapted):
     assert ran.returncode == -9, ran.stderr.decode()
     left = [path.name for path in get_cache_folder().iterdir() if path.is_dir()]
     assert len(left) == 1 and left[0].endswith(".part")
-    with merged.merged(model, dtype="float32") as found:
+    with merged(model, dtype="float32") as found:
         assert_merged(found.base, model)
         assert [path for path in get_cache_folder().iterdir() if path.is_dir()] == [Path(found.base)]
 
@@ -137,7 +137,7 @@ def test_what_a_killed_process_left_is_made_anew(adapted):
 def test_a_model_that_does_not_load_leaves_nothing(adapted):
     model = adapted(1)
     (Path(model.adapter) / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(ModelError), merged.merged(model, dtype="float32"):
+    with pytest.raises(ModelError), merged(model, dtype="float32"):
         pass
     assert [path for path in get_cache_folder().iterdir() if path.is_dir()] == []
 
