@@ -7,9 +7,9 @@ from typing import Any
 from curation.config import RunConfig
 from curation.errors import ConfigError
 from curation.features import features, iter_found, parts
-from curation.json_types import JsonView
-from curation.pipeline.generation_spec import GenerationSpec
-from curation.rundir.graph import Inputs, Out, Table
+from curation.json_types import Json, JsonView
+from curation.pipeline.roles import GenerationSpec
+from curation.rundir.graph import Out, Table
 from curation.storage.paths import Place
 
 Outs = Mapping[str, Mapping[str, Out]]
@@ -50,50 +50,29 @@ def publish(config: RunConfig, report: JsonView, directory: Place) -> Iterator[s
         yield from publish_report(section, report, directory)
 
 
-def describe_columns(generation: GenerationSpec, split: str, labels: Mapping[str, Out]) -> Outs:
-    """Return the tables of columns that features add to the labels of a split."""
-    return _describe_part("columns", generation.config, generation.tables, {"labels": labels}, generation, split)
+def describe_part(part: str, generation: GenerationSpec, record: JsonView, split: str | None = None) -> dict[str, Any]:
+    """Return what features add at one point of a generation's description, by feature.
 
-
-def describe_candidates(generation: GenerationSpec, record: JsonView) -> Outs:
-    """Return outputs that features add before a generation's selection: ``left_out``, the rows they leave out."""
-    return _describe_part("candidates", generation.config, generation.tables, record, generation)
-
-
-def describe_divided(generation: GenerationSpec, record: JsonView) -> dict[str, Inputs]:
-    """Return what features read to divide the rows of a generation's arms, by feature."""
-    found: Mapping[str, Any] = _describe_part("divided", generation.config, generation.tables, record, generation)
-    return {name: inputs for name, inputs in found.items() if inputs is not None}
-
-
-def describe_after_selection(generation: GenerationSpec, record: JsonView, *before: Outs) -> Outs:
-    """Return the outputs that features add after a generation's selection, merged with those added ``before``."""
-    added = (*before, _describe_part("selected", generation.config, generation.tables, record, generation))
-    names = dict.fromkeys(name for outs in added for name in outs)
-    return {name: {key: out for outs in added for key, out in outs.get(name, {}).items()} for name in names}
+    ``columns``: tables of columns that they add to the labels of ``split``, by name. ``candidates``: outputs that they
+    add before the selection; ``left_out`` has the rows they leave out. ``divided``: what they read to divide the rows
+    of the arms, or None. ``selected``: outputs that they add after the selection.
+    """
+    common: Json = {"config": generation.config, "tables": generation.tables, "record": record, "split": split}
+    return {
+        name: describe(FeatureInputs(section=section, generation=generation, **common))
+        for name, describe, section in parts(generation.config, part)
+    }
 
 
 def describe_analysis(config: RunConfig, tables: Mapping[str, Table], generations: Sequence[JsonView]) -> list[Outs]:
     """Return the outputs of the analysis of a finished run, one item per generation."""
-    return [_describe_part("analysis", config, tables, record) for record in generations]
-
-
-def _describe_part(
-    part: str,
-    config: RunConfig,
-    tables: Mapping[str, Table],
-    record: JsonView,
-    generation: GenerationSpec | None = None,
-    split: str | None = None,
-) -> Outs:
-    return {
-        name: describe(
-            FeatureInputs(
-                section=section, config=config, tables=tables, record=record, generation=generation, split=split
-            )
-        )
-        for name, describe, section in parts(config, part)
-    }
+    return [
+        {
+            name: describe(FeatureInputs(section=section, config=config, tables=tables, record=record))
+            for name, describe, section in parts(config, "analysis")
+        }
+        for record in generations
+    ]
 
 
 def check_analysis(config: RunConfig) -> Iterator[str]:

@@ -81,27 +81,24 @@ def iter_memory_lines(config: RunConfig, gpu: str | None = None, shape: ShapeOf 
     for process in iter_processes(config, gpu_bytes, shape):
         there = gpu_bytes if process.on_gpu else ram
         usable = None if there is None else there * process.share
-        line = _format_line(process, usable, gpu)
-        if usable is not None and process.footprint.least > usable:
-            least = process.footprint.least / GIB
+        footprint = process.footprint
+        parts = ", ".join(f"{name} {amount / GIB:,.1f}" for name, amount in footprint.parts.items())
+        has = ""
+        if usable is not None and process.on_gpu:
+            has = f" of {usable / GIB:,.1f} GiB ({process.share:g} of one {gpu or 'GPU'})"
+        elif usable is not None:
+            has = f" of {usable / GIB:,.1f} GiB of memory"
+        line = f"memory of {process.who} ({process.model}): {footprint.total / GIB:,.1f} GiB{has}: {parts}"
+        line += f"; {footprint.notes}" if footprint.notes else ""
+        if usable is not None and footprint.least > usable:
+            least = footprint.least / GIB
             refused.append(f"{line}; at least {least:,.1f} GiB in any case, which cannot fit: {process.mend}")
-        elif usable is not None and process.footprint.total > usable:
+        elif usable is not None and footprint.total > usable:
             yield f"warning: {line}; the longest rows do not fit: {process.ease}{process.mend}"
         else:
             yield line
     if refused:
         raise ConfigError("\n".join(refused))
-
-
-def _format_line(process: Process, usable: float | None, gpu: str | None) -> str:
-    footprint = process.footprint
-    parts = ", ".join(f"{name} {amount / GIB:,.1f}" for name, amount in footprint.parts.items())
-    where = "memory" if not process.on_gpu else gpu or "GPU"
-    has = "" if usable is None else f" of {usable / GIB:,.1f} GiB ({process.share:g} of one {where})"
-    if usable is not None and not process.on_gpu:
-        has = f" of {usable / GIB:,.1f} GiB of memory"
-    notes = f"; {footprint.notes}" if footprint.notes else ""
-    return f"memory of {process.who} ({process.model}): {footprint.total / GIB:,.1f} GiB{has}: {parts}{notes}"
 
 
 def _find_gpu_bytes(config: RunConfig, gpu: str | None) -> float | None:
@@ -176,7 +173,6 @@ def _make_asking_process(config: RunConfig, role: str, shape: DecoderShape, row_
             "smaller or quantised model",
             ease="lower vllm.engine.max_num_seqs, or ",
         )
-    head = role != "reward model"
     return place(
         footprint=compute_asking_memory(
             shape,
@@ -184,7 +180,7 @@ def _make_asking_process(config: RunConfig, role: str, shape: DecoderShape, row_
             on_gpu=on_gpu,
             batch_tokens=ask.batch_tokens,
             answer_tokens=answer_tokens,
-            head=head,
+            head=role != "reward model",
         ),
         share=min(1.0, actors.num_gpus) if on_gpu else 1.0,
         mend="set teacher.dtype: bfloat16 where it is float32, or take a larger card, or a smaller model",
@@ -208,7 +204,11 @@ def _make_training_process(
         if _uses_vllm(recipe):
             found = plan_rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes)
             engine = found.gpu_memory * gpu_bytes if gpu_bytes else shape.parameters() * BYTES[dtype]
-    more = "take a larger card" if on_gpu else "take a machine with more memory"
+    mend = ["raise num_workers"] if recipe.sharding == "fsdp" else []
+    if recipe.sharding != "fsdp":
+        mend += ["train an adapter (lora)"] if recipe.lora is None else []
+        mend += [] if recipe.method == "dpo" else ["set sharding: fsdp with more workers"]
+    mend.append("take a larger card" if on_gpu else "take a machine with more memory")
     return Process(
         who=f"a worker in the {who}",
         model=model,
@@ -217,16 +217,9 @@ def _make_training_process(
         ),
         share=min(1.0, recipe.gpus_per_worker) if on_gpu else 1.0,
         on_gpu=on_gpu,
-        mend=", or ".join(filter(None, [_suggest_smaller(recipe), more])),
+        mend=", or ".join(mend),
         ease="lower micro_batch_size, or " if recipe.micro_batch_size > 1 else "",
     )
-
-
-def _suggest_smaller(recipe: LmStudentConfig) -> str:
-    if recipe.sharding == "fsdp":
-        return "raise num_workers"
-    shard = "" if recipe.method == "dpo" else "set sharding: fsdp with more workers"
-    return ", or ".join(filter(None, ["train an adapter (lora)" if recipe.lora is None else "", shard]))
 
 
 def _uses_vllm(recipe: GrpoConfig) -> bool:

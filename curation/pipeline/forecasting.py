@@ -108,15 +108,21 @@ def forecast_questions(
         for question in questions
         for asking in question.askings
     ]
-    starts, first = _estimate_starts(questions, workforce)
-    work = sum_together(stage.actor_seconds for stage in stages)
-    actor_hours = scale_estimate(sum_independent([work, starts]), 1 / 3600)
-    hours = scale_estimate(sum_independent([sum_together(stage.seconds for stage in stages), first]), 1 / 3600)
+
+    # Seconds in which actors start: the sum over all actors, and the time until the first ones work.
+    starts, first = [make_exact(0.0)], [make_exact(0.0)]
+    for question in questions:
+        if (seconds := question.measured.start_seconds) is not None:
+            chunks = sum(math.ceil(asking.rows / asking.ask.chunk_rows) for asking in question.askings)
+            first.append(_estimate_start(seconds))
+            starts.append(scale_estimate(first[-1], _count_actors(chunks, question.askings[0].ask, workforce)))
+    actor_seconds = sum_independent([sum_together(stage.actor_seconds for stage in stages), sum_together(starts)])
+    seconds_all = sum_independent([sum_together(stage.seconds for stage in stages), sum_together(first)])
     total: dict[str, Estimate] = {
         "prompt_tokens": sum_together(stage.prompt_tokens for stage in stages),
         "output_tokens": sum_together(stage.output_tokens for stage in stages),
-        "hours": hours,
-        **compute_amounts(actor_hours, _to_json(workforce)),
+        "hours": scale_estimate(seconds_all, 1 / 3600),
+        **compute_amounts(scale_estimate(actor_seconds, 1 / 3600), _to_json(workforce)),
         "bytes": sum_together(stage.bytes for stage in stages),
     }
     if has_requests:
@@ -136,15 +142,24 @@ def forecast_questions(
 def _forecast_stage(
     asking: StageAsk, question: AskGroup, workforce: Workforce, commit_seconds: float, fragment_bytes: int
 ) -> StageForecast:
-    measured, rows, chunk_rows = question.measured, asking.rows, asking.ask.chunk_rows
+    ask, measured, rows, chunk_rows = asking.ask, question.measured, asking.rows, asking.ask.chunk_rows
     chunks = math.ceil(rows / chunk_rows)
-    actors = _count_actors(chunks, asking.ask, workforce)
+    actors = _count_actors(chunks, ask, workforce)
     work = widen_estimate(scale_estimate(measured.actor_seconds, rows), DRIFT)
     longest = (actors - 1) * min(rows, chunk_rows) * measured.actor_seconds.value  # all others wait for one chunk
     spent = sum_independent([work, Estimate(value=longest / 2, low=0.0, high=longest, n=0)])
-    other = _make_estimate(measured.other_seconds)
+    other = _estimate_start(measured.other_seconds)
     seconds = sum_independent([scale_estimate(spent, 1 / actors), other])
-    of_rows = scale_estimate(_estimate_row_bytes(asking, question), rows)
+
+    # The stored bytes of a row, including states or scores.
+    states: float = len(ask.states) * measured.state_bytes
+    if asking.stored_states is not None:
+        states = asking.stored_states * {"float16": 2, "float32": 4}[ask.state_dtype]
+    if asking.stored_scores:
+        states = asking.stored_scores * 2 * 4  # a raw and a calibrated score, float32
+    if asking.fitted:
+        states = asking.states_share * states  # its scores are among the measured bytes
+    of_rows = scale_estimate(sum_independent([measured.bytes, make_exact(states)]), rows)
     fragments = chunks if chunks < FEWEST else math.ceil(of_rows.value / fragment_bytes)  # else they are compacted
     of_fragments = widen_estimate(make_exact(fragments * measured.fragment_bytes), FIXED)
     num_bytes = sum_independent([widen_estimate(of_rows, DENSITY), of_fragments])
@@ -174,38 +189,11 @@ def _forecast_stage(
     )
 
 
-def _estimate_row_bytes(asking: StageAsk, question: AskGroup) -> Estimate:
-    """Return the stored bytes per row, including states or scores."""
-    measured = question.measured
-    size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
-    states: float = len(asking.ask.states) * measured.state_bytes
-    if asking.stored_states is not None:
-        states = asking.stored_states * size
-    if asking.stored_scores:
-        states = asking.stored_scores * 2 * 4  # a raw and a calibrated score, float32
-    if asking.fitted:
-        states = asking.states_share * states  # its scores are among the measured bytes
-    return sum_independent([measured.bytes, make_exact(states)])
-
-
 def _count_actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
     return max(1, min(workforce.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
 
 
-def _estimate_starts(questions: Sequence[AskGroup], workforce: Workforce) -> tuple[Estimate, Estimate]:
-    """Return the seconds in which actors start: the sum over all actors, and the time until the first ones work."""
-    together_, first = [make_exact(0.0)], [make_exact(0.0)]
-    for question in questions:
-        seconds = question.measured.start_seconds
-        if seconds is not None:
-            chunks = [math.ceil(asking.rows / asking.ask.chunk_rows) for asking in question.askings]
-            num = _count_actors(sum(chunks), question.askings[0].ask, workforce)
-            together_.append(scale_estimate(_make_estimate(seconds), num))
-            first.append(_make_estimate(seconds))
-    return sum_together(together_), sum_together(first)
-
-
-def _make_estimate(seconds: float) -> Estimate:
+def _estimate_start(seconds: float) -> Estimate:
     low, high = START
     return Estimate(value=seconds, low=low * seconds, high=high * seconds, n=0)
 

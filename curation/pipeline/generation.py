@@ -1,43 +1,42 @@
 """One generation: a teacher labels, trust is fitted and scores, arms select, students learn and are tested."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from curation import arms
-from curation.arms import ARMS
-from curation.config import PcaConfig
+from curation.arms import ARMS, REFERENCE_ARM
+from curation.config import AskConfig, PcaConfig
 from curation.config.trust import ROW_KEYS
+from curation.domains import get_domain, get_preference_function
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.pipeline import extending
-from curation.pipeline.asking_signals import describe_signals, find_teacher_signals, get_asked_models
-from curation.pipeline.generation_spec import GenerationSpec, Known
+from curation.pipeline.extending import describe_part
 from curation.pipeline.grading import describe_grades
-from curation.pipeline.roles import describe_teacher_use
-from curation.pipeline.selecting import (
-    describe_kept_columns,
-    describe_lengths,
-    describe_preferences,
-    describe_selection,
-    limit,
-)
+from curation.pipeline.roles import GenerationSpec, Known, describe_teacher_use
+from curation.pipeline.selecting import describe_lengths, describe_selection
 from curation.pipeline.students import Students, describe_further_students, describe_students
-from curation.pipeline.testing import Tested
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
+from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
 from curation.stages.fit import FitTrust, find_closed_classes
 from curation.stages.judge import Judge
+from curation.stages.keep import Keep
 from curation.stages.label import Label
+from curation.stages.preferences import WritePreferences
 from curation.stages.project import Project
 from curation.stages.read import Read
 from curation.stages.score import Score
 from curation.stages.search import Search, get_search_share, list_stored_states
 from curation.stages.select import Select
 from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
+from curation.stages.signal import MeasureSignal
 from curation.trust.parts import read_by
 from tune.space import expand_preset
+
+UNADAPTED = "the teacher before it was adapted"
+"""Role of the unadapted teacher; its spaces keep it apart from the names in ``signals.models``."""
 
 
 class GenerationStages(NamedTuple):
@@ -64,24 +63,48 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
 
     ``first``: the first generation's selections, if the base is to be trained on them too, for each of ``chain.arms``.
     """
-    config, base = generation.config, generation.base
-    calibration = ["calibration"] if config.selection.budget.needs_calibration else []
+    config, base, tables = generation.config, generation.base, generation.tables
+    budget, selecting = config.selection.budget, config.selection.arms
+    calibration = ["calibration"] if budget.needs_calibration else []
     splits = ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
 
-    # The teacher labels the source split, on which trust is fitted.
+    # The teacher labels the source split, and its labels are graded.
     ask = config.teacher.labelling.paid_in(str(config.directory))
     teacher = describe_teacher_use(generation.teacher, ask, name=generation.name("backend-teacher"))
     labelled: dict[str, Label | Read] = {"source": _describe_labelling(generation, teacher, "source")}
     labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
     grades = {"source": describe_grades(generation, "source", "source", labels["source"])}
-    pca = _describe_projection(generation, labels["source"])
-    if pca is not None:
+    pca = None
+    if isinstance(config.teacher.store_states, PcaConfig):
+        pca = Project(
+            **generation.place("pca", "source"),
+            labels=labels["source"],
+            size=config.teacher.store_states.pca,
+            trust=config.trust.only({"states", *ROW_KEYS}),
+            seed=config.seed,
+        )
         labels["source"] = pca.out("labels")
-    search = _search(generation, labels["source"], grades["source"])
-    fits = _describe_fits(generation, labels["source"], grades["source"], search)
+
+    # Trust is fitted on them: the method's function, found by a search if one is configured, and those of other arms.
+    search = Search(
+        **generation.place("search", "source", of=REFERENCE_ARM),
+        labels=labels["source"],
+        grades=grades["source"],
+        stored=list(list_stored_states(config)),
+        tune=config.tune.model_copy(update={"space": expand_preset(config.tune.space)}),
+        trust=config.fitting.without({"search"}),
+        share=get_search_share(config, generation.sizes["pool"]),
+        risk=budget.risk if config.tune.metric == "certified" else None,
+        seed=config.seed,
+    )
+    fits: dict[str, Stage] = {REFERENCE_ARM: search}
+    if not config.trust.search:
+        fits[REFERENCE_ARM] = _describe_fit(generation, "trust", config.trust.kind, REFERENCE_ARM, search)
+    for kind in arms.find_fitted(config.selection.used):
+        fits[kind] = _describe_fit(generation, f"trust-{kind}", kind, kind, search)
     fitted = {name: stage.out("trust") for name, stage in fits.items()}
 
-    # It labels the other splits, the pool last; what has a gold label is graded.
+    # The teacher labels the other splits, the pool last; what has a gold label is graded.
     scored_as_labelled = config.teacher.store_states is False
     reducing: dict[str, Any] = {} if pca is None else {"projection": pca.out("projection")}
     if scored_as_labelled:
@@ -93,80 +116,128 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
             grades[split] = describe_grades(generation, split, split, labels[split])
 
     # Trust and signals score the labels.
-    asking = get_asked_models(generation, teacher)
-    signals = {}
-    for split, stage in labelled.items():  # further questions are about a server's answers as they were bought
-        answers = cast(Out, stage.answers) if isinstance(stage, Read) else labels[split]
-        signals[split] = describe_signals(generation, asking, split, answers)
-    added = {split: extending.describe_columns(generation, split, labels) for split in splits}
-    scored = {
-        split: Score(
-            name=generation.name(f"score-{split}"),
-            at=generation.at(split),
+    signals, added = _describe_signals(generation, teacher, labelled, labels), {}
+    scored = {}
+    for split in splits:
+        added[split] = describe_part("columns", generation, {"labels": labels}, split)
+        columns = {name: stage.out("signal") for name, stage in signals[split].items()}
+        for of_feature in added[split].values():
+            columns |= of_feature
+        scored[split] = Score(
+            **generation.place(f"score-{split}", split),
             labels=labels[split],
             fitted={} if scored_as_labelled and split != "source" else fitted,
-            signals={
-                **{name: stage.out("signal") for name, stage in signals[split].items()},
-                **{name: out for tables in added[split].values() for name, out in tables.items()},
-            },
+            signals=columns,
             of_source=split == "source",
-            num_rows=generation.sizes[split],
         ).out("labels")
-        for split in splits
-    }
-    shift = _describe_comparison(generation, labels)
 
     # Every arm selects as many rows as the budget says, among those that a student can be trained on.
-    longest = limit(base, config.student)
-    long = {} if longest is None else describe_lengths(generation, labels, longest)
-    too_long = {split: stage.out("counts") for split, stage in long.items()}
-    described = {"labels": scored, "grades": grades, "too_long": too_long}
-    candidates = extending.describe_candidates(generation, described)
+    lengths = describe_lengths(generation, labels)
+    too_long = {split: stage.out("counts") for split, stage in lengths.items()}
+    record: dict[str, Any] = {"labels": scored, "grades": grades, "too_long": too_long}
+    candidates = describe_part("candidates", generation, record)
     left_out = {name: outs["left_out"] for name, outs in candidates.items()}
-    selected = describe_selection(generation, teacher, longest, labels, scored, grades, long, left_out)
-
-    # Students learn the selected rows, and are tested beside their teacher and their base.
-    pairs = describe_preferences(generation, selected)
-    learned = pairs if pairs is not None and METHODS[config.student.method].learns == "pairs" else selected
-    students = describe_students(generation, teacher, learned, config.selection.arms)
-    tests = students.tests
-    tested = replace(generation, tested=tests.known)
-    shallow = Students({}, {}, Tested({}, {}, tests.known))
-    if first is not None and base is not None:
-        shallow = describe_students(tested, teacher, first, config.chain.arms, prefix="shallow-")
-
-    record: dict[str, Any] = {
-        **described,
+    selected = describe_selection(generation, teacher, labels, scored, grades, lengths, left_out)
+    record |= {
         "index": generation.index,
         "teacher": generation.teacher,
         "student_base": base,
-        "trust": fitted[arms.REFERENCE_ARM],
-        "trust_fit": fits[arms.REFERENCE_ARM].out("fit"),
-        "selections": {arm: selected.out("arms", arm, "table") for arm in config.selection.arms},
-        "formats": {arm: selected.out("arms", arm) for arm in config.selection.arms},
+        "trust": fitted[REFERENCE_ARM],
+        "trust_fit": fits[REFERENCE_ARM].out("fit"),
+        "selections": {arm: selected.out("arms", arm, "table") for arm in selecting},
+        "formats": {arm: selected.out("arms", arm) for arm in selecting},
         "budget": selected.out("budget"),
         "unseen": selected.out("unseen").or_none,
         "dropped": selected.value("dropped"),
-        **describe_kept_columns(generation, selected),
-        **({} if pairs is None else {"preferences": pairs.value("arms")}),
-        "shift": shift.out("shift"),
-        **_describe_selected_comparison(generation, scored, selected),
-        "tests": tests.main,
-        "further_tests": tests.further,
+    }
+
+    # They are written with columns of their files and, if they are pairs, as chosen and rejected answers.
+    written = {arm: table.or_none for arm, table in record["selections"].items()}
+    if config.selection.keep:
+        kept = Keep(
+            name=generation.name("keep"),
+            at=generation.at("pool"),
+            selected=written,
+            columns=list(config.selection.keep),
+            id_column=config.sources[config.splits.pool.source].id_column,
+            files=[file.to_json() for file in generation.pool_files],
+            contents=[file.content for file in generation.pool_files],
+            num_rows=budget.n,
+        )
+        record["kept"] = kept.value("files")
+    learned: Stage = selected
+    if get_preference_function(get_domain(config.domain_of("pool"))) is not None:
+        pairs = WritePreferences(
+            name=generation.name("preferences"),
+            at=generation.at("pool"),
+            selected=written,
+            dropped=selected.value("dropped"),
+            pool=tables["pool"],
+            domain=config.domain_of("pool"),
+            num_rows=None if budget.n is None else budget.n * len(selecting),
+        )
+        record["preferences"] = pairs.value("arms")
+        learned = pairs if METHODS[config.student.method].learns == "pairs" else selected
+
+    # Splits, and the rows that pass the cuts, are compared by hidden states or, if there are none, splits by texts.
+    similar = [split for split in ("source", "calibration") if split in labels]
+    compared: Json = {
+        **generation.place("shift", "pool"),
+        "pool": labels["pool"],
+        "compared": {split: labels[split] for split in similar},
+        "states": list(config.compared),
+        "seed": config.seed,
+    }
+    if config.has_states:
+        shift = MeasureShift(**compared)
+    else:
+        examples = {split: tables[split] for split in (*similar, "pool")}
+        shift = MeasureTextShift(**compared, examples=examples, domain=config.domain_of("pool").ungraded)
+    record["shift"] = shift.out("shift")
+    ranking = [arm for arm in selecting if ARMS[arm].ranked and not ARMS[arm].gold]
+    if config.has_states and ranking:
+        foreign = MeasureSelectedShift(
+            **generation.place("selected-shift", "pool"),
+            source=scored["source"],
+            pool=scored["pool"],
+            thresholds={arm: selected.out("arms", arm, "threshold").or_none for arm in ranking},
+            states=list(config.compared),
+            seed=config.seed,
+        )
+        record["foreign"] = foreign.out("foreign")
+
+    # Students learn the selected rows, and are tested beside their teacher and their base.
+    students = describe_students(generation, teacher, learned, selecting)
+    tested = replace(generation, tested=students.tested)
+    shallow = Students({}, {}, {}, {}, students.tested)
+    if first is not None and base is not None:
+        shallow = describe_students(tested, teacher, first, config.chain.arms, prefix="shallow-")
+
+    # The judge is asked about some labels of the graded splits and of each tested model's first run.
+    judged = {split: out for split, out in grades.items() if isinstance(out.stage, Judge)}
+    if any(isinstance(run.stage, Judge) for runs in students.tests.values() for run in runs):
+        judged |= {f"test-{name}": runs[0] for name, runs in students.tests.items()}
+    record |= {
+        "tests": students.tests,
+        "further_tests": students.further_tests,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
         "projection": None if pca is None else pca.out("fit"),
-        "asked": _count_asked(grades, tests.main),
+        "asked": {what: out.stage.value("num_asked") for what, out in judged.items()},
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "repeats": generation.repeats.out("counts"),
         "training": students.training,
         "students": describe_further_students(tested, teacher, learned),
     }
-    record["features"] = extending.describe_after_selection(generation, record, added["pool"], candidates)
+    outs = (added["pool"], candidates, describe_part("selected", generation, record))
+    names = dict.fromkeys(name for of_features in outs for name in of_features)
+    record["features"] = {
+        name: {key: out for of_features in outs for key, out in of_features.get(name, {}).items()} for name in names
+    }
     without_a_chain = {
-        "tests": {arm: shallow.tests.main[f"shallow-{arm}"] for arm in shallow.models},
+        "tests": {arm: shallow.tests[f"shallow-{arm}"] for arm in shallow.models},
         "training": shallow.training,
     }
-    return GenerationStages(record, students.models, labels, search, shallow.tests.known, selected, without_a_chain)
+    return GenerationStages(record, students.models, labels, search, shallow.tested, selected, without_a_chain)
 
 
 def get_pool_share(generation: GenerationSpec) -> dict[str, int]:
@@ -183,9 +254,9 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
     the stage that reads them, since the bought answers do not depend on it.
     """
     config, reader, endpoint = generation.config, generation.helpers.reader, generation.config.teacher.endpoint
+    signals = _find_asked_signals(generation, split)
     labelled = Label(
-        name=generation.name(f"label-{split}"),
-        at=generation.at(split),
+        **generation.place(f"label-{split}", split),
         examples=generation.tables[split],
         teacher=teacher,
         decoding=config.teacher.decoding,
@@ -193,17 +264,15 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
         seed=generation.seed(f"label-{split}"),
         share=get_pool_share(generation) if split == "pool" and config.num_shares > 1 else None,
         **(reducing if reader is None else {}),
-        signals=find_teacher_signals(generation, split),
+        signals={asked.name: {**asked.settings, "stage": asked.stage} for asked in signals if asked.asks_labelling},
         asks_teacher=generation.index == 0,
-        num_rows=generation.sizes[split],
         needs=generation.needs,
         **generation.settings,
     )
     if reader is None or endpoint is None:
         return labelled
     return Read(
-        name=generation.name(f"read-{split}"),
-        at=generation.at(split),
+        **generation.place(f"read-{split}", split),
         examples=generation.tables[split],
         answers=labelled.out("labels"),
         domain=labelled.domain,
@@ -211,115 +280,109 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
         decoding=labelled.decoding,
         reads_numbers=not endpoint.top_logprobs,
         **reducing,
-        num_rows=generation.sizes[split],
         **generation.settings,
     )
 
 
-def _count_asked(grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
-    """Return how many labels the judge was asked about, by graded split and ``test-<model>`` (its first run)."""
-    found = {split: out for split, out in grades.items() if isinstance(out.stage, Judge)}
-    if any(isinstance(run.stage, Judge) for runs in tests.values() for run in runs):
-        found |= {f"test-{name}": runs[0] for name, runs in tests.items()}
-    return {what: out.stage.value("num_asked") for what, out in found.items()}
-
-
-def _describe_projection(generation: GenerationSpec, labels: Out) -> Project | None:
-    """Return the projection of the source split's states, or None if states are stored unchanged or not at all."""
-    config = generation.config
-    if not isinstance(config.teacher.store_states, PcaConfig):
-        return None
-    return Project(
-        name=generation.name("pca"),
-        at=generation.at("source"),
-        labels=labels,
-        size=config.teacher.store_states.pca,
-        trust=config.trust.only({"states", *ROW_KEYS}),
+def _describe_fit(generation: GenerationSpec, name: str, kind: str, of: str, search: Search) -> FitTrust:
+    """Return the stage that fits a trust function on the rows that the search for one would read."""
+    config, trust, function = generation.config, generation.config.fitting, arms.find_fitted([kind])[kind]
+    closed = None
+    if kind == "stacked":
+        closed = find_closed_classes(config.domain_of("source"), trust.states, generation.tables["source"])
+    return FitTrust(
+        **generation.place(name, "source", of=of),
+        function=kind,
+        made_by=function.made_by,
+        fit_by=function.fit,
+        labels=search.labels,
+        grades=search.grades,
+        trust=read_by(kind, function, config.fit_of(kind)).model_copy(update=trust.resources),
         seed=config.seed,
-        num_rows=generation.sizes["source"],
+        closed=closed,
+        teacher=f"the teacher of generation {generation.index}" if generation.index else None,
     )
 
 
-def _search(generation: GenerationSpec, labels: Out, grades: Out) -> Search:
-    config, tune = generation.config, generation.config.tune
-    return Search(
-        name=generation.name("search"),
-        at=generation.at("source", of=arms.REFERENCE_ARM),
-        labels=labels,
-        grades=grades,
-        stored=list(list_stored_states(config)),
-        tune=tune.model_copy(update={"space": expand_preset(tune.space)}),
-        trust=config.fitting.without({"search"}),
-        share=get_search_share(config, generation.sizes["pool"]),
-        risk=config.selection.budget.risk if tune.metric == "certified" else None,
-        seed=config.seed,
-        num_rows=generation.sizes["source"],
-    )
+class _AskedSignal(NamedTuple):
+    """A signal of a split, and whom it asks."""
+
+    signal: arms.Signal
+    name: str
+    """The name by which ``curation.signals.get_signal`` finds the signal."""
+    role: str
+    """The model that is asked: ``teacher``, ``UNADAPTED`` or a helper's role."""
+    asks_labelling: bool
+    """Whether it asks the model that labels, which may thus measure the signal as it labels."""
+    stage: str
+    settings: Json
+    """The settings other than the model on which the signal's values depend."""
 
 
-def _describe_fits(generation: GenerationSpec, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
-    """Return the trust functions fitted on the source split, by name: the method's own, and those that arms need."""
-    config, trust, examples = generation.config, generation.config.fitting, generation.tables["source"]
-
-    def fitted(name: str, kind: str, of: str) -> Stage:
-        function = arms.find_fitted([kind])[kind]
-        return FitTrust(
-            name=generation.name(name),
-            at=generation.at("source", of=of),
-            function=kind,
-            made_by=function.made_by,
-            fit_by=function.fit,
-            labels=labels,
-            grades=grades,
-            trust=read_by(kind, function, config.fit_of(kind)).model_copy(update=trust.resources),
-            seed=config.seed,
-            closed=find_closed_classes(config.domain_of("source"), trust.states, examples)
-            if kind == "stacked"
-            else None,
-            teacher=f"the teacher of generation {generation.index}" if generation.index else None,
-            num_rows=generation.sizes["source"],
+def _find_asked_signals(generation: GenerationSpec, split: str) -> list[_AskedSignal]:
+    """Return the signals of a split: all arms' for the pool, the reference arm's if a budget reads the split."""
+    config, selection = generation.config, generation.config.selection
+    reading = selection.used if split == "pool" else ()
+    if split in ("calibration", selection.budget.purity_split):
+        reading = (selection.budget.reference,)
+    was_adapted = generation.unadapted != generation.teacher
+    found = []
+    for column, signal in arms.find_signals(reading).items():
+        role = UNADAPTED if signal.asks == "teacher" and column in ASKS_UNADAPTED else signal.asks
+        settings = {
+            "seed": generation.seed(f"signal-{column}-{split}"),
+            "options": config.signals.options_of(signal),
+            "shots": generation.tables["shots"] if signal.shots else None,
+        }
+        found.append(
+            _AskedSignal(
+                signal=signal,
+                name=column if column in SIGNALS else signal.made_by,
+                role=role,
+                asks_labelling=role == "teacher" or (role == UNADAPTED and not was_adapted),
+                stage=generation.name(f"signal-{column}-{split}"),
+                settings=settings,
+            )
         )
-
-    others = arms.find_fitted(config.selection.used)
-    own = search if config.trust.search else fitted("trust", config.trust.kind, arms.REFERENCE_ARM)
-    return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name, name) for name in others}}
+    return found
 
 
-def _describe_comparison(generation: GenerationSpec, labels: Mapping[str, Out]) -> MeasureShift:
-    """Describe the comparison of the splits by their ``labels`` and, if these have no hidden states, by their texts."""
-    config = generation.config
-    splits = [split for split in ("source", "calibration") if split in labels]
-    arguments: Json = {
-        "name": generation.name("shift"),
-        "at": generation.at("pool"),
-        "pool": labels["pool"],
-        "compared": {split: labels[split] for split in splits},
-        "states": list(config.compared),
-        "seed": config.seed,
-        "num_rows": generation.sizes["pool"],
-    }
-    if config.has_states:
-        return MeasureShift(**arguments)
-    examples = {split: generation.tables[split] for split in (*splits, "pool")}
-    return MeasureTextShift(**arguments, examples=examples, domain=config.domain_of("pool").ungraded)
-
-
-def _describe_selected_comparison(
-    generation: GenerationSpec, scored: Mapping[str, Out], selected: Select
-) -> dict[str, Out]:
-    """Describe the comparison of rows that pass the arms' cuts; empty without hidden states or ranking arms."""
-    config = generation.config
-    ranking = [arm for arm in config.selection.arms if ARMS[arm].ranked and not ARMS[arm].gold]
-    if not config.has_states or not ranking:
-        return {}
-    stage = MeasureSelectedShift(
-        name=generation.name("selected-shift"),
-        at=generation.at("pool"),
-        source=scored["source"],
-        pool=scored["pool"],
-        thresholds={arm: selected.out("arms", arm, "threshold").or_none for arm in ranking},
-        states=list(config.compared),
-        seed=config.seed,
-        num_rows=generation.sizes["pool"],
-    )
-    return {"foreign": stage.out("foreign")}
+def _describe_signals(
+    generation: GenerationSpec, teacher: TeacherUse, labelled: Mapping[str, Label | Read], labels: Mapping[str, Out]
+) -> dict[str, dict[str, MeasureSignal]]:
+    """Return a stage for each signal, by split and column."""
+    config, selection = generation.config, generation.config.selection
+    asked = {split: _find_asked_signals(generation, split) for split in labelled}
+    roles = {"teacher": teacher, UNADAPTED: teacher, **generation.helpers.roles}
+    if any(item.role == UNADAPTED and not item.asks_labelling for item in asked["pool"]):
+        ask = config.teacher.ask.model_copy(update=AskConfig.BARE)
+        name = generation.name("backend-teacher-unadapted")
+        roles[UNADAPTED] = describe_teacher_use(generation.unadapted, ask, name=name)
+    found: dict[str, dict[str, MeasureSignal]] = {}
+    for split, stage in labelled.items():
+        # Further questions are about a server's answers as they were bought.
+        answers = cast(Out, stage.answers) if isinstance(stage, Read) else labels[split]
+        found[split] = {
+            item.signal.column: MeasureSignal(
+                name=item.stage,
+                at=generation.at(split, of=item.signal.column),
+                signal=item.name,
+                examples=generation.tables[split],
+                labels=answers,
+                domain=config.domain_of(split).agreeing,
+                teacher=roles[item.role].changed(**AskConfig.BARE),
+                decoding=config.teacher.decoding,
+                reward=config.signals.reward if item.signal.asks == "reward" else None,
+                beside_labels=item.asks_labelling,
+                required={
+                    arm: key
+                    for arm in dict.fromkeys(selection.used)
+                    if ARMS[arm].signal == item.signal and (key := selection.required_by(arm)) is not None
+                },
+                num_rows=generation.sizes[split],
+                **item.settings,
+                **generation.settings,
+            )
+            for item in asked[split]
+        }
+    return found

@@ -4,7 +4,8 @@ from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
 from curation.domains.checks.command import REMOVED, require_sandbox
 from curation.errors import ConfigError
-from curation.pipeline.generation_spec import GenerationSpec
+from curation.json_types import Json
+from curation.pipeline.roles import GenerationSpec
 from curation.rundir.graph import Out, Stage
 from curation.stages.grade import Grade
 from curation.stages.judge import Judge, JudgeByChoice
@@ -56,31 +57,29 @@ def choose_grading_stage(config: RunConfig, split: str) -> type[Stage]:
 def describe_grades(generation: GenerationSpec, stage: str, split: str, labels: Out) -> Out:
     """Return the grades of a split's labels (``GRADES``), by the domain's rule and, if configured, the judge."""
     config, domain = generation.config, generation.config.domain_of(split)
-    gold, examples = generation.gold(split), generation.tables[split]
     kind = choose_grading_stage(config, split)
     by_judge = kind is JudgeByChoice
-    made = Grade(
-        name=generation.name(f"grade-{stage}"),
-        at=generation.at(split, of="" if stage == split else stage),
-        labels=labels,
-        gold=gold,
-        examples=examples,
+    rows: Json = {
+        "labels": labels,
+        "gold": generation.tables["audit" if split == "pool" else split],
+        "examples": generation.tables[split],
+    }
+    of = "" if stage == split else stage
+    grades = Grade(
+        **generation.place(f"grade-{stage}", split, of=of),
+        **rows,
         domain=domain.agreeing if by_judge else domain,  # it says which questions are equal, and a judge what is right
         checker=find_known_checker(domain),
-        num_rows=generation.sizes[split],
-    )
-    grades = made.out("grades")
+    ).out("grades")
     if not issubclass(kind, Judge):
         return grades
     judge = config.judge
     assert judge is not None and generation.helpers.judge is not None, "a judge that is asked is among the models"
     return kind(
         name=generation.name(f"judge-{stage}"),
-        at=made.at,
+        at=generation.at(split, of=of),
         grades=grades,
-        examples=examples,
-        labels=labels,
-        gold=gold,
+        **rows,
         domain=domain,
         teacher=generation.helpers.judge.changed(**AskConfig.BARE),
         decoding=judge.decoding,

@@ -42,11 +42,6 @@ class Deals:
     rows: tuple[RowsConfig, ...]
     """The definition of the rows as of each deal: the splits of this deal and of earlier deals."""
 
-    @property
-    def added(self) -> tuple[str, ...]:
-        """The splits of the last deal, if the run has grown."""
-        return self.deals[-1].splits if len(self.deals) > 1 else ()
-
     def taken(self, files: Files, before: int | None = None) -> dict[str, int]:
         """Return the number of rows of each split of the deals before deal ``before`` or, if None, before the last.
 
@@ -96,60 +91,47 @@ def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
         RunDirError: rows that were assigned before would not stay as they are.
     """
     now = get_rows_identity(config)
-    if not manifest.identity:
-        deals = [_read_first_deal(now)]
-    elif manifest.identity == now:
-        deals = _read_deals(manifest)
-    else:
-        first, *others = _read_deals(manifest)
-        deals = [first]
-        for number, deal in enumerate(others, start=1):
+    deals = [Deal.from_json(deal) for deal in manifest.deals] or [_make_first_deal(manifest.identity or now)]
+    if manifest.identity and manifest.identity != now:
+        for number in range(1, len(deals)):
             if format_prepare_name(number) not in manifest.stages:
+                del deals[number:]
                 break
-            deals.append(deal)
-        _require_kept(manifest, deals, now)
-        dealt = {name for deal in deals for name in deal.splits}
-        if added := {name: split.source for name, split in config.splits.named().items() if name not in dealt}:
+        splits, sources = {name for deal in deals for name in deal.splits}, set(deals[-1].sources)
+        before, after = (_select_part(identity, splits, sources) for identity in (manifest.identity, now))
+        if before != after:
+            changes = "; ".join(list_differences(before, after))
+            raise RunDirError(
+                f"{manifest.directory}: belongs to another configuration ({changes}); rows stay in their splits, and "
+                "splits and sources can only be added; give this one another name or run_dir, or undo the change"
+            )
+        if added := {name: split.source for name, split in config.splits.named().items() if name not in splits}:
             deals.append(Deal(tuple(added), tuple(dict.fromkeys([*deals[-1].sources, *added.values()]))))
     return Deals(deals=tuple(deals), rows=tuple(_iter_row_configs(config, deals, manifest)))
 
 
 def make_first_deals(config: RunConfig) -> Deals:
     """Return the one deal of a run that has not grown."""
-    return Deals(deals=(_read_first_deal(get_rows_identity(config)),), rows=(config.rows,))
+    return Deals(deals=(_make_first_deal(get_rows_identity(config)),), rows=(config.rows,))
 
 
 def describe_growth(config: RunConfig, deals: Deals, files: Files) -> str | None:
     """Return a sentence on what the last deal adds to a run and what stays, or None if the run has not grown."""
-    if not deals.added:
+    if len(deals.deals) == 1:
         return None
     taken = deals.taken(files)
-    sizes = compute_split_sizes(deals.rows[-1], files, taken)
-    new = ", ".join(f"{name} ({sizes[name]:,} rows of {config.splits.named()[name].source})" for name in deals.added)
+    sizes, named = compute_split_sizes(deals.rows[-1], files, taken), config.splits.named()
+    added = deals.deals[-1].splits
+    new = ", ".join(f"{name} ({sizes[name]:,} rows of {named[name].source})" for name in added)
     stay = ", ".join(f"{name} ({number:,})" for name, number in taken.items())
     return f"added to the run: {new}; the rows of {stay} stay as they are"
 
 
-def _read_deals(manifest: Manifest) -> list[Deal]:
-    return [Deal.from_json(deal) for deal in manifest.deals] or [_read_first_deal(manifest.identity)]
-
-
-def _read_first_deal(identity: JsonView) -> Deal:
+def _make_first_deal(identity: JsonView) -> Deal:
+    """Return the deal of a run that has not grown, from the definition of its rows."""
     splits = identity.get("splits", {})
     names = [name for name, value in splits.items() if name != "probes" and isinstance(value, Mapping)]
     return Deal((*names, *(_PROBE + name for name in splits.get("probes", {}))), tuple(identity.get("sources", {})))
-
-
-def _require_kept(manifest: Manifest, deals: Sequence[Deal], now: Mapping[str, object]) -> None:
-    """Refuse a configuration that changes rows that were assigned before."""
-    splits, sources = {name for deal in deals for name in deal.splits}, set(deals[-1].sources)
-    before, after = (_select_part(identity, splits, sources) for identity in (manifest.identity, now))
-    if before != after:
-        changes = "; ".join(list_differences(before, after))
-        raise RunDirError(
-            f"{manifest.directory}: belongs to another configuration ({changes}); rows stay in their splits, and "
-            "splits and sources can only be added; give this one another name or run_dir, or undo the change"
-        )
 
 
 def _select_part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:
@@ -159,25 +141,27 @@ def _select_part(identity: JsonView, splits: set[str], sources: set[str]) -> Jso
         part["sources"] = {name: value for name, value in part["sources"].items() if name in sources}
     if "splits" in part:
         given = part["splits"]
+        kept = {
+            name: value
+            for name, value in given.items()
+            if value is not None and (name in splits or not isinstance(value, Mapping))
+        }
         probes = {name: value for name, value in given.get("probes", {}).items() if _PROBE + name in splits}
-        others = {name: value for name, value in given.items() if name in splits or not isinstance(value, Mapping)}
-        kept = {name: value for name, value in others.items() if value is not None}
         part["splits"] = kept | {"probes": probes}
     return part
 
 
 def _iter_row_configs(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Iterator[RowsConfig]:
+    """Yield the definition of the rows as of each deal."""
     rows, names = config.rows, set[str]()
+    given = rows.splits
     for number, deal in enumerate(deals):
         names |= set(deal.splits)
-        given = rows.splits
-        probes = {name: probe for name, probe in given.probes.items() if _PROBE + name in names}
-        absent = {name: None for name in given.named() if name not in names and not name.startswith(_PROBE)}
-        overlap = given.overlap
+        changed: Json = {name: None for name in given.named() if name not in names and not name.startswith(_PROBE)}
+        changed["probes"] = {name: probe for name, probe in given.probes.items() if _PROBE + name in names}
         record = manifest.stages.get(format_prepare_name(number)) if number + 1 < len(deals) else None
-        if record is not None:  # it was handled so, and stays
-            default = type(given).model_fields["overlap"].default  # a key holds no defaults
-            overlap = record.inputs["config"]["splits"].get("overlap", default)
-        splits = given.model_copy(update={"probes": probes, "overlap": overlap, **absent})
+        if record is not None:  # overlap was handled so, and stays; a key holds no defaults
+            default = type(given).model_fields["overlap"].default
+            changed["overlap"] = record.inputs["config"]["splits"].get("overlap", default)
         sources = {name: source for name, source in rows.sources.items() if name in deal.sources}
-        yield rows.model_copy(update={"splits": splits, "sources": sources})
+        yield rows.model_copy(update={"splits": given.model_copy(update=changed), "sources": sources})

@@ -1,15 +1,16 @@
 """The stages that compute the numbers of a run's generations after all other stages, and the report's content."""
 
+import json
 from dataclasses import replace
 
 from curation import report
 from curation.activity import doing
 from curation.errors import RunDirError, SourceError
 from curation.json_types import Json, JsonView
-from curation.pipeline import reviews
 from curation.pipeline.opened import OpenedRun
+from curation.refs import TableRef
+from curation.report import ReviewRecord
 from curation.report.groups import PossibleGroups
-from curation.report.record import GenerationRecord
 from curation.report.verdict import find_gravest, with_verdict
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -17,8 +18,9 @@ from curation.rundir.run import Run
 from curation.rundir.status import Status, iter_statuses
 from curation.stages.numbers import ComputeNumbers, read_numbers
 from curation.stages.preview import find_possible_groups, preview
+from curation.storage.inside import from_record
 from curation.storage.json_files import read_json
-from curation.storage.paths import Place
+from curation.storage.paths import Place, Remote
 from curation.telemetry.console import say
 
 READ = {
@@ -37,8 +39,41 @@ UNSHOWN = ("created", "command", "reproduce")
 
 def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]:
     """Return the stages that compute the numbers of all generations of a record."""
+
+    def find_groups() -> list[PossibleGroups]:
+        files = opened.manifest.source_files
+        try:
+            return find_possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
+        except (SourceError, OSError):  # numbers are also computed where the files are gone
+            return []
+
+    config = {name: record.config.get(name) for name in READ}
+    for name, keys in READ.items():
+        if keys and isinstance(section := config[name], dict):
+            config[name] = {key: section.get(key) for key in keys}
     branches = () if record.chain is None else record.chain.branches.values()
-    return [_describe_stage(opened, record, item) for line in (record.generations, *branches) for item in line]
+    return [
+        ComputeNumbers(
+            name=f"{generation.name}/numbers",
+            at=Position(generation=generation.index, branch=generation.branch),
+            config=config,
+            seed=record.seed,
+            domain=opened.config.domain_of("pool"),
+            prepared=dict(record.prepared),
+            prepare_counts=dict(record.prepare_counts),
+            overlap=dict(record.overlap),
+            record=replace(generation, analysis={}),
+            find_groups=find_groups,
+            made_by={
+                "command": record.command,
+                "versions": dict(record.versions),
+                "stages": {name: [item.started, item.seconds] for name, item in opened.manifest.stages.items()},
+            },
+            num_rows=0,
+        )
+        for line in (record.generations, *branches)
+        for generation in line
+    ]
 
 
 def list_missing_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Status]:
@@ -92,46 +127,40 @@ def read_numbers_after(manifest: Manifest, stage: StageRecord, generation: int) 
     found = read_numbers(manifest, generation)
     if found is None or found["made_by"]["stages"].get(stage.name) != [stage.started, stage.seconds]:
         return None
-    judged = with_verdict(found["numbers"], reviews.read(manifest.directory), str(manifest.directory))
+    judged = with_verdict(found["numbers"], read_reviews(manifest.directory), str(manifest.directory))
     return {**found, "numbers": judged}
 
 
 def find_verdict(manifest: Manifest) -> Json | None:
     """Return the verdict on a run by the numbers of its generations, or None without numbers."""
-    people = reviews.read(manifest.directory)
+    people = read_reviews(manifest.directory)
     found: list[Json | None] = []
     while (content := read_numbers(manifest, len(found))) is not None:
         found.append(with_verdict(content["numbers"], people, str(manifest.directory))["verdict"])
     return find_gravest(found)
 
 
-def _describe_stage(opened: OpenedRun, record: report.RunRecord, generation: GenerationRecord) -> ComputeNumbers:
-    def groups() -> list[PossibleGroups]:
-        files = opened.manifest.source_files
+def read_reviews(directory: Place) -> list[ReviewRecord]:
+    """Return what ``curate review result`` wrote below ``review/``, by name; an object store has no reviews.
+
+    A result that cannot be read is named on the terminal and left out.
+    """
+    found: list[ReviewRecord] = []
+    for path in [] if isinstance(directory, Remote) else sorted((directory / "review").glob("*/review.json")):
         try:
-            return find_possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
-        except (SourceError, OSError):  # numbers are also computed where the files are gone
-            return []
-
-    return ComputeNumbers(
-        name=f"{generation.name}/numbers",
-        at=Position(generation=generation.index, branch=generation.branch),
-        config={name: _select_keys(record.config.get(name), keys) for name, keys in READ.items()},
-        seed=record.seed,
-        domain=opened.config.domain_of("pool"),
-        prepared=dict(record.prepared),
-        prepare_counts=dict(record.prepare_counts),
-        overlap=dict(record.overlap),
-        record=replace(generation, analysis={}),
-        find_groups=groups,
-        made_by={
-            "command": record.command,
-            "versions": dict(record.versions),
-            "stages": {name: [item.started, item.seconds] for name, item in opened.manifest.stages.items()},
-        },
-        num_rows=0,
-    )
-
-
-def _select_keys(section: object, keys: tuple[str, ...] | None) -> object:
-    return {key: section.get(key) for key in keys} if keys and isinstance(section, dict) else section
+            result = from_record(json.loads(path.read_text()), directory)
+            if result["selection"] is None:  # of a filter
+                continue
+            keys = ("num_rows", "selected", "answers")
+            review = ReviewRecord(
+                name=result["review"],
+                generation=result["generation"],
+                arm=result["arm"],
+                selection=TableRef.from_json(result["selection"]),
+                strata=[{key: stratum[key] for key in keys} for stratum in result["strata"]],
+                people=result["people"],
+            )
+            found.append(review)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            say(f"report: {path} cannot be read ({error!r}) and is left out; `curate review result` writes it again")
+    return found

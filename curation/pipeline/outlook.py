@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from curation import models
-from curation.config import BudgetConfig, LmStudentConfig, ModelConfig, RunConfig, StudentConfig
+from curation.config import LmStudentConfig, ModelConfig, RunConfig, StudentConfig
 from curation.config.base import count_share
 from curation.config.models import EpochsConfig
 from curation.domains import Example, attempt, get_domain
@@ -40,10 +40,15 @@ def iter_student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentStep
 
     ``num_pool``: rows of the pool of one generation.
     """
-    found = _estimate_selected(config.selection.budget, num_pool)
-    if found is None:
+    budget = config.selection.budget
+    if budget.n is not None:
+        about, num_rows = "", budget.n
+    elif budget.share is not None:
+        about, num_rows = "about ", count_share(budget.share, num_pool)
+    elif budget.oracle:
+        about, num_rows = "at most ", min(budget.cap, num_pool)
+    else:
         return
-    about, num_rows = found
     recipes: dict[str, StudentConfig] = {"student": config.student} if config.generations else {}
     for generation in config.generations:
         recipes |= {f"student {name}": own.recipe or config.student for name, own in generation.students.items()}
@@ -60,30 +65,13 @@ def iter_student_steps(config: RunConfig, num_pool: int) -> Iterator[StudentStep
 
 def _suggest_batch(recipe: LmStudentConfig, num_rows: int) -> str:
     """Return advice: the largest batch that gives ``FEW`` steps or, if none does, more epochs or rows."""
-
-    def steps(size: int) -> int:
-        return recipe.model_copy(update={"global_batch_size": size}).num_steps(num_rows) or 0
-
-    sizes = [2**power for power in range(recipe.global_batch_size.bit_length())]
-    fits = [size for size in sizes if steps(size) >= FEW]
-    if not fits:
-        return "give it more epochs, or select more rows"
-    size = fits[-1]
-    divided = (
-        f", micro_batch_size: {size}" if isinstance(recipe, EpochsConfig) and size < recipe.micro_batch_size else ""
-    )
-    return f"global_batch_size: {size}{divided} gives {steps(size):,}"
-
-
-def _estimate_selected(budget: BudgetConfig, num_pool: int) -> tuple[str, int] | None:
-    """Return how well an arm's number of rows is known, and the number, or None if it depends on labels."""
-    if budget.n is not None:
-        return "", budget.n
-    if budget.share is not None:
-        return "about ", count_share(budget.share, num_pool)
-    if budget.oracle:
-        return "at most ", min(budget.cap, num_pool)
-    return None
+    for power in reversed(range(recipe.global_batch_size.bit_length())):
+        size = 2**power
+        steps = recipe.model_copy(update={"global_batch_size": size}).num_steps(num_rows) or 0
+        if steps >= FEW:
+            is_divided = isinstance(recipe, EpochsConfig) and size < recipe.micro_batch_size
+            return f"global_batch_size: {size}{f', micro_batch_size: {size}' if is_divided else ''} gives {steps:,}"
+    return "give it more epochs, or select more rows"
 
 
 class TypedModels(NamedTuple):

@@ -2,23 +2,23 @@
 
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from curation.cluster import capacity
 from curation.config import RayConfig, RunConfig
+from curation.config.filter import FilterConfig
 from curation.domains import get_domain
 from curation.pipeline.forecasting import Forecast, Workforce, forecast_questions
 from curation.pipeline.opened import OpenedRun
 from curation.pipeline.probing import LeftOut, SplitRows, StageAsk, collect_askings, count_actor_cpus, probe_all
 from curation.pipeline.session import joined
 from curation.pipeline.stage_times import count_committed
-from curation.pipeline.work import WorkConfig
 from curation.refs import TableRef
 from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded
-from curation.sources import SourceFile, make_assignment, read_rows_at
+from curation.sources import make_assignment
 from curation.stages.deal import make_example_table
 from curation.storage.paths import Place, Remote, remove, to_place
 from curation.tables import io
@@ -38,16 +38,33 @@ def forecast_run(
     askings, left_out = collect_askings(stages, config, files, known, done, taken)
     if not askings:
         return None, left_out
+
+    def find_shots(out: Out) -> TableRef:
+        """Return the table of demonstrations, or make one of the same rows if it is not prepared."""
+        try:
+            table: TableRef = out.read(get_recorded(out, known))
+            return table
+        except Unknown:
+            name = out.path[-1]
+        source = config.splits.named()[name].source
+        rows = SplitRows(
+            files=files[source], assignment=make_assignment(config, source, files[source], taken), splits=(name,)
+        )
+        domain = get_domain(config.domain_of(name))
+        raw = [row.raw for row in rows.draw(rows.num)]
+        examples = make_example_table(domain, name, list(range(len(raw))), raw)
+        return io.write(examples, str(directory / f"{name}.lance"))
+
     asked = [need for need in capacity.list_needs(config) if need.key.startswith("teacher.actors")]
     with joined(config.ray, asked), scratch(config.directory, config.ray) as directory:
-        shots = _make_shots_finder(config, files, taken, known, directory)
-        return forecast_askings(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
+        forecast = forecast_askings(askings, left_out, config, directory, num_rows=num_rows, shots=find_shots)
+    return forecast, left_out
 
 
 def forecast_askings(
     askings: Sequence[StageAsk],
     left_out: Sequence[LeftOut],
-    config: WorkConfig,
+    config: RunConfig | FilterConfig,
     directory: Place,
     *,
     num_rows: int | None,
@@ -64,9 +81,9 @@ def forecast_askings(
     )
     engine = askings[0].engine
     each = {**engine.actors.each, "CPU": count_actor_cpus(engine)}
-    room = (
-        engine.actors.max if capacity.can_autoscale() else min(engine.actors.max, max(1, capacity.count_fitting(each)))
-    )
+    room = engine.actors.max
+    if not capacity.can_autoscale():
+        room = min(room, max(1, capacity.count_fitting(each)))
     return forecast_questions(
         questions,
         left_out,
@@ -76,32 +93,6 @@ def forecast_askings(
         fragment_mb=config.fragment_mb,
         has_requests=isinstance(config.directory, Remote),
     )
-
-
-def _make_shots_finder(
-    config: RunConfig,
-    files: Mapping[str, Sequence[SourceFile]],
-    taken: Mapping[str, int],
-    known: Known,
-    directory: Place,
-) -> Callable[[Out], TableRef]:
-    """Return a function that finds the table of demonstrations, or makes one of the same rows if it is not prepared."""
-
-    def found(out: Out) -> TableRef:
-        try:
-            table: TableRef = out.read(get_recorded(out, known))
-            return table
-        except Unknown:
-            name = out.path[-1]
-        source = config.splits.named()[name].source
-        assignment = make_assignment(config, source, files[source], taken)
-        rows = SplitRows(files=files[source], assignment=assignment, splits=(name,))
-        drawn = read_rows_at(rows.files, rows.assignment.draw(rows.splits, rows.num, rows.seed))
-        domain = get_domain(config.domain_of(name))
-        examples = make_example_table(domain, name, list(range(len(drawn))), [row.raw for row in drawn])
-        return io.write(examples, str(directory / f"{name}.lance"))
-
-    return found
 
 
 @contextmanager

@@ -58,6 +58,10 @@ class SplitRows:
         """The number of rows."""
         return sum(self.assignment.counts[name] for name in self.splits)
 
+    def draw(self, num: int) -> list[SampledRow]:
+        """Return ``num`` of the rows, drawn at random."""
+        return read_rows_at(self.files, self.assignment.draw(self.splits, num, self.seed))
+
     def ids(self, drawn: Sequence[SampledRow]) -> list[int]:
         """Return the row ids that the prepare stage gives to these rows."""
         if self.id_column is None:
@@ -104,8 +108,8 @@ class StageAsk:
         apart = {"shots", "stage", "seed"}
         signals = {name: {key: how[key] for key in how.keys() - apart} for name, how in self.signals.items()}
         parts: Json = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
-        parts["seed"] = self.seed
-        return fingerprint(to_plain_json({**parts, "fitted": self.fitted, "files": files, "signals": signals}, {}))
+        parts |= {"seed": self.seed, "fitted": self.fitted, "files": files, "signals": signals}
+        return fingerprint(to_plain_json(parts, {}))
 
 
 class AskGroup(NamedTuple):
@@ -138,22 +142,29 @@ def collect_askings(
     found: list[StageAsk] = []
     left_out: list[LeftOut] = []
     for stage in stages:
+        why = None
         if not isinstance(stage, AskModel):
             continue
         if stage.num_rows is None:
-            left_out.append(LeftOut(stage.name, "how many rows it asks about depends on earlier answers"))
+            why = "how many rows it asks about depends on earlier answers"
         elif isinstance(stage, MeasureSignal) and stage.beside_labels:
-            if cast(Out, stage.labels).stage.name in known:  # else the labelling actors do its work, too
-                left_out.append(LeftOut(stage.name, "its rows are labelled already, so it asks about them again"))
+            if cast(Out, stage.labels).stage.name not in known:
+                continue  # the labelling actors do its work, too
+            why = "its rows are labelled already, so it asks about them again"
         elif not stage.teacher.asks:
-            left_out.append(LeftOut(stage.name, NOTHING_ASKED))
+            why = NOTHING_ASKED
         elif not (isinstance(stage, Label) and stage.asks_teacher):
-            left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
-        elif isinstance(asking := _make_asking(stage, config, files, known, taken), str):
-            left_out.append(LeftOut(stage.name, asking))
+            why = "it asks another model than the first teacher"
         else:
-            found.append(replace(asking, rows=max(0, asking.rows - rows_done(stage))))
-    return [asking for asking in found if asking.rows], left_out
+            asking = _make_asking(stage, config, files, known, taken)
+            if isinstance(asking, StageAsk):
+                rows = asking.rows - rows_done(stage)
+                found += [replace(asking, rows=rows)] if rows > 0 else []
+            else:
+                why = asking
+        if why is not None:
+            left_out.append(LeftOut(stage.name, why))
+    return found, left_out
 
 
 def _make_asking(
@@ -165,7 +176,14 @@ def _make_asking(
 ) -> StageAsk | str:
     """Return the request of a labelling stage, or the reason why it cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
-    model, note = _find_model(stage.teacher.model, known)
+    model: ModelRef | Out | None = stage.teacher.model
+    note = None
+    while isinstance(model, Out):  # what is not trained yet is asked as the base from which it will be
+        try:
+            model = model.read(get_recorded(model, known))
+        except Unknown:
+            note = note or f"the probe asked the teacher's base, since {model.stage.name} is not done"
+            model = model.stage.inputs.get("base")
     if model is None and stage.teacher.model is not None:
         return "its teacher does not exist yet; curate run --until makes it"
     try:
@@ -195,17 +213,6 @@ def _make_asking(
         seed=stage.seed if is_paid else None,
         note=note,
     )
-
-
-def _find_model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None, str | None]:
-    """Return the model, or the base from which it will be trained, with a note on the difference."""
-    if not isinstance(model, Out):
-        return model, None
-    try:
-        return model.read(get_recorded(model, known)), None
-    except Unknown:
-        base, _ = _find_model(model.stage.inputs.get("base"), known)
-        return base, f"the probe asked the teacher's base, since {model.stage.name} is not done"
 
 
 def probe_all(
@@ -242,12 +249,23 @@ def probe_all(
         by_engine.setdefault(fingerprint(to_plain_json([same[0].engine, same[0].model], {})), []).append(same)
     found: list[AskGroup] = []
     for of_engine in by_engine.values():
-        engine = _spread_actors(of_engine[0][0].engine, _choose_sample_size(of_engine[0], num_rows))
+        engine = of_engine[0][0].engine
+        cpus, rows = count_actor_cpus(engine), _choose_sample_size(of_engine[0], num_rows)
+        room = capacity.count_fitting({**engine.actors.each, "CPU": cpus})
+        num = choose_num_actors(rows, engine.actors.max, room)
+        spread = {"min": num, "initial": num, "max": num, "num_cpus": cpus}
+        engine = engine.model_copy(update={"actors": engine.actors.model_copy(update=spread)})
         with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
             for same in of_engine:
-                num, place = _choose_sample_size(same, num_rows), directory / f"question-{len(found)}"
                 measured = _probe_sample(
-                    same, num, engine, dataset, place, seconds=limit, commit_seconds=commit_seconds, shots=shots
+                    same,
+                    _choose_sample_size(same, num_rows),
+                    engine,
+                    dataset,
+                    directory / f"question-{len(found)}",
+                    seconds=limit,
+                    commit_seconds=commit_seconds,
+                    shots=shots,
                 )
                 found.append(AskGroup(tuple(same), measured))
     return found
@@ -263,14 +281,6 @@ def _choose_sample_size(askings: Sequence[StageAsk], wanted: int | None) -> int:
     """Return the number of rows of a sample, at most the number in its population."""
     backend = BACKENDS[askings[0].ask.backend]
     return min(merge_rows(askings).num, wanted or backend.probe_rows or PROBE_ROWS * backend.calls)
-
-
-def _spread_actors(engine: AskConfig, num_rows: int) -> AskConfig:
-    """Return the engine with the number of actors and CPUs of a probe."""
-    cpus = count_actor_cpus(engine)
-    num = choose_num_actors(num_rows, engine.actors.max, capacity.count_fitting({**engine.actors.each, "CPU": cpus}))
-    actors = engine.actors.model_copy(update={"min": num, "initial": num, "max": num, "num_cpus": cpus})
-    return engine.model_copy(update={"actors": actors})
 
 
 def count_actor_cpus(engine: AskConfig) -> float:
@@ -290,7 +300,7 @@ def _probe_sample(
     shots: Callable[[Out], TableRef] | None,
 ) -> MeasuredCost:
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), merge_rows(askings)
-    drawn = read_rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
+    drawn = rows.draw(num)
     domain = get_domain(most.domain)
     ids, chooses = rows.ids(drawn), most.ask.endpoint is None and not most.ask.reads_given
     examples = make_example_table(domain, POOL, ids, [row.raw for row in drawn])

@@ -7,15 +7,14 @@ from curation.cluster.versions import find_versions
 from curation.config.endpoint import PAID
 from curation.domains import get_domain
 from curation.json_types import Json
-from curation.pipeline import reviews
 from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.extending import describe_analysis
 from curation.pipeline.kept_forecast import collect_used, collect_used_since, read_forecast
+from curation.pipeline.numbers import read_reviews
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redact_value
 from curation.report.record import MAIN, SHALLOW
 from curation.rundir.graph import Known, Skipped, count_steps, list_awaited, order_stages, resolve_present
-from curation.rundir.manifest import StageRecord
 from curation.rundir.status import iter_statuses
 from curation.teachers.endpoint_paid import read_spending
 
@@ -59,7 +58,7 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         domain=get_domain(config.domain_of("pool")),
         prepared=resolve_present(opened.chain.tables, known),
         prepare_counts=counts,
-        reviews=reviews.read(config.directory),
+        reviews=read_reviews(config.directory),
         overlap=overlap,
         answers=() if bought is None else bought.findings,
         stages=[
@@ -74,7 +73,17 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
             )
             for name, stage in done.items()
         ],
-        passes=[_make_pass_record(name, stage) for name, stage in done.items() if "pass" in stage.outputs],
+        passes=[
+            report.PassRecord(
+                name=name,
+                **stage.outputs["pass"],
+                total_rows=stage.rows,
+                prompt_tokens=stage.outputs.get("counts", {}).get("prompt_tokens"),
+                output_tokens=stage.outputs.get("counts", {}).get("output_tokens"),
+            )
+            for name, stage in done.items()
+            if "pass" in stage.outputs
+        ],
         generations=generations,
         chain=_make_chain_record(opened, known, len(generations)) if len(opened.chain.generations) > 1 else None,
         forecast=forecast,
@@ -82,18 +91,6 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         own_code=config.runs_code,
         spent={} if forecast is None else collect_used_since(forecast, manifest),
         used=collect_used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
-    )
-
-
-def _make_pass_record(name: str, stage: StageRecord) -> report.PassRecord:
-    """Return the record of a stage that asked a model."""
-    counts = stage.outputs.get("counts", {})
-    return report.PassRecord(
-        name=name,
-        **stage.outputs["pass"],
-        total_rows=stage.rows,
-        prompt_tokens=counts.get("prompt_tokens"),
-        output_tokens=counts.get("output_tokens"),
     )
 
 
@@ -123,27 +120,9 @@ def _make_chain_record(opened: OpenedRun, known: Known, num_reached: int) -> rep
     shallow = [resolve_present(fields, known) for fields in chain.shallow]
     decisions = [resolve_present({"decision": out}, known) for out in chain.decisions]
     branches = {name: _collect_generations(fields, known, name) for name, fields in chain.branches.items()}
-    return report.ChainRecord(
-        arms=opened.config.chain.arms,
-        branches=branches,
-        shallow={
-            str(index): {arm: {key: found[key][arm] for key in found} for arm in found["training"]}
-            for index, found in enumerate(shallow)
-        },
-        stages=_locate_stages(chain),
-        decisions=[found["decision"] for found in decisions if found],
-        ended=_explain_end(chain.generations, known, num_reached),
-        branches_ended={
-            name: why
-            for name, fields in chain.branches.items()
-            if (why := _explain_end([chain.generations[0], *fields], known, 1 + len(branches[name]))) is not None
-        },
-    )
 
-
-def _locate_stages(chain: Chain) -> dict[str, tuple[int, str]]:
-    """Return the first generation and line that need a stage, by its name; ``prepare`` belongs to no generation."""
-    found: dict[str, tuple[int, str]] = {}
+    # The first generation and line that need a stage; those that prepare rows belong to no generation.
+    needed_by: dict[str, tuple[int, str]] = {}
     shared = {stage.name for stage in order_stages([stage.value() for stage in chain.preparing])}
     for index, fields in enumerate(chain.generations):
         lines: Json = {MAIN: [fields, chain.decisions[index : index + 1]]}
@@ -152,8 +131,23 @@ def _locate_stages(chain: Chain) -> dict[str, tuple[int, str]]:
         for line, outs in lines.items():
             for stage in order_stages(outs):
                 if stage.name not in shared:
-                    found.setdefault(stage.name, (index, line))
-    return found
+                    needed_by.setdefault(stage.name, (index, line))
+    return report.ChainRecord(
+        arms=opened.config.chain.arms,
+        branches=branches,
+        shallow={
+            str(index): {arm: {key: found[key][arm] for key in found} for arm in found["training"]}
+            for index, found in enumerate(shallow)
+        },
+        stages=needed_by,
+        decisions=[found["decision"] for found in decisions if found],
+        ended=_explain_end(chain.generations, known, num_reached),
+        branches_ended={
+            name: why
+            for name, fields in chain.branches.items()
+            if (why := _explain_end([chain.generations[0], *fields], known, 1 + len(branches[name]))) is not None
+        },
+    )
 
 
 def _explain_end(generations: Sequence[Fields], known: Known, num_reached: int) -> str | None:

@@ -1,6 +1,7 @@
-"""The models that a run asks, by role: its first teacher, and those of signals and the judge."""
+"""The inputs of a generation's description, and the models that a run asks by role: teacher, signals, judge, reader."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from curation import models
@@ -9,14 +10,84 @@ from curation.config import AskConfig, ModelConfig, RunConfig, StudentConfig
 from curation.config.models import LmStudentConfig
 from curation.config.states import find_other_layers
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.models.dtypes import settle_ask, settle_training
-from curation.pipeline.generation_spec import HelperModels
 from curation.refs import ModelRef
-from curation.rundir.graph import Model, Out, Table
+from curation.rundir.graph import Model, Out, Position, Table
+from curation.sources import SourceFile
 from curation.stages.asking import SettleBackend, TeacherUse
+from curation.stages.repeats import FindRepeats
 from curation.stages.training import Adapt, MakeBase, Training
 
 Recipe = TypeVar("Recipe", bound=StudentConfig)
+Known = Mapping[str, Mapping[str, Sequence[Out]]]
+"""Grades of tests described so far, by the model's questions (``pipeline.students``) and by decoding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperModels:
+    """The models that a run asks besides its teacher, the same in every generation."""
+
+    roles: Mapping[str, TeacherUse]
+    """Models that signals ask, by the name in ``curation.arms.Signal.asks``."""
+    judge: TeacherUse | None
+    reader: TeacherUse | None = None
+    """The model that reads a server's answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSpec:
+    """The inputs from which a generation's stages are described."""
+
+    config: RunConfig
+    index: int
+    teacher: Model | None
+    """The teacher, or None if it has no weights."""
+    helpers: HelperModels
+    tables: Mapping[str, Table]
+    """Tables of the splits, by name."""
+    repeats: FindRepeats
+    """The stage that finds the pool rows that repeat a question."""
+    sizes: Mapping[str, int]
+    """The number of rows of each split; for the pool, of the generation's share."""
+    pool_files: Sequence[SourceFile] = ()
+    base: Model | None = None
+    """The base model of the generation's students, or None if none are trained."""
+    branch: str = ""
+    """Name of the branch in stage names; "" for the main chain."""
+    needs: Sequence[Out] = ()
+    """Outputs without which there is no generation: the student that teaches, the decision to go on, a check."""
+    tested: Known = field(default_factory=dict)
+    """Tests of earlier generations; a model that is asked the same way again is not tested again."""
+
+    def name(self, stage: str) -> str:
+        """Return the name of a stage of the generation, e.g. ``gen-0/select``."""
+        return f"gen-{self.index}-{self.branch}/{stage}" if self.branch else f"gen-{self.index}/{stage}"
+
+    def at(self, split: str | None = None, *, of: str = "") -> Position:
+        """Return the position of a stage of the generation: its split, and ``of``, which tells it from others."""
+        return Position(generation=self.index, branch=self.branch, split=split, of=of)
+
+    def place(self, stage: str, split: str, *, of: str = "") -> Json:
+        """Return name, position and number of rows of a stage that works on all rows of a split."""
+        return {"name": self.name(stage), "at": self.at(split, of=of), "num_rows": self.sizes[split]}
+
+    def seed(self, what: str) -> int:
+        """Return the seed of a draw of this generation only, equal in all chains."""
+        return derive(self.config.seed, f"gen-{self.index}/{what}")
+
+    @property
+    def unadapted(self) -> Model | None:
+        """The teacher before this run or an adapter taught it the task, or the teacher itself if neither did."""
+        teacher = self.teacher
+        if isinstance(teacher, Out) and isinstance(teacher.stage, Training):
+            teacher = teacher.stage.base
+        return replace(teacher, adapter=None) if isinstance(teacher, ModelRef) and teacher.adapter else teacher
+
+    @property
+    def settings(self) -> Json:
+        """Settings of how passes write tables."""
+        return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
 
 
 def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
@@ -61,16 +132,13 @@ def check_models(config: RunConfig, *, loads: bool = False) -> None:
                 models.check(model, head=head, loads=loads)
 
 
-def describe_first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
-    """Return the configured weak teacher, or the reader of given labels, or None for a teacher without weights.
-
-    A server has no weights here; the reader of its answers is among the helper models.
-    """
-    model = config.teacher.loaded
-    if model is None or config.teacher.endpoint is not None:
-        return None
-    role = "teacher" if config.teacher.reader is None else "reader"
-    return describe_adapted_teacher(config, _describe_base(config, model, role), tables, sizes, name="gen-0/teacher")
+def describe_base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:
+    """Return a model; a model from scratch is made by the stage ``name``."""
+    if model.path is not None:
+        return models.pin_model(model)
+    assert model.init is not None, "a model has a path or comes from scratch"
+    stage = MakeBase(name=name, init=model.init, domain=config.domain, seed=derive(config.seed, name), needs=needs)
+    return stage.out("model")
 
 
 def describe_adapted_teacher(
@@ -101,48 +169,31 @@ def describe_adapted_teacher(
 
 def describe_helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
     """Return the models that signals ask, the judge, and the reader of answers."""
-    ask = config.teacher.ask.of_weights(chat_template=config.evaluation.chat_template)
-    ask, reward, judge = ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
-    if config.teacher.given is not None and config.teacher.reader is None:
+    teacher, signals, reward, judge = config.teacher, config.signals, config.signals.reward, config.judge
+    ask = teacher.ask.of_weights(chat_template=config.evaluation.chat_template).model_copy(update=AskConfig.BARE)
+    if teacher.given is not None and teacher.reader is None:
         ask = ask.model_copy(update={"backend": "transformers"})
-    roles = {
-        role: describe_teacher_use(_describe_base(config, model, role), ask, name=f"gen-0/backend-{role}")
-        for role, model in config.signals.models.items()
-    }
-    if config.signals.second_teacher is not None:
-        base = _describe_base(config, config.signals.second_teacher, "second-teacher")
+
+    def describe(role: str, model: ModelConfig, ask: AskConfig = ask) -> TeacherUse:
+        base = describe_base_model(config, model, f"gen-0/{role}-base")
+        return describe_teacher_use(base, ask, name=f"gen-0/backend-{role}")
+
+    roles = {role: describe(role, model) for role, model in signals.models.items()}
+    if signals.second_teacher is not None:
+        base = describe_base_model(config, signals.second_teacher, "gen-0/second-teacher-base")
         second = describe_adapted_teacher(config, base, tables, sizes, name="gen-0/second-teacher")
         roles["second_teacher"] = describe_teacher_use(second, ask, name="gen-0/backend-second-teacher")
     if reward is not None:
-        model = _describe_base(config, reward.model, "reward")
         in_words = ask.model_copy(update={"chat_template": reward.chat_template})
         if reward.kind == "verifier":
-            roles["reward"] = describe_teacher_use(model, in_words, name="gen-0/backend-reward")
-        else:
+            roles["reward"] = describe("reward", reward.model, in_words)
+        else:  # its head is no backend's, so none is chosen
+            model = describe_base_model(config, reward.model, "gen-0/reward-base")
             in_words = settle_ask(in_words, find_checkpoint(model))
             roles["reward"] = TeacherUse(model=model, ask=in_words, engine=in_words, backend=ask.backend)
-    judging = None
+    judging, reader = None, None
     if judge is not None:
-        in_words = ask.model_copy(update={"chat_template": judge.chat_template})
-        judging = describe_teacher_use(
-            _describe_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge"
-        )
-    reads, reader = config.teacher.reading, None
-    if reads is not None and config.teacher.loaded is not None:
-        reader = describe_teacher_use(
-            _describe_base(config, config.teacher.loaded, "reader"), reads, name="gen-0/backend-reader"
-        )
+        judging = describe("judge", judge.model, ask.model_copy(update={"chat_template": judge.chat_template}))
+    if teacher.reading is not None and teacher.loaded is not None:
+        reader = describe("reader", teacher.loaded, teacher.reading)
     return HelperModels(roles=roles, judge=judging, reader=reader)
-
-
-def describe_base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:
-    """Return a model; a model from scratch is made by the stage ``name``."""
-    if model.path is not None:
-        return models.pin_model(model)
-    assert model.init is not None, "a model has a path or comes from scratch"
-    stage = MakeBase(name=name, init=model.init, domain=config.domain, seed=derive(config.seed, name), needs=needs)
-    return stage.out("model")
-
-
-def _describe_base(config: RunConfig, model: ModelConfig, role: str) -> Model:
-    return describe_base_model(config, model, f"gen-0/{role}-base")

@@ -152,7 +152,7 @@ def hold_run(
 
     def again(opened: OpenedRun) -> list[str]:
         recorded = opened.manifest.stages  # also those of numbers and of an analysis, which follow the run's
-        return [name if name in recorded else _find_stage(opened, name, alone=False).name for name in redo]
+        return [name if name in recorded else _find_stage(opened, name).name for name in redo]
 
     if redo:
         again(open_run(config, save=False))
@@ -167,40 +167,39 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
     Raises:
         ConfigError: no stage has that name, or with ``alone`` a stage that it needs is not done.
     """
-    full_name = _find_stage(
-        open_run(config, save=False), name, alone=alone
-    ).name  # a wrong name leaves no directory behind
 
-    def needed(opened: OpenedRun) -> list[Stage]:
-        return order_stages([_find_stage(opened, full_name, alone=alone).value()])
+    def find_needed(opened: OpenedRun) -> list[Stage]:
+        stage = _find_stage(opened, name)
+        awaited = list_awaited(stage)
+        for status in opened.statuses if alone else ():
+            if status.stage.name in awaited and not status.is_settled:
+                raise ConfigError(
+                    f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
+                    f"use --until {name}, which does it too"
+                )
+        return order_stages([stage.value()])
 
-    with hold_run(config, needed, wait=wait, redo=redo) as (opened, run):
-        run.do(needed(opened))
+    full_name = find_needed(open_run(config, save=False))[-1].name  # a wrong name leaves no directory behind
+    with hold_run(config, find_needed, wait=wait, redo=redo) as (opened, run):
+        run.do(find_needed(opened))
         left = sum(not status.is_settled for status in opened.statuses)
         say(f"{full_name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
 
 
-def _find_stage(opened: OpenedRun, name: str, *, alone: bool) -> Stage:
+def _find_stage(opened: OpenedRun, name: str) -> Stage:
     """Return the stage of that name; its generation may be left out if only one stage has the rest of the name."""
     stages = opened.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
-    if not found:
-        near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        listed = ", ".join(stage.name for stage in stages)
-        raise ConfigError(f"{name}: no stage has this name; {hint}`curate plan` lists them: {listed}")
-    if len(found) > 1:
+    if len(found) == 1:
+        return found[0]
+    if found:
         raise ConfigError(
             f"{name}: several stages have names that end so; name one: {', '.join(stage.name for stage in found)}"
         )
-    (stage,) = found
-    for status in opened.statuses if alone else ():
-        if status.stage.name in list_awaited(stage) and not status.is_settled:
-            raise ConfigError(
-                f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
-                f"use --until {name}, which does it too"
-            )
-    return stage
+    near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    listed = ", ".join(stage.name for stage in stages)
+    raise ConfigError(f"{name}: no stage has this name; {hint}`curate plan` lists them: {listed}")
 
 
 def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:

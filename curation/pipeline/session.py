@@ -59,14 +59,16 @@ def started(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[Hos
         ClusterError: no Ray that can be joined answers at the address, or it has no room for the ``needs``.
         RunFailedError: Ray did not start.
     """
-    with ExitStack() as stack:
+    with ExitStack() as own:
         current = _session.get()
-        if current is None:
-            hosts = _start(stack, settings, outlive_runs=False)
-        elif current.hosts is None:
-            hosts = current.hosts = _start(current.stack, settings, outlive_runs=True)
-        else:
-            hosts = current.hosts
+        hosts = None if current is None else current.hosts
+        if hosts is None:
+            stack = own if current is None else current.stack
+            stack.enter_context(local_or_cluster(settings))
+            hosts = Hosts(hold_cpus=not capacity.is_one_machine(settings), outlive_runs=current is not None)
+            stack.enter_context(closing(hosts))
+            if current is not None:
+                current.hosts = hosts
         _require_room(needs)
         for module in IMPORTED_ONCE:
             with doing(f"importing {module}"):
@@ -89,9 +91,3 @@ def joined(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[None
 def _require_room(needs: Sequence[capacity.Need]) -> None:
     if (waits := capacity.check_room(needs)) is not None:
         say(waits)
-
-
-def _start(stack: ExitStack, settings: RayConfig, *, outlive_runs: bool) -> Hosts:
-    stack.enter_context(local_or_cluster(settings))
-    one_machine = capacity.is_one_machine(settings)
-    return stack.enter_context(closing(Hosts(hold_cpus=not one_machine, outlive_runs=outlive_runs)))

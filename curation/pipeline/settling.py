@@ -13,7 +13,7 @@ from curation.domains import attempt, get_domain
 from curation.domains.classification import parse_labels, with_words
 from curation.errors import ConfigError, SourceError
 from curation.escaping import quote_text
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.rundir.manifest import Manifest
 from curation.sources import SourceFile, discover, find_nearest_column, make_assignment, read_rows_at
 from curation.stages.deal import POOL
@@ -39,7 +39,8 @@ class SettledRun(NamedTuple):
 def settle(config: RunConfig) -> SettledRun:
     """Return the configuration with its classes and, by source, the options of the domain that labelled rows decide.
 
-    A run directory that was opened before keeps the options that it began with.
+    A run directory that was opened before keeps the options that it began with, unless a source's rows were asked in
+    another way. The run's own domain is that of the labelled split.
 
     Raises:
         ConfigError: the rows do not decide; the message names the key.
@@ -55,30 +56,16 @@ def settle(config: RunConfig) -> SettledRun:
         splits = [split for split in config.domains_of(name) if split != POOL or config.splits.audit]
         if not splits or not set(domain.settles) - set(asked.options):
             continue
-        kept = _find_recorded_options(identity, name, asked, domain.settles)
-        if kept is None:
-            files = discover(source)
-            decided = domain.settle(_iter_labelled(config, name, files, splits), f"source {name}")
-            kept = dict(decided.options)
-            warnings += filter(None, [decided.warning])
-        found[name] = asked.with_options(**{**kept, **asked.options})
-    return SettledRun(_with_domains(config, found), tuple(warnings))
-
-
-def _find_recorded_options(identity: JsonView, source: str, asked: DomainConfig, settles: Sequence[str]) -> Json | None:
-    """Return the options with which a run began, or None if this source's rows were asked in another way."""
-    if source not in identity.get("sources", {}):
-        return None
-    begun = identity["sources"][source].get("domain") or identity["domain"]
-    kept = {name: begun[name] for name in settles if name in begun}
-    same = asked.with_options(**{**kept, **asked.options}).ungraded.to_key() == begun
-    return kept if same else None
-
-
-def _with_domains(config: RunConfig, found: dict[str, DomainConfig]) -> RunConfig:
-    """Return the configuration with the domains of its sources; the run's own domain is that of the labelled split."""
-    labelled = config.splits.source.source
-    common = config.domain
+        if name in identity.get("sources", {}):
+            begun = identity["sources"][name].get("domain") or identity["domain"]
+            kept = {option: begun[option] for option in domain.settles if option in begun}
+            found[name] = asked.with_options(**{**kept, **asked.options})
+            if found[name].ungraded.to_key() == begun:
+                continue
+        decided = domain.settle(_iter_labelled(config, name, discover(source), splits), f"source {name}")
+        warnings += filter(None, [decided.warning])
+        found[name] = asked.with_options(**{**decided.options, **asked.options})
+    labelled, common = config.splits.source.source, config.domain
     if labelled in found and config.sources[labelled].domain is None:
         common = found[labelled]
     sources = {}
@@ -86,7 +73,7 @@ def _with_domains(config: RunConfig, found: dict[str, DomainConfig]) -> RunConfi
         own = found.get(name, source.domain)
         is_common = source.domain is None and (own is None or own == common)
         sources[name] = source if is_common else source.model_copy(update={"domain": own})
-    return config.model_copy(update={"domain": common, "sources": sources})
+    return SettledRun(config.model_copy(update={"domain": common, "sources": sources}), tuple(warnings))
 
 
 def _iter_labelled(
@@ -116,23 +103,20 @@ def with_split_classes(config: RunConfig) -> RunConfig:
     own = [source.domain for source in config.sources.values() if source.domain is not None]
     if not any(domain.lacks_classes for domain in (config.domain, *own)):
         return config
-    classes = _find_recorded_classes(config) or _read_row_classes(config)
+    classes: Classes | None = None
+    identity: JsonView = Manifest.load(config.directory).identity
+    if identity:
+        begun = identity["sources"].get(config.splits.source.source, {}).get("domain") or identity["domain"]
+        recorded = begun.get("classes")
+        asked = config.domain_of(LABELLED).with_options(classes=recorded).to_key()
+        if begun == asked and isinstance(recorded, list | dict):  # else the labelled split was asked in another way
+            classes = recorded
+    classes = classes or _read_row_classes(config)
 
-    def filled(domain: DomainConfig) -> DomainConfig:
+    def fill(domain: DomainConfig) -> DomainConfig:
         return domain.with_options(classes=classes) if domain.lacks_classes else domain
 
-    return config.model_copy(update=config.with_domains(filled))
-
-
-def _find_recorded_classes(config: RunConfig) -> Classes | None:
-    """Return the classes with which a run directory began, or None if its labelled split was asked in another way."""
-    identity: JsonView = Manifest.load(config.directory).identity
-    if not identity:
-        return None
-    begun = identity["sources"].get(config.splits.source.source, {}).get("domain") or identity["domain"]
-    classes: Classes | None = begun.get("classes")
-    asked = config.domain_of(LABELLED).with_options(classes=classes).to_key()
-    return classes if begun == asked and isinstance(classes, list | dict) else None
+    return config.model_copy(update=config.with_domains(fill))
 
 
 def _read_row_classes(config: RunConfig) -> Classes:

@@ -112,9 +112,7 @@ def estimate_run(
     for stage in stages:
         if stage.name in seconds:
             kinds.setdefault(stage.kind, []).append(seconds[stage.name])
-    alone = sum_independent(
-        [sum_together(estimates) for estimates in kinds.values()]
-    )  # stages of a kind are wrong alike
+    alone = sum_independent([sum_together(of_kind) for of_kind in kinds.values()])  # stages of a kind are wrong alike
     share = value / alone.value if alone.value else 0.0
     low, high = value - share * (alone.value - alone.low), value + share * (alone.high - alone.value)
     own = Estimate(value=value, low=low, high=high, n=0)
@@ -125,23 +123,15 @@ def estimate_run(
 
 def _scale_times(known: Iterable[StageTime], amount: float, basis: Basis) -> Estimate:
     """Estimate a time from those of stages with other amounts of work, using the nearest amounts."""
-    nearest = sorted(known, key=lambda item: abs(_compute_ratio(amount, item.amount) - 1))[:8]
-    found = []
-    for item in nearest:
-        ratio = _compute_ratio(amount, item.amount)
-        powers = sorted(item.seconds * ratio**power for power in GROWTH)
-        found.append((powers[0], item.seconds * ratio ** GROWTH[1], powers[-1]))
-    value = median(likely for _, likely, _ in found)
-    low, high = min(low for low, _, _ in found), max(high for _, _, high in found)
-    return _make_estimate(value, low, high, FACTORS[basis])
+    ratios = [(max(amount, 1.0) / max(item.amount, 1.0), item.seconds) for item in known]
+    nearest = sorted(ratios, key=lambda item: abs(item[0] - 1))[:8]
+    scaled = [[seconds * ratio**power for power in GROWTH] for ratio, seconds in nearest]
+    value = median(likely for _, likely, _ in scaled)
+    return _make_estimate(value, min(map(min, scaled)), max(map(max, scaled)), FACTORS[basis])
 
 
 def _make_estimate(value: float, low: float, high: float, factor: float) -> Estimate:
     return Estimate(value=value, low=min(value, low) / factor, high=max(value, high) * factor, n=0)
-
-
-def _compute_ratio(amount: float, other: float) -> float:
-    return max(amount, 1.0) / max(other, 1.0)
 
 
 def _end_of(

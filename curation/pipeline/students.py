@@ -2,34 +2,48 @@
 
 The students that teach, those that learned from the first teacher, and further ones (``generations[].students``) are
 all described by :func:`describe_students`; a further student is the generation with another base, recipe and name.
+
+Teacher, base and students answer the test split, by each decoding of ``evaluation``. A model that is asked the same way
+in two generations, or as teacher and as base, is tested once. Answers of models that the configuration names are kept
+beside the run directories (:mod:`curation.stages.answers`), so that no other run asks these models the same again.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import RunConfig, SftConfig
+from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig
+from curation.config.evaluation import MAIN
 from curation.domains import get_domain, get_preference_function
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
-from curation.pipeline import roles
-from curation.pipeline.generation_spec import GenerationSpec
-from curation.pipeline.roles import describe_training
-from curation.pipeline.testing import Tested, describe_tests
-from curation.registry import METHODS
-from curation.rundir.graph import Out, Stage
+from curation.pipeline.grading import describe_grades
+from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, describe_training
+from curation.refs import ModelRef, fingerprint
+from curation.registry import BACKENDS, METHODS
+from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
+from curation.stages.answer_once import AnswerOnce
 from curation.stages.asking import TeacherUse
+from curation.stages.label import Label
 from curation.stages.training import TrainStudent
+
+Grades = dict[str, list[Out]]
+"""Grades of the test split by model, one table per test run."""
 
 
 class Students(NamedTuple):
-    """Students of one base, by arm, and their tests."""
+    """Students of one base, by arm, and the tests of their generation."""
 
     models: dict[str, Out]
     training: dict[str, Out]
-    tests: Tested
+    tests: Grades
+    """Tests by ``evaluation.decoding``."""
+    further_tests: dict[str, Grades]
+    """Tests by the decodings of ``evaluation.also``."""
+    tested: Known
+    """Tests of this generation and of earlier generations."""
 
 
 def check_students(config: RunConfig) -> None:
@@ -41,11 +55,9 @@ def check_students(config: RunConfig) -> None:
     method = config.student.method
     if not config.generations or METHODS[method].learns != "pairs":
         return
-    for split in ("pool", "test"):
-        if (
-            split in config.splits.named()
-            and get_preference_function(get_domain(domain := config.domain_of(split))) is None
-        ):
+    for split in [name for name in ("pool", "test") if name in config.splits.named()]:
+        domain = config.domain_of(split)
+        if get_preference_function(get_domain(domain)) is None:
             raise ConfigError(
                 f"student.method: {method} learns from pairs of answers, but rows of domain {domain.name} "
                 f"(splits.{split}) are not pairs; take the domain pair, or another method, e.g. sft"
@@ -58,22 +70,46 @@ def check_students(config: RunConfig) -> None:
         )
 
 
+def get_taught_domain(config: RunConfig, split: str) -> DomainConfig:
+    """Return a split's domain as students answer it: by the likelier of two answers if they learn from pairs."""
+    domain = config.domain_of(split)
+    return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
+
+
 def describe_students(
     generation: GenerationSpec, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
 ) -> Students:
     """Return the students trained from a generation's base on the selections of these arms; empty without a base.
 
-    ``prefix`` precedes the arm in the names of their stages.
+    ``prefix`` precedes the arm in the names of their stages. A student is trained again only if the digest of its rows
+    changes.
     """
-    if generation.base is None:
-        return Students({}, {}, Tested({}, {}, {}))
-    check_students(generation.config)
-    stages = {arm: _describe_student(generation, selected, arm, prefix) for arm in of}
-    models = {arm: stage.out("model") for arm, stage in stages.items()}
-    tests = describe_tests(
-        generation, teacher, generation.base, {f"{prefix}{arm}": model for arm, model in models.items()}
-    )
-    return Students(models, {arm: stage.out("training") for arm, stage in stages.items()}, tests)
+    config, base = generation.config, generation.base
+    if base is None:
+        return Students({}, {}, {}, {}, {})
+    check_students(config)
+    method = METHODS[config.student.method]
+    models, training = {}, {}
+    for arm in of:
+        recipe = config.student
+        if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
+            recipe = recipe.without({"weight_by_trust"})
+        stage = TrainStudent(
+            name=generation.name(f"student-{prefix}{arm}"),
+            at=generation.at(of=f"{prefix}{arm}"),
+            base=base,
+            digest=selected.out("arms", arm, "digest"),
+            recipe=describe_training(recipe, base),
+            seed=derive(config.seed, f"gen-{generation.index}"),  # one for all students of a generation
+            trained_by=method.trained_by,
+            read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},
+            rows=selected.out("rows_of", arm),
+            examples={"examples": generation.tables["pool"]} if "examples" in method.reads else {},
+            num_rows=config.selection.budget.n,
+            needs=generation.needs,
+        )
+        models[arm], training[arm] = stage.out("model"), stage.out("training")
+    return _describe_tests(generation, teacher, base, Students(models, training, {}, {}, generation.tested), prefix)
 
 
 def describe_further_students(generation: GenerationSpec, teacher: TeacherUse, selected: Stage) -> dict[str, JsonView]:
@@ -86,40 +122,86 @@ def describe_further_students(generation: GenerationSpec, teacher: TeacherUse, s
         return {}
     found: dict[str, JsonView] = {}
     for name, student in config.generations[generation.index].students.items():
-        own = replace(
-            generation, branch=name, config=config.model_copy(update={"student": student.recipe or config.student})
-        )
-        own = replace(
-            own, base=roles.describe_base_model(config, student.model, own.name("student-base"), generation.needs)
-        )
-        group = describe_students(own, teacher, selected, config.selection.arms)
+        recipe = config.model_copy(update={"student": student.recipe or config.student})
+        own = replace(generation, branch=name, config=recipe)
+        base = describe_base_model(config, student.model, own.name("student-base"), generation.needs)
+        group = describe_students(replace(own, base=base), teacher, selected, config.selection.arms)
         found[name] = {
-            "student_base": own.base,
-            "tests": group.tests.main,
-            "further_tests": group.tests.further,
+            "student_base": base,
+            "tests": group.tests,
+            "further_tests": group.further_tests,
             "training": group.training,
         }
     return found
 
 
-def _describe_student(generation: GenerationSpec, selected: Stage, arm: str, prefix: str) -> TrainStudent:
-    """Return the student of an arm, which is trained again only if the digest of its rows changes."""
-    config, recipe = generation.config, generation.config.student
-    method, base = METHODS[recipe.method], generation.base
-    assert base is not None, "students have a base"
-    if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
-        recipe = recipe.without({"weight_by_trust"})
-    return TrainStudent(
-        name=generation.name(f"student-{prefix}{arm}"),
-        at=generation.at(of=f"{prefix}{arm}"),
-        base=base,
-        digest=selected.out("arms", arm, "digest"),
-        recipe=describe_training(recipe, base),
-        seed=derive(config.seed, f"gen-{generation.index}"),  # one for all students of a generation
-        trained_by=method.trained_by,
-        read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},
-        rows=selected.out("rows_of", arm),
-        examples={"examples": generation.tables["pool"]} if "examples" in method.reads else {},
-        num_rows=config.selection.budget.n,
-        needs=generation.needs,
-    )
+def _describe_tests(
+    generation: GenerationSpec, teacher: TeacherUse, base: Model, students: Students, prefix: str
+) -> Students:
+    """Return the students with the tests of every model of the generation; without a test split, there are none."""
+    if "test" not in generation.tables:
+        return students
+    config, evaluation = generation.config, generation.config.evaluation
+    in_words = {"chat_template": evaluation.chat_template}
+    ask = config.teacher.ask.of_weights(**in_words).model_copy(update=AskConfig.BARE)
+    students_are = describe_teacher_use(base, ask, name=generation.name("backend-student"))
+    models: dict[str, Model | TeacherUse] = {"teacher": teacher, "base": base}
+    models |= {f"{prefix}{arm}": model for arm, model in students.models.items()}
+    if config.teacher.given is not None and config.domain_of("test").given_labels is None:
+        del models["teacher"]  # no label of these rows was given
+    found: dict[str, Grades] = {decoding: {} for decoding in evaluation.decodings}
+    known = {what: dict(tests) for what, tests in generation.tested.items()}
+    for name, model in models.items():
+        answering = model if isinstance(model, TeacherUse) else replace(students_are, model=model)
+        backend = answering.backend
+        if answering.model is not None and isinstance(backend, str) and not BACKENDS[backend].weights:
+            answering = replace(answering, backend="transformers")
+        answering = answering.changed(**AskConfig.BARE, **({} if answering.is_served else in_words))
+        own = config.domain_of("test").tested
+        domain = own if name == "teacher" else get_taught_domain(config, "test").tested
+
+        # Models are asked the same way if their backends are chosen the same way, by whichever stage.
+        chosen = answering.backend if isinstance(answering.backend, str) else answering.backend.stage.inputs
+        what = fingerprint(to_plain_json(with_outs({**answering.inputs, "backend": chosen}, str), {}))
+        what = what if domain == own else f"{what}, by likelihood"
+        if what not in known:
+            known[what] = {
+                decoding: _describe_model_tests(generation, name, answering, decoding, domain) for decoding in found
+            }
+        for decoding, tests in found.items():
+            tests[name] = list(known[what][decoding])
+    return students._replace(tests=found.pop(MAIN), further_tests=found, tested=known)
+
+
+def _describe_model_tests(
+    generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str, domain: DomainConfig
+) -> list[Out]:
+    """Return the grades of one model by one decoding, one table per test run.
+
+    Answers are kept for other runs if reference and backend determine them. They do not for models that a run trains or
+    makes, for adapters, for labels that are only read, and for backends in a user's own module, whose code may change.
+    """
+    evaluation, kept_in = generation.config.evaluation, generation.config.evaluations
+    model, backend = answering.model, answering.backend
+    is_ours = isinstance(backend, Out) or (":" not in backend and BACKENDS[backend].weights)
+    is_pinned = isinstance(model, ModelRef) and model.revision is not None and model.adapter is None
+    is_kept = kept_in is not None and is_pinned and is_ours and not answering.ask.reads_given
+    drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
+    num_runs, found = evaluation.runs(drawn), []
+    for number in range(num_runs):
+        stage = f"test-{name}{kind}" if num_runs == 1 else f"test-{name}{kind}-{number}"
+        arguments: dict[str, Any] = {
+            **generation.place(stage, "test", of=stage),
+            "examples": generation.tables["test"],
+            "teacher": answering,
+            "decoding": drawn,
+            "fitted": {},
+            "domain": domain,
+            "seed": generation.seed(stage),
+            "asks_teacher": name == "teacher" and generation.index == 0,
+            "needs": generation.needs,
+            **generation.settings,
+        }
+        test = AnswerOnce(kept_in=str(kept_in), **arguments) if is_kept else Label(**arguments)
+        found.append(describe_grades(generation, stage, "test", test.out("labels")))
+    return found

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from curation.cluster import capacity, news, nodes
-from curation.config import PricesConfig, RayConfig
+from curation.config import RunConfig
+from curation.config.filter import FilterConfig
 from curation.errors import RunFailedError, describe_file_error
 from curation.pipeline.session import started
 from curation.pipeline.stage_times import estimate_seconds
@@ -28,32 +29,7 @@ from curation.telemetry import metrics
 from curation.telemetry.console import say
 from curation.telemetry.metrics import Telemetry
 
-
-class WorkConfig(Protocol):
-    """The part of a run's or a filter's configuration that the engine and its forecasts read."""
-
-    @property
-    def ray(self) -> RayConfig:
-        """Settings of Ray, on which the actors run."""
-
-    @property
-    def prices(self) -> PricesConfig | None:
-        """Prices of the machines."""
-
-    @property
-    def commit_seconds(self) -> float:
-        """Seconds between two commits."""
-
-    @property
-    def fragment_mb(self) -> int:
-        """Size of a fragment after a compaction, in MiB."""
-
-    @property
-    def directory(self) -> Place:
-        """Directory to which tables and the record of the stages are written."""
-
-
-Config = TypeVar("Config", bound=WorkConfig)
+Config = TypeVar("Config", bound=RunConfig | FilterConfig)
 
 
 @dataclass(frozen=True, kw_only=True)

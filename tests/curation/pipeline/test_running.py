@@ -51,6 +51,6 @@ def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(loca
         assert register.put_if_match(json.dumps(taken), found.token)
         opened.manifest.guard.__self__._renew()  # as its thread does every 20 s
         with pytest.raises(CommitError, match=r"lease was lost to process \d+ on node-7"):
-            run.do(order_stages([opened.chain.prepared.value()]))
+            run.do(order_stages([opened.chain.preparing[0].value()]))
     assert not list(config.directory.glob("prepare-*"))  # what it begins is written down first
     assert not Manifest.load(config.directory).stages
