@@ -16,10 +16,10 @@ from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded, resolve_outputs, to_plain_json
+from curation.signals.measure import make_asks
 from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
 from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
-from curation.stages.asks import make_asks
 from curation.stages.calibration_look import compare_calibration, with_blanks
 from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label

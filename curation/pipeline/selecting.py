@@ -19,9 +19,9 @@ from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import ChoiceInputs, collect_declared
 from curation.stages.keep import Keep
 from curation.stages.length import Limit, MeasureLength
-from curation.stages.preferences import WritePreferences
 from curation.stages.rollouts import RollOut
 from curation.stages.select import Select
+from curation.stages.selected import WritePreferences
 
 _COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
 """The completions that count among a student's tokens, by what its method learns from."""

@@ -6,7 +6,7 @@ from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
-from curation.stages.preferences import WritePreferences
+from curation.stages.selected import WritePreferences
 
 
 def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, generation: int) -> tuple[Student, TableRef]:

@@ -1,6 +1,6 @@
 """The check by a judge: a model chooses between two words, one for right and one for wrong.
 
-The model is that of the section ``judge``, which the stage :class:`curation.stages.judge.JudgeByChoice` asks. If no
+The model is that of the section ``judge``, which the stage :class:`curation.stages.signal.JudgeByChoice` asks. If no
 stage can ask it (votes of several answers, the teacher's own rollouts of gold arms), normalised texts are compared.
 """
 
