@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import astuple
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,8 @@ from curation.cluster import nodes
 from curation.errors import RunFailedError, StartError
 from curation.heavy import ray
 from curation.json_types import Json
-from curation.passes.job import Job, Row
+from curation.passes.job import Job, Models, Row
 from curation.passes.messages import Begun, Call, Pass
-from curation.passes.models import Models
 from curation.passes.work_queue import BEAT_SECONDS
 from curation.tables import commits, io
 from curation.telemetry import metrics
@@ -85,17 +84,16 @@ class ModelActor:
         self._answered[call] = begun.num_written
         try:
             with self._shares.measured() as share, self._watch.busy(session.this.actors.hang_seconds):
-                work = _ChunkWork(session, call, begun, share, queue=self._queue, actor=self._id)
-                rows = work.done()
+                rows = _ChunkWork(session, call, begun, share, queue=self._queue, actor=self._id).done()
                 session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
         finally:
             del self._answered[call]
             _call.reset(token)
-        name, slots, is_last = begun.chunk.name, session.worker.slots, is_alone or self._turns.are_awaited
+        slots, is_last = session.worker.slots, is_alone or self._turns.are_awaited
         if rows is None:
             following = self._queue.begin.remote(call, self._id, slots, is_last=is_last)
         else:
-            following = self._queue.finish.remote(call, self._id, name, rows, slots, is_last=is_last)
+            following = self._queue.finish.remote(call, self._id, begun.chunk.name, rows, slots, is_last=is_last)
         found: Begun | None = ray.get(following)
         return found
 
@@ -107,21 +105,16 @@ class ModelActor:
                     return None
                 this, (job,) = known
                 try:
-                    self._sessions[pass_id] = _PassSession(this, ray.get(job), self._models)
-                except StartError as error:
-                    self._end(pass_id, error)
-                self._sessions[pass_id].worker.alive = self._watch.alive
-                self._sessions[pass_id].worker.answered = self._count
+                    session = self._sessions[pass_id] = _PassSession(this, ray.get(job), self._models)
+                except StartError as error:  # Ray starts another process where there is room
+                    ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(error)))
+                    os.write(2, f"{error}\n".encode())
+                    os._exit(1)
+                session.worker.alive, session.worker.answered = self._watch.alive, self._count
             self._sessions.move_to_end(pass_id)
             while len(self._sessions) > KEPT_PASSES:
                 self._sessions.popitem(last=False)
             return self._sessions[pass_id]
-
-    def _end(self, pass_id: str, why: StartError) -> NoReturn:
-        """End this process, in which a model did not start, so that Ray starts another one where there is room."""
-        ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(why)))
-        os.write(2, f"{why}\n".encode())
-        os._exit(1)
 
     def _count(self, rows: int) -> None:
         self._watch.alive()
@@ -174,10 +167,9 @@ class _PassSession:
 
     def started(self) -> dict[str, float] | None:
         """Return duration and facts of the model's start for the first caller, or None if the model ran before."""
-        try:
+        with suppress(IndexError):
             return self._facts.pop()
-        except IndexError:
-            return None
+        return None
 
 
 class _ChunkWork:
@@ -190,9 +182,10 @@ class _ChunkWork:
     def __init__(
         self, session: "_PassSession", call: Call, begun: Begun, share: Callable[[], float], *, queue: Any, actor: Any
     ) -> None:
-        self._session, self._call, self._share = session, call, share
-        self._name, self._search = begun.chunk.name, begun.search
+        self._session, self._share, self._search = session, share, begun.search
         self._queue, self._actor = queue, actor
+        self._about = call, actor, begun.chunk.name
+        """The first arguments of the work queue's methods."""
         self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
         self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
         self._parts: list[Any] = []
@@ -208,15 +201,12 @@ class _ChunkWork:
         session, search = self._session, self._search
         for piece in search.pieces():
             if not search.is_whole:
-                ray.get(self._queue.keep.remote(self._call, self._actor, self._name, search))
+                ray.get(self._queue.keep.remote(*self._about, search))
             for part in session.worker.stream([self._rows[place] for place in piece]):
                 if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
                     table = self._write_results({})
                     places = [self._place[row_id] for row_id in _read_row_ids(table)]
-                    wrote = self._queue.wrote.remote(
-                        self._call, self._actor, self._name, places, _serialise_table(table)
-                    )
-                    if not ray.get(wrote):
+                    if not ray.get(self._queue.wrote.remote(*self._about, places, _serialise_table(table))):
                         return None
                 self._parts.append(part)
         if search.poison:
@@ -227,7 +217,6 @@ class _ChunkWork:
         return _serialise_table(self._write_results(note))
 
     def _write_results(self, note: Json) -> pa.Table:
-        """Write the results collected so far."""
         worker, seconds = self._session.worker, self._share()
         table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
         spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
@@ -241,7 +230,7 @@ class _ChunkWork:
 
 
 def _read_row_ids(written: pa.Table) -> list[int]:
-    """Return the ids of the rows that were written, which are equal for all tables in ``written``."""
+    """Return the ids of the written rows, which are equal for all tables in ``written``."""
     ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
     return ids
 
@@ -249,7 +238,7 @@ def _read_row_ids(written: pa.Table) -> list[int]:
 class Shares:
     """A clock of each call's share of the process's time, which concurrent calls share equally.
 
-    The shares of all calls add up to the time in which the process worked, without the start of a model.
+    All shares add up to the time in which the process worked, without the start of a model.
     """
 
     def __init__(self) -> None:

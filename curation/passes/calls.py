@@ -19,7 +19,7 @@ CALLS = pa.schema([("index", pa.int64()), ("pass_id", pa.string())])
 class Calls(Datasource):
     """The calls that a work queue asks for."""
 
-    def __init__(self, queue: object) -> None:
+    def __init__(self, queue: Any) -> None:
         self._queue = queue
 
     def estimate_inmemory_data_size(self) -> int | None:
@@ -29,15 +29,14 @@ class Calls(Datasource):
     def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[ReadTask]:
         """Return one task, which lasts as long as the dataset."""
         queue = self._queue
-        facts = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-        return [ReadTask(lambda: _iter_blocks(queue), facts)]
 
+        def iter_blocks() -> Iterator[pa.Table]:
+            index = 0
+            while (call := ray.get(queue.next.remote(index))) is not None:
+                yield make_block(call)
+                index += 1
 
-def _iter_blocks(queue: Any) -> Iterator[pa.Table]:
-    index = 0
-    while (call := ray.get(queue.next.remote(index))) is not None:
-        yield make_block(call)
-        index += 1
+        return [ReadTask(iter_blocks, BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None))]
 
 
 def make_block(call: Call) -> pa.Table:

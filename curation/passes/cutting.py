@@ -1,10 +1,9 @@
 """Division of a pass's rows into chunks, each of which should take an actor a given number of seconds.
 
-The time per row is not known beforehand: the first chunks are small, and the time of finished chunks determines the
-size of the next ones. Near the end of a pass chunks get smaller, so that no actor works long after the others.
-
-A model that answers many rows concurrently takes as long as its longest answer, however few rows it has. So the time of
-a chunk says nothing about its rows while slots are free, and chunks are never too small to fill the slots.
+The first chunks are small; the time of finished ones determines the size of the next ones. Near the end of a pass
+chunks get smaller, so that no actor works long after the others. A model that answers many rows concurrently takes as
+long as its longest answer, so that a chunk's time says nothing about its rows while slots are free: chunks are never
+too small to fill the slots.
 """
 
 import math
@@ -114,14 +113,13 @@ class Cutter:
     """An estimator of the size of a pass's next chunk."""
 
     def __init__(self, asked: AskConfig) -> None:
-        self._seconds, self._most = asked.chunk_seconds, asked.chunk_rows
-        self._first = asked.first_chunk_rows
+        self._seconds, self._most, self._first = asked.chunk_seconds, asked.chunk_rows, asked.first_chunk_rows
         self._largest = 0
         self._pace: float | None = None
         """Seconds per row of the chunks that finished last."""
 
     def rows(self, left: int, *, actors: int, calls: int, slots: int | None = None) -> int:
-        """Return the number of rows of the next chunk, with ``left`` rows for actors that each have ``calls`` calls.
+        """Return the rows of the next chunk, with ``left`` rows for actors that each have ``calls`` calls.
 
         ``slots`` is the number of rows that the actor's model answers concurrently, or ``None`` if one after another.
         """

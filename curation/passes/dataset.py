@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 UPSCALING = 1.25
 """Ratio of open calls to the actors' capacity from which on Ray Data adds actors; the work queue keeps it at ``AHEAD``
 while there are rows."""
-
 THREADS = "OMP_NUM_THREADS"
 CLOSING_SECONDS = 30.0
 """Time limit in seconds for the end of a dataset; its thread ends with the process in any case."""
@@ -51,12 +50,7 @@ class RunningPass:
         """Number of parts received from the work queue."""
 
     def __iter__(self) -> Iterator[pa.Table | None]:
-        """Yield the rows that actors wrote, in any order, and None at intervals.
-
-        Raises:
-            UserError: an actor found a mistake of the user.
-            ray.exceptions.RayError: the dataset failed.
-        """
+        """Yield the rows that actors wrote, in any order, and None at intervals; raise what ends the pass."""
         while self._left:
             try:
                 taken: Taken = ray.get(self._queue.take.remote(self._id, self._num_taken))
@@ -99,8 +93,8 @@ class ModelDataset:
 
         Ray's dashboard and metrics show the dataset under ``name``.
         """
-        self._name = name
-        self._actors, self._num_calls, self._num_cpus, self._hold_cpus = actors, num_calls, num_cpus, hold_cpus
+        self._name, self._actors = name, actors
+        self._num_calls, self._num_cpus, self._hold_cpus = num_calls, num_cpus, hold_cpus
         self._queue: Any = None
         self._thread = threading.Thread(target=self._serve, name="model-dataset", daemon=True)
         self._failure: BaseException | None = None
@@ -108,15 +102,10 @@ class ModelDataset:
 
     @contextmanager
     def passing(
-        self,
-        table: str,
-        job: Job,
-        versions: Mapping[str, str],
-        rows: OpenRows,
-        suspects: Sequence[Suspect] = (),
+        self, job: Job, versions: Mapping[str, str], rows: OpenRows, suspects: Sequence[Suspect] = ()
     ) -> Iterator[RunningPass]:
         """Let actors work on the rows of a pass within the context; ``suspects`` are those of an earlier driver."""
-        this = Pass(id=f"pass-{uuid.uuid4().hex}", table=table, versions=versions, actors=job.teacher.actors)
+        this = Pass(id=f"pass-{uuid.uuid4().hex}", versions=versions, actors=job.teacher.actors)
         self._start(rows.left, job)
         mine = RunningPass(this.id, self._queue, rows.left, lambda: self._failure)
         if self._failure is not None:
@@ -181,10 +170,7 @@ class ModelDataset:
         held = nodes.make_ray_options({**config.each, "CPU": self._num_cpus if self._hold_cpus else 0})
         with ray.data.DataContext.current(context):
             chunks = ray.data.read_datasource(
-                Calls(self._queue),
-                num_cpus=0,
-                override_num_blocks=1,
-                label_selector=_get_node_labels(),
+                Calls(self._queue), num_cpus=0, override_num_blocks=1, label_selector=_get_node_labels()
             )
             dataset: ray.data.Dataset = chunks.map_batches(
                 ModelActor,
@@ -198,9 +184,8 @@ class ModelDataset:
                     max_concurrent_calls_per_actor=self._num_calls,
                     enable_true_multi_threading=True,
                 ),
-                runtime_env=None
-                if self._hold_cpus
-                else get_thread_settings(self._num_cpus),  # of held ones Ray sets them
+                # Ray itself sets the threads of CPUs that it holds.
+                runtime_env=None if self._hold_cpus else get_thread_settings(self._num_cpus),
                 **{name: amount for name, amount in held.items() if amount is not None},
             )
         dataset.set_name(self._name)

@@ -1,79 +1,99 @@
-"""The parts of a pass: its job for a model, the worker on its chunks, and its result.
+"""The parts of a pass: its job for a model, the worker on its chunks, its result, and the model of a process.
 
 Stages describe passes by these, without Ray; :mod:`curation.passes.run` runs them.
 """
 
+import gc
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Required, TypedDict, TypeVar
 
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.errors import get_error_kind
+from curation.errors import StartError, get_error_kind
 from curation.json_types import Json
-from curation.passes.models import Models
-from curation.passes.monitor import ChunkSpent
-from curation.refs import ModelRef, TableRef
+from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.lease import Guard
+from curation.teachers import Teacher, get_engine_key, load_teacher
+from curation.teachers.reward import RewardModel
 from curation.teachers.wrapped import WrappedTeacher
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Spent, Update
 
 Part = TypeVar("Part")
+Loaded = TypeVar("Loaded")
 Row = Json
 
 
-class Job(Protocol):
-    """The description of a pass that every process receives, pickled."""
+class Models:
+    """A holder of at most one model at a time, so that a process never needs memory for two.
+
+    It is loaded once for all passes that use it, and replaced when a pass needs another.
+    """
+
+    def __init__(self, on_drop: Callable[[], None] = lambda: None) -> None:
+        """Take ``on_drop``, called before a model is replaced; it must release every reference to the model."""
+        self.num_starts = 0
+        """Number of models loaded so far."""
+        self.facts: Mapping[str, float] = MappingProxyType({})
+        """``facts`` of the model loaded last, for the report."""
+        self._on_drop = on_drop
+        self._key: str | None = None
+        self._held: Any = None
 
     @property
-    def examples(self) -> TableRef:
-        """Table whose rows form the chunks."""
+    def pause(self) -> str:
+        """Reason why the model waits, or empty if it does not."""
+        return str(getattr(self._held, "pause", ""))
 
-    @property
-    def teacher(self) -> AskConfig:
-        """Configuration of the size of chunks and the number of actors."""
+    def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
+        """Return the teacher configured by ``config``, after starting it by ``engine`` if it does not run yet.
 
-    @property
-    def telemetry(self) -> Telemetry:
-        """Emitter of the pass's metrics."""
+        Raises:
+            StartError: the teacher did not start in this process, and may start in another one.
+        """
+        key = fingerprint([get_engine_key(engine), None if model is None else model.to_json()])
+        held: Teacher = self._get(key, lambda: load_teacher(engine, model))
+        return held.asked(config)
 
-    def worker(self, models: Models) -> "ChunkWorker[Any]":
-        """Return the object that works on the chunks of the pass in a process, with its model."""
+    def reward(self, ref: ModelRef, **settings: Any) -> RewardModel:
+        """Return a reward model with a reward head, loaded if necessary."""
+        return self._get(fingerprint(["reward", ref.to_json(), settings]), lambda: RewardModel(ref, **settings))
 
+    def _get(self, key: str, load: Callable[[], Loaded]) -> Loaded:
+        if self._key != key:
+            self._drop()
+            try:
+                self._held = load()
+            except RuntimeError as error:
+                torch = sys.modules.get("torch")
+                # A GPU has no memory left, or fails: both may be of this process or this node alone.
+                if torch is None or not isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
+                    raise
+                words = next(iter(str(error).strip().splitlines()), "")
+                raise StartError(f"the device gave {type(error).__name__}: {words}") from error
+            self._key = key
+            self.num_starts += 1
+            self.facts = dict(getattr(self._held, "facts", {}))
+        held: Loaded = self._held
+        return held
 
-@dataclass(frozen=True, kw_only=True)
-class TeacherJob:
-    """The common part of all jobs that ask a teacher."""
-
-    examples: TableRef
-    """Table with the rows to ask about."""
-    domain: DomainConfig
-    teacher: AskConfig
-    model: ModelRef | None
-    """``None`` for a teacher without weights."""
-    decoding: DecodingConfig
-    engine: AskConfig | None = None
-    """Configuration with which the teacher is started, for all passes that ask it; by default ``teacher``."""
-    telemetry: Telemetry = field(default_factory=Telemetry)
-    """Emitter of the pass's metrics."""
-
-    def load(self, models: Models) -> WrappedTeacher:
-        """Return the teacher, started if necessary, with a counter of this pass's tokens."""
-        return WrappedTeacher(models.teacher(self.teacher, self.engine or self.teacher, self.model))
-
-
-class TeacherFields(TypedDict):
-    """Fields of a :class:`TeacherJob` that describe the teacher and how a stage asks it."""
-
-    teacher: AskConfig
-    model: ModelRef | None
-    decoding: DecodingConfig
-    telemetry: Telemetry
+    def _drop(self) -> None:
+        self._on_drop()
+        held, self._held, self._key = self._held, None, None
+        if hasattr(held, "close"):
+            held.close()
+        del held
+        gc.collect()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 class ChunkWorker(ABC, Generic[Part]):
@@ -108,12 +128,51 @@ class ChunkWorker(ABC, Generic[Part]):
         """Write the results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Job(ABC):
+    """The description of a pass that asks a model about a table's rows; every process receives it, pickled."""
+
+    examples: TableRef
+    """Table whose rows form the chunks."""
+    domain: DomainConfig
+    teacher: AskConfig
+    model: ModelRef | None
+    """``None`` for a teacher without weights."""
+    decoding: DecodingConfig
+    engine: AskConfig | None = None
+    """Configuration with which the teacher is started, for all passes that ask it; by default ``teacher``."""
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """Emitter of the pass's metrics."""
+
+    @abstractmethod
+    def worker(self, models: Models) -> ChunkWorker[Any]:
+        """Return the object that works on the chunks of the pass in a process, with its model."""
+
+    def load(self, models: Models) -> WrappedTeacher:
+        """Return the teacher, started if necessary, with a counter of this pass's tokens."""
+        return WrappedTeacher(models.teacher(self.teacher, self.engine or self.teacher, self.model))
+
+
 def count_errors(telemetry: Telemetry, problems: Iterable[str]) -> Json:
     """Count the error rows of a chunk by kind, and return the counts for the chunk's note."""
     kinds = Counter(map(get_error_kind, problems))
     for kind, number in kinds.items():
         telemetry.add(metrics.ERROR_ROWS, number, kind=kind)
     return {"errors": dict(kinds)} if kinds else {}
+
+
+class ChunkSpent(NamedTuple):
+    """Cost of one chunk."""
+
+    actor: str
+    """Ray's id of the actor that worked on it."""
+    seconds: float
+    """The chunk's share of that actor's time, without the start of a model."""
+    rows: int
+    prompt_tokens: int
+    output_tokens: int
+    slots: int | None = None
+    """Number of rows that the actor's model answers concurrently."""
 
 
 class PassResult(NamedTuple):

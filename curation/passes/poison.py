@@ -3,10 +3,8 @@
 When a process dies, Ray lets another one begin its chunk anew. The :class:`PoisonSearch` outlives the process in
 :mod:`curation.passes.work_queue`, where an actor records it before it begins a piece of a chunk that killed a process.
 A piece that was begun and not finished is cut into parts, which are worked on one by one. A row on which a process
-died alone is tried again, and is poison if it kills again.
-
-Harmless rows of a piece that killed a process are cut up as well, but are joined again: all rows that were worked on
-without harm form one piece in the next attempt.
+died alone is tried again, and is poison if it kills again. All rows that were worked on without harm form one piece in
+the next attempt.
 """
 
 import json
@@ -73,12 +71,9 @@ class PoisonSearch:
 
     def drop(self, places: Collection[int]) -> None:
         """Remove rows that need no more work, because a call wrote them before its process died."""
-
-        def kept(piece: list[int]) -> list[int]:
-            return [place for place in piece if place not in places]
-
-        self.suspect = [left for piece in self.suspect if (left := kept(piece))]
-        self.harmless, self.under_way = kept(self.harmless), kept(self.under_way)
+        pieces = (self.harmless, self.under_way, *self.suspect)
+        self.harmless, self.under_way, *suspect = ([row for row in piece if row not in places] for piece in pieces)
+        self.suspect = [piece for piece in suspect if piece]
 
     def only(self, places: Sequence[int]) -> Self:
         """Return the state restricted to some rows, which are renumbered in this order."""
@@ -97,7 +92,7 @@ class PoisonSearch:
         )
 
     def pieces(self) -> Iterator[list[int]]:
-        """Yield pieces to work on, the harmless rows last; each piece counts as unfinished until the next is requested.
+        """Yield pieces to work on, harmless rows last; a piece counts as unfinished until the next one is requested.
 
         The caller records this object's state after each yield, where a successor finds it.
         """
@@ -114,32 +109,36 @@ class PoisonSearch:
 
     def to_json(self) -> str:
         """Return the state as JSON, with indices as runs, since a chunk has thousands and most are in one piece."""
-        value = asdict(self) | {name: _group_runs(getattr(self, name)) for name in ("harmless", "poison", "under_way")}
+        value = asdict(self) | {name: _group_runs(getattr(self, name)) for name in _ROWS}
         return json.dumps(value | {"suspect": [_group_runs(piece) for piece in self.suspect]})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the state from the JSON of :meth:`to_json`."""
+
+        def list_rows(runs: list[list[int]]) -> list[int]:
+            return [row for start, stop in runs for row in range(start, stop)]
+
         value: Json = json.loads(text)
-        value |= {name: _list_places(value[name]) for name in ("harmless", "poison", "under_way")}
-        value["suspect"] = [_list_places(runs) for runs in value["suspect"]]
+        value |= {name: list_rows(value[name]) for name in _ROWS}
+        value["suspect"] = [list_rows(runs) for runs in value["suspect"]]
         value["solo_crashes"] = {int(row): number for row, number in value["solo_crashes"].items()}
         return cls(**value)
 
 
-def _group_runs(places: list[int]) -> list[list[int]]:
+_ROWS = ("harmless", "poison", "under_way")
+"""Fields of a :class:`PoisonSearch` that are rows, not pieces."""
+
+
+def _group_runs(rows: list[int]) -> list[list[int]]:
     """Return distinct indices as runs, each from its first index to the one after its last."""
     runs: list[list[int]] = []
-    for row in places:
+    for row in rows:
         if runs and runs[-1][1] == row:
             runs[-1][1] = row + 1
         else:
             runs.append([row, row + 1])
     return runs
-
-
-def _list_places(runs: list[list[int]]) -> list[int]:
-    return [place for start, stop in runs for place in range(start, stop)]
 
 
 class Suspect(NamedTuple):

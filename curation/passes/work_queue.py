@@ -16,8 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from curation.cluster import nodes
 from curation.passes.cutting import Chunk, Cutter, OpenRows
-from curation.passes.messages import Begun, Call, Look, Pass, Taken
-from curation.passes.open_passes import KnownActor, OpenCall, OpenPass, QueuedChunk, Starts
+from curation.passes.messages import (
+    Begun,
+    Call,
+    KnownActor,
+    Look,
+    OpenCall,
+    OpenPass,
+    Pass,
+    QueuedChunk,
+    Starts,
+    Taken,
+)
 from curation.passes.poison import PoisonSearch, Suspect
 from curation.telemetry.standing import Actors
 
@@ -61,12 +71,7 @@ class WorkQueue:
     # What the driver asks
 
     async def open(
-        self,
-        this: Pass,
-        jobs: "list[ray.ObjectRef[Any]]",
-        rows: OpenRows,
-        cutter: Cutter,
-        suspects: Sequence[Suspect],
+        self, this: Pass, jobs: "list[ray.ObjectRef[Any]]", rows: OpenRows, cutter: Cutter, suspects: Sequence[Suspect]
     ) -> None:
         """Begin a pass; ``suspects`` are those of an earlier driver."""
         if self._watch is None:
@@ -86,9 +91,7 @@ class WorkQueue:
         """
         mine = self._passes[pass_id]
         until = time.monotonic() + TAKE_SECONDS
-        while (
-            (left := until - time.monotonic()) > 0 and mine.error is None and (mine.has_work or self._is_at_work(mine))
-        ):
+        while (left := until - time.monotonic()) > 0 and mine.error is None and (mine.has_work or mine.is_at_work):
             async with self._news:
                 try:
                     await asyncio.wait_for(self._news.wait(), left)
@@ -112,8 +115,8 @@ class WorkQueue:
     async def look(self, pass_id: str | None) -> Look:
         """Return the progress of a pass and the numbers of actors.
 
-        The time of an actor counts from the start of its process. It is charged to the passes of the actor's chunks;
-        the time of an idle actor is charged to all open passes, and to none between two passes.
+        An actor's time counts from the start of its process. It is charged to the passes of the actor's chunks; that
+        of an idle actor is charged to all open passes, and to none between two passes.
         """
         self._charge()
         living = sum(map(self._is_alive, self._actors.values()))
@@ -143,7 +146,7 @@ class WorkQueue:
         """Stop assigning calls, and return whether no chunk is being worked on."""
         self._is_closed = True
         await self._tell()
-        return not any(map(self._is_at_work, self._passes.values()))
+        return not any(mine.is_at_work for mine in self._passes.values())
 
     # What the dataset asks
 
@@ -156,15 +159,13 @@ class WorkQueue:
         async with self._news:
             while True:
                 if index < self._num_calls:  # Ray drops it where it has had it, and it ends where it has ended
-                    return next(
-                        (mine.calls[index].call for mine in self._passes.values() if index in mine.calls),
-                        Call(index, ""),
-                    )
+                    same = (mine.calls[index].call for mine in self._passes.values() if index in mine.calls)
+                    return next(same, Call(index, ""))
                 if self._is_closed:
                     return None
                 waiting = [mine for mine in self._passes.values() if mine.has_work]
-                replaced = sum(call.is_replaced for mine in self._passes.values() for call in mine.calls.values())
-                num_calls = sum(len(mine.calls) for mine in self._passes.values()) - replaced
+                open_calls = (call for mine in self._passes.values() for call in mine.calls.values())
+                num_calls = sum(not call.is_replaced for call in open_calls)
                 if waiting and num_calls < AHEAD * self._calls * self._num_actors:
                     mine = min(waiting, key=lambda mine: len(mine.calls))
                     mine.calls[index] = OpenCall(call := Call(index, mine.this.id))
@@ -202,11 +203,7 @@ class WorkQueue:
         return self._beat_seconds
 
     async def job(self, pass_id: str, actor: str) -> "tuple[Pass, list[ray.ObjectRef[Any]]] | None":
-        """Return a pass for a process that does not know it, or None if the pass has ended.
-
-        Raises:
-            RunFailedError: the actor was started too often without any work done.
-        """
+        """Return a pass for a process that does not know it, or None if the pass has ended; see :class:`Starts`."""
         if (mine := self._passes.get(pass_id)) is None:
             return None
         mine.starts.begin(actor)
@@ -234,7 +231,12 @@ class WorkQueue:
         mine, opened = found
         now = time.monotonic()
         if opened.work is None and not is_last and not self._has_to_end(mine, opened, now):
-            opened.work = self._take_next_work(mine, slots)
+            if mine.waiting:
+                opened.work = mine.waiting.popleft()
+            else:
+                num_rows = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
+                if (chunk := mine.rows.take(num_rows)) is not None:
+                    opened.work = QueuedChunk(chunk, PoisonSearch.of(len(chunk.offsets)))
         if (work := opened.work) is None:
             del mine.calls[call.index]
             await self._tell()
@@ -264,13 +266,6 @@ class WorkQueue:
             other.has_work and len(other.calls) + 1 < len(mine.calls) for other in self._passes.values()
         )
 
-    def _take_next_work(self, mine: OpenPass, slots: int | None) -> QueuedChunk | None:
-        if mine.waiting:
-            return mine.waiting.popleft()
-        how_many = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
-        chunk = mine.rows.take(how_many)
-        return None if chunk is None else QueuedChunk(chunk, PoisonSearch.of(len(chunk.offsets)))
-
     async def keep(self, call: Call, actor: str, chunk: str, search: PoisonSearch) -> None:
         """Record the state of a chunk's poison search, before a process begins a piece of the chunk."""
         if (found := self._find(call)) is not None and (work := found[1].work) is not None and work.chunk.name == chunk:
@@ -284,36 +279,36 @@ class WorkQueue:
         They are refused if another call that works on the same chunk (``STUCK_SECONDS``) has written rows since; the
         other call then keeps the chunk, and this one leaves it.
         """
-        if (work := self._take(call, chunk, rows)) is None:
+        if (taken := self._take(call, chunk, rows)) is None:
             return False
-        mine = self._passes[call.pass_id]
+        mine, opened, work = taken
         mine.starts.got_on(actor)
         work.written.update(places)
         work.version += 1
-        mine.calls[call.index].version = work.version
+        opened.version = work.version
         return True
 
     async def finish(
         self, call: Call, actor: str, chunk: str, rows: bytes, slots: int | None, *, is_last: bool
     ) -> Begun | None:
         """Accept a chunk's last rows unless another call wrote some (:meth:`wrote`); return the next :meth:`begin`."""
-        if (work := self._take(call, chunk, rows)) is not None:
-            mine = self._passes[call.pass_id]
+        if (taken := self._take(call, chunk, rows)) is not None:
+            mine, opened, work = taken
             num_rows = len(work.chunk.offsets)
             mine.answered += num_rows
-            mine.cutter.learn(num_rows, time.monotonic() - mine.calls[call.index].begun)
+            mine.cutter.learn(num_rows, time.monotonic() - opened.begun)
             if work.search.under_way:  # and not only given up
                 mine.starts.got_on(actor)
-            for opened in list(work.calls):
-                self._leave(opened)
+            for other in list(work.calls):
+                self._leave(other)
             if work in mine.waiting:
                 mine.waiting.remove(work)
             if not mine.has_work:
                 await self._tell()  # the driver may have all of it
         return await self.begin(call, actor, slots, is_last=is_last)
 
-    def _take(self, call: Call, chunk: str, rows: bytes) -> QueuedChunk | None:
-        """Accept rows and return their chunk, or ``None`` if another call has the chunk."""
+    def _take(self, call: Call, chunk: str, rows: bytes) -> tuple[OpenPass, OpenCall, QueuedChunk] | None:
+        """Accept rows of a call's chunk, or return ``None`` if another call has the chunk."""
         if (found := self._find(call)) is None or (work := found[1].work) is None or work.chunk.name != chunk:
             return None
         mine, opened = found
@@ -321,7 +316,7 @@ class WorkQueue:
             self._leave(opened)
             return None
         mine.parts.append(rows)
-        return work
+        return mine, opened, work
 
     def _find(self, call: Call) -> tuple[OpenPass, OpenCall] | None:
         mine = self._passes.get(call.pass_id)
@@ -364,10 +359,6 @@ class WorkQueue:
                         mine.waiting.append(opened.work)
             self._num_actors = max(self._wanted, sum(map(self._is_alive, self._actors.values())))
             await self._tell()
-
-    @staticmethod
-    def _is_at_work(mine: OpenPass) -> bool:
-        return any(opened.work is not None for opened in mine.calls.values())
 
     @property
     def _beat_seconds(self) -> float:

@@ -21,17 +21,16 @@ from curation.rundir.graph import Out, Stage
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
 from curation.stages.fit import FitTrust, find_closed_classes
-from curation.stages.judge import Judge
 from curation.stages.keep import Keep
 from curation.stages.label import Label
-from curation.stages.preferences import WritePreferences
 from curation.stages.project import Project
 from curation.stages.read import Read
 from curation.stages.score import Score
 from curation.stages.search import Search, get_search_share, list_stored_states
 from curation.stages.select import Select
+from curation.stages.selected import WritePreferences
 from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
-from curation.stages.signal import MeasureSignal
+from curation.stages.signal import Judge, MeasureSignal
 from curation.trust.parts import read_by
 from tune.space import expand_preset
 

@@ -8,7 +8,7 @@ from curation.json_types import Json
 from curation.pipeline.roles import GenerationSpec
 from curation.rundir.graph import Out, Stage
 from curation.stages.grade import Grade
-from curation.stages.judge import Judge, JudgeByChoice
+from curation.stages.signal import Judge, JudgeByChoice
 
 GONE = "not there"
 """Digest in place of that of a missing program, so that the status of a run graded by it can still be shown."""

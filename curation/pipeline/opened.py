@@ -25,8 +25,7 @@ from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, compute_split_sizes, discover
 from curation.stages import fit
 from curation.stages.keep import check_kept
-from curation.stages.overlap_look import look
-from curation.stages.preview import check_preview, preview
+from curation.stages.preview import check_preview, look, preview
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 

@@ -16,10 +16,10 @@ from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded, resolve_outputs, to_plain_json
+from curation.signals.measure import make_asks
 from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
 from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
-from curation.stages.asks import make_asks
 from curation.stages.calibration_look import compare_calibration, with_blanks
 from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label
@@ -179,11 +179,12 @@ def _make_asking(
     model: ModelRef | Out | None = stage.teacher.model
     note = None
     while isinstance(model, Out):  # what is not trained yet is asked as the base from which it will be
+        out = model
         try:
-            model = model.read(get_recorded(model, known))
+            model = out.read(get_recorded(out, known))
         except Unknown:
-            note = note or f"the probe asked the teacher's base, since {model.stage.name} is not done"
-            model = model.stage.inputs.get("base")
+            note = note or f"the probe asked the teacher's base, since {out.stage.name} is not done"
+            model = out.stage.inputs.get("base")
     if model is None and stage.teacher.model is not None:
         return "its teacher does not exist yet; curate run --until makes it"
     try:

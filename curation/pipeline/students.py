@@ -24,7 +24,7 @@ from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, 
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS, METHODS
 from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
-from curation.stages.answer_once import AnswerOnce
+from curation.stages.answers import AnswerOnce
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label
 from curation.stages.training import TrainStudent

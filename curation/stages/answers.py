@@ -1,9 +1,8 @@
 """Answers of a model to a test, kept across run directories so that no run asks the same questions again.
 
 An entry is one Parquet file, written atomically. Its name is the fingerprint of its key: the model, how it is asked,
-its libraries, and the questions as the model read them. It holds completions, not labels. A run that reuses them still
-renders, parses and grades its own rows, so a changed domain asks again if it changes a question, and never gets a
-stale label. Answers with a failed row are not kept.
+its libraries, and the questions as the model read them. It holds completions, not labels: a run that reuses them still
+renders, parses and grades its own rows, so it never gets a stale label. Answers with a failed row are not kept.
 """
 
 import hashlib
@@ -12,7 +11,6 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
@@ -25,13 +23,17 @@ from curation.arrays import Int64s
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.given import as_asked
+from curation.errors import REFUSALS
+from curation.heavy import ray
 from curation.json_types import Json, JsonView
 from curation.passes.job import PassResult
 from curation.refs import TableRef, fingerprint
+from curation.rundir.graph import Done, setting
+from curation.rundir.run import Task
 from curation.signals import label_request
-from curation.stages.label import check_errors
+from curation.stages.label import Label, check_errors, count_labels
 from curation.stages.label_chunks import LabelJob, label_rows
-from curation.storage.paths import Place, write_atomically
+from curation.storage.paths import Place, to_place, write_atomically
 from curation.tables import io, schemas
 from curation.tasks import run_in_tasks
 from curation.teachers import Gate, Request
@@ -44,6 +46,39 @@ CHUNK_ROWS = 2_000
 """The number of rows per task."""
 SCHEMA = schemas.make_completions_schema((), "float32", 0)
 """The columns of an entry."""
+
+
+class AnswerOnce(Label):
+    """A stage that labels the test split, or reuses the answers that the model gave in an earlier run.
+
+    If the folder cannot be read or written, the run goes on without the answers kept there.
+    """
+
+    kept_in: str = setting()
+    """Folder in which answers are kept."""
+
+    def run(self, task: Task) -> Done:
+        """Reuse the kept answers, or label the split and keep its answers."""
+        entry = None
+        try:
+            job = self.job(task)
+            entry = find_answers_entry(job, to_place(self.kept_in), revision=self.revision)
+            if (kept := find(entry)) is not None:
+                result = recall(job, kept)
+                task.say(f"the answers are those of {kept.run}, kept in {entry.path}")
+                task.manifest.event("recalled", stage=task.name, run=kept.run, entry=str(entry.path))
+                counts = count_labels(result.table)
+                record = {**self.teacher.record(result), "recalled": kept.run}
+                return Done(outputs=self.Made(labels=result.table, counts=counts, pass_=record), rows=counts.rows)
+        except (*REFUSALS, ray.exceptions.RayError) as error:
+            task.say(f"no answers are taken from {self.kept_in}: {error}")
+        done = super().run(task)
+        try:
+            if entry is not None:
+                keep(entry, done.outputs.labels, str(task.manifest.directory))
+        except REFUSALS as error:
+            task.say(f"the answers are not kept for other runs: {error}")
+        return done
 
 
 class AnswersPlace(NamedTuple):
@@ -72,9 +107,8 @@ def find_answers_entry(job: LabelJob, folder: Place, *, revision: int) -> Answer
     """
     assert job.model is not None, "only answers of models with weights are kept"
     digests: dict[int, str] = {}
-    for part in _in_tasks(
-        _digest_questions, ((batch, job.domain, job.decoding) for batch in _iter_batches(job.examples))
-    ):
+    calls = ((batch, job.domain, job.decoding) for batch in _iter_batches(job.examples))
+    for part in run_in_tasks(_digest_questions, calls, num_cpus=0):  # idle actors of a model may hold all CPUs
         digests.update(part)
     in_order = sorted(digests.items())
     key = {
@@ -91,11 +125,7 @@ def find_answers_entry(job: LabelJob, folder: Place, *, revision: int) -> Answer
 
 
 def find(entry: AnswersPlace) -> Answers | None:
-    """Return the answers of an entry, or None if its file is missing, damaged or holds other answers.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the answers of an entry, or None if its file is missing, damaged or holds other answers."""
     try:
         content = entry.path.read_bytes()
     except FileNotFoundError:
@@ -114,9 +144,6 @@ def keep(entry: AnswersPlace, labels: TableRef, run: str) -> bool:
     """Keep the answers of a labels table unless a question has none; return whether they were kept.
 
     Two runs that write one entry at once write the same answers; the later one replaces the other's file as a whole.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     table = io.read(labels, columns=[name for name in SCHEMA.names if name != "error"])
     table = table.filter(table["completion"].is_valid()).sort_by("row_id")
@@ -143,12 +170,10 @@ def recall(job: LabelJob, answers: Answers) -> PassResult:
         (batch, table.filter(pc.is_in(table["row_id"], value_set=batch.column("row_id"))), job)
         for batch in _iter_batches(job.examples)
     )
-    ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *_in_tasks(_recall_labels, calls)]), job.labels_uri)
+    labels = run_in_tasks(_recall_labels, calls, num_cpus=0)
+    ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *labels]), job.labels_uri)
     check_errors(ref, job.teacher.max_error_rate, job.examples)
     return PassResult(table=ref, rows=0, seconds=time.monotonic() - begun, deaths=0, teachers=[])
-
-
-_in_tasks = partial(run_in_tasks, num_cpus=0)  # a stage that asks a model may hold all CPUs by its idle actors
 
 
 def _iter_batches(examples: TableRef) -> Iterator[pa.RecordBatch]:

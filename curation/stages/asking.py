@@ -12,7 +12,7 @@ from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
 from curation.heavy import ray
 from curation.json_types import Json, JsonView
-from curation.passes.job import PassOptions, PassResult, TeacherFields
+from curation.passes.job import PassOptions, PassResult
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
@@ -90,29 +90,6 @@ class TeacherUse(Inputs):
         """Return the same model, started the same way, but asked differently."""
         return replace(self, ask=self.ask.model_copy(update=changes))
 
-    @contextmanager
-    def passing(self, task: Task, commit_seconds: float, fragment_mb: int) -> Iterator[tuple[AskConfig, PassOptions]]:
-        """Yield the model's start settings and the options of its pass, which reuses actors that already run."""
-        engine, hold_cpus = self.started, task.hosts.hold_cpus
-        name = str(self.backend)
-        if not BACKENDS[name].replaceable:
-            name = f"{name}-{PurePath(self.name).name}"
-        hosted = task.hosted(
-            lambda: make_dataset(engine, name=name, hold_cpus=hold_cpus),
-            max_idle_seconds=engine.actors.max_idle_seconds,
-        )
-        with task.progress() as update, hosted as dataset:
-            yield (
-                engine,
-                PassOptions(
-                    commit_seconds=commit_seconds,
-                    dataset=dataset,
-                    guard=task.guard,
-                    progress=update,
-                    fragment_mb=fragment_mb,
-                ),
-            )
-
     @property
     def name(self) -> str:
         """Name of the adapter, the base model or the server's model, or of a backend that needs no model."""
@@ -153,14 +130,27 @@ class AskModel(Stage):
         """The arguments on which the outputs do not depend, and how the model runs."""
         return {**super().settings, "running": self.teacher.running}
 
-    def teacher_fields(self, task: Task) -> TeacherFields:
-        """Return the fields of the pass's job that say which teacher is asked, and how."""
+    def teacher_fields(self, task: Task) -> Json:
+        """Return the fields of a :class:`curation.passes.job.Job` that say which teacher is asked, and how."""
         return {
             "teacher": self.teacher.asked(self.decoding, again=task.manifest.asked_again.get(task.name, 0)),
+            "engine": self.teacher.started,
             "model": self.teacher.model,
             "decoding": self.decoding,
             "telemetry": task.telemetry,
         }
+
+    @contextmanager
+    def passing(self, task: Task) -> Iterator[PassOptions]:
+        """Yield the options of a pass, which reuses actors of the model that already run."""
+        engine, name, hold_cpus = self.teacher.started, str(self.teacher.backend), task.hosts.hold_cpus
+        if not BACKENDS[name].replaceable:
+            name = f"{name}-{PurePath(self.teacher.name).name}"
+        idle = engine.actors.max_idle_seconds
+        hosted = task.hosted(lambda: make_dataset(engine, name=name, hold_cpus=hold_cpus), max_idle_seconds=idle)
+        with task.progress() as update, hosted as dataset:
+            how = PassOptions(commit_seconds=self.commit_seconds, fragment_mb=self.fragment_mb, dataset=dataset)
+            yield {**how, "guard": task.guard, "progress": update}
 
     @cached_property
     def takes(self) -> Mapping[str, float]:
@@ -174,11 +164,7 @@ class AskModel(Stage):
 
 
 class SettleBackend(Stage):
-    """A stage that chooses the backend of a model if ``teacher.backend: auto`` leaves it open.
-
-    Raises:
-        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
-    """
+    """A stage that chooses the backend of a model if ``teacher.backend: auto`` leaves it open (:func:`choose`)."""
 
     Made = BackendChoice
 
@@ -198,8 +184,7 @@ class SettleBackend(Stage):
 def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
     """Return the backend for a model; Ray must be running.
 
-    The probe is a task with the resources of an actor, so it runs where the actors will run. The driver's machine may
-    differ from theirs.
+    The probe is a task with the resources of an actor, so that it runs on a machine like those of the actors.
 
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from curation.arms import ARMS
-from curation.arrays import Int64s
 from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
 from curation.json_types import Json
@@ -19,7 +18,8 @@ from curation.registry import check_options, load_code
 from curation.rundir.graph import In, Inputs
 from curation.selection import budget as rules
 from curation.selection.class_shares import ClassShares
-from curation.stages.pool_scores import PoolScores, read_sorted_ids
+from curation.stages.pool_scores import PoolScores
+from curation.stages.rows import find_places, read_sorted_ids
 from curation.tables import io
 from curation.tables.schemas import CLUSTER
 from curation.trust.parts import find_independent
@@ -92,8 +92,8 @@ def resolve(
 
     ``measured`` is the split of ``BudgetConfig.purity_split``. Rows of ``too_long`` are never selected, so rules that
     count rows (right weak labels, rows above a threshold) skip them; all count the rows of a question in ``repeats``
-    once. Rows whose label is not among ``seen`` rank last. A ``share`` is a share of all labelled rows,
-    including those that a gate dropped.
+    once. Rows whose label is not among ``seen`` rank last. A ``share`` is one of all labelled rows, including those
+    that a gate dropped.
 
     Raises:
         BudgetError: the budget is 0.
@@ -101,16 +101,20 @@ def resolve(
     """
     trust = ARMS[config.reference].trust
     scores = PoolScores(labels=labels, trust=trust, seed=seed, too_long=too_long, repeats=repeats, seen=seen)
-    reads = config.declared.reads
+    reads, num_right = config.declared.reads, None
     made_by = load_code(config.declared.counted_by)
     check_options(f"selection.budget.{config.rule}", made_by, **config.options)
     rule: rules.BudgetRule = made_by(**config.options)
+    if "right" in reads:
+        assert grades is not None, "RunConfig refuses an oracle budget without an audit set"
+        num_right = 0
+        out_M = np.union1d(read_sorted_ids(too_long), scores.copies_M)
+        for batch in io.open_table(grades).to_batches(columns=["row_id"], filter="correct = true"):
+            num_right += int((~np.isin(batch.column("row_id").to_numpy(), out_M)).sum())
     count = rule.count(
         rules.Pool(
             num_rows=scores.num_rows + io.count_dropped(labels) - len(scores.copies_M),
-            num_right=_count_right(grades, np.union1d(read_sorted_ids(too_long), scores.copies_M))
-            if "right" in reads
-            else None,
+            num_right=num_right,
             scores=scores if "scores" in reads else None,
             measured=_collect_graded(scores, measured) if "measured" in reads else None,
             calibration=_collect_graded(scores, calibration, distinct=True) if "calibration" in reads else None,
@@ -123,15 +127,6 @@ def resolve(
     return ComputedBudget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
-def _count_right(grades: TableRef | None, out_M: Int64s) -> int:
-    assert grades is not None, "RunConfig refuses an oracle budget without an audit set"
-    num_right = 0
-    for batch in io.open_table(grades).to_batches(columns=["row_id"], filter="correct = true"):
-        ids_B = batch.column("row_id").to_numpy()
-        num_right += len(ids_B) - int(np.isin(ids_B, out_M).sum())
-    return num_right
-
-
 def _collect_graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
     """Return the graded rows of a labelled split, with NaN as the score of rows that cannot be selected.
 
@@ -140,13 +135,11 @@ def _collect_graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: b
     assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
     scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None, seen=None)
     candidates, trust_N, graded = scores.candidates(), scores.trust_of_all(), read_grades(scored.grades)
-    order_N = np.argsort(candidates.row_ids_N)
-    place_M = order_N[np.searchsorted(candidates.row_ids_N, graded.row_ids_N, sorter=order_N)]
+    place_M = find_places(candidates.row_ids_N, graded.row_ids_N)
     raw_M = candidates.raw_score_N[place_M].astype(np.float32, copy=False)
     found = rules.GradedScores(raw_M, trust_N[place_M], graded.correct_N)
     if not distinct:
         return found
     label_M = io.take(scored.labels, graded.row_ids_N, ["label"])["label"].to_numpy()
-    return found._replace(label_M=label_M).subset(
-        find_independent(graded.question_N, graded.row_ids_N, graded.cluster_N)
-    )
+    independent = find_independent(graded.question_N, graded.row_ids_N, graded.cluster_N)
+    return found._replace(label_M=label_M).subset(independent)

@@ -2,15 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import field, replace
+from functools import cache, cached_property, partial
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap64
 
-from curation.arms import ARMS, TOP, TRUST, Arm, Rule
+from curation.arms import ARMS, TOP, TRUST, Arm
 from curation.arrays import Float64s, Int64s
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
@@ -28,10 +27,11 @@ from curation.selection.top_n import check
 from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.gold import Gold, GoldTexts
 from curation.stages.pool_scores import Groups, PoolScores
+from curation.stages.rows import NO_IDS, find_places, read_id_bitmap, read_ids
 from curation.stages.selected import PART_ROWS
-from curation.stages.signal import describe_unread, make_missed_error
+from curation.stages.signal import LABELLED, describe_unread, make_missed_error
 from curation.tables import io, scans
-from curation.tables.row_ids import find_missing_ids, include
+from curation.tables.row_ids import find_missing_ids
 
 T = TypeVar("T")
 
@@ -86,16 +86,13 @@ def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str
     Raises:
         RunFailedError: an arm cannot be measured, and the configuration does not let it drop out.
     """
-    selection, dropped, labels = choice.selection, dict[str, str](), choice.labels
-    names, read = io.open_table(labels).schema.names, dict[str, bool]()
+    selection, dropped = choice.selection, dict[str, str]()
+    names, count = io.open_table(choice.labels).schema.names, cache(partial(io.count, choice.labels))
     for name in dict.fromkeys(selection.used):
         signal = ARMS[name].signal
-        if signal is None or signal.column not in names:
+        if signal is None or signal.column not in names or count(f"`{signal.column}` IS NOT NULL"):
             continue
-        if signal.column not in read:
-            read[signal.column] = io.count(labels, filter=f"`{signal.column}` IS NOT NULL") > 0
-        num_rows = 0 if read[signal.column] else io.count(labels, filter="label IS NOT NULL AND error IS NULL")
-        if num_rows:
+        if num_rows := count(LABELLED):
             dropped[name] = describe_unread(num_rows)
     for name, why in dropped.items():
         if (key := selection.required_by(name)) is not None:
@@ -140,8 +137,7 @@ class SelectJob(ChoiceInputs):
         return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ArmRows:
+class ArmRows(NamedTuple):
     """The rows of an arm; ``threshold`` is the raw score of the last row."""
 
     row_ids: Iterable[Int64s]
@@ -187,7 +183,7 @@ class Chooser:
     def __init__(self, job: SelectJob, budget: ComputedBudget) -> None:
         self._job, self._n = job, budget.n
         self._divisions = [(job.divisions[name], value) for name, value in budget.divided.items()]
-        self._bin_N: Int64s | None = None
+        self._ties = derive(job.seed, "ties")
 
     def taken(self, arm: Arm) -> ArmRows:
         """Return the rows of an arm, best first; an arm that takes its top rows streams them without holding them."""
@@ -195,15 +191,15 @@ class Chooser:
         left = self._divide(arm, self._n) if is_top else None
         if is_top and left is None:
             scores = self.scores(arm)
-            bound = scores.bound(self._n, derive(self._job.seed, "ties"))
-            return ArmRows(row_ids=scores.ranked(bound), threshold=bound.score)
+            bound = scores.bound(self._n, self._ties)
+            return ArmRows(scores.ranked(bound), bound.score)
         cut = self.cut(arm) if left is None else _make_cut(left)
-        return ArmRows(row_ids=[cut.row_ids_n], threshold=cut.threshold)
+        return ArmRows([cut.row_ids_n], cut.threshold)
 
     def cut(self, arm: Arm) -> Cut:
         """Return the rows of an arm, in rank order."""
         if not self._n:
-            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
+            return Cut(row_ids_n=NO_IDS, threshold=None)
         return self._cut_gold(arm) if arm.gold else self._find_cut(arm)
 
     def _find_cut(self, arm: Arm) -> Cut:
@@ -211,43 +207,49 @@ class Chooser:
 
     def _apply_rule(self, arm: Arm, candidates: Candidates, num: int) -> Cut:
         rule: Selector = load_code(arm.rule.made_by)()
-        return rule.cut(candidates, num, derive(self._job.seed, "ties"))
+        return rule.cut(candidates, num, self._ties)
 
     def scores(self, arm: Arm) -> PoolScores:
         """Return the scores that rank the rows which an arm may take."""
-        # All uniform arms share one draw: they differ only in whose label is used, or in the bins' sizes.
-        seed = derive(self._job.seed, "draw")
+        job = self._job
         return PoolScores(
-            labels=self._job.labels,
+            labels=job.labels,
             trust=arm.trust,
-            seed=seed,
+            # All uniform arms share one draw: they differ only in whose label is used, or in the bins' sizes.
+            seed=derive(job.seed, "draw"),
             parsed=arm.parsed,
-            too_long=self._job.too_long,
-            repeats=self._job.repeated,
-            left_out=tuple(self._job.left_out.values()) if is_ranked_as_reference(arm, self._job.selection) else (),
+            too_long=job.too_long,
+            repeats=job.repeated,
+            left_out=tuple(job.left_out.values()) if is_ranked_as_reference(arm, job.selection) else (),
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,
-            seen=self._job.first if arm.ranked else None,
+            seen=job.first if arm.ranked else None,
         )
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:
         """Return how many ``selected`` rows of an arm rank last, since its signal could not be read."""
         if arm.signal is None:
             return 0
-        unread_ids = BitMap64()
-        for batch in scans.iter_table_batches(self._job.labels, {"row_id": "row_id"}, f"`{arm.signal.column}` IS NULL"):
-            include(unread_ids, batch.column("row_id").to_numpy())
+        unread_ids = read_id_bitmap(self._job.labels, f"`{arm.signal.column}` IS NULL")
         parts = io.open_table(selected).to_batches(columns=["row_id"])
         return sum(int((~find_missing_ids(part.column("row_id").to_numpy(), unread_ids)).sum()) for part in parts)
 
-    @property
+    @cached_property
     def bin_N(self) -> Int64s:
         """The difficulty bin of each labelled row."""
-        if self._bin_N is None:
-            self._bin_N = assign_bins(
-                _compute_difficulties(self._job, self._row_ids_N), self._job.selection.difficulty_bins
-            )
-        return self._bin_N
+        domain, row_ids_N = get_domain(self._job.domain), self._row_ids_N
+        difficulty_N = np.full(len(row_ids_N), np.nan)
+        order_N = np.argsort(row_ids_N)
+        sorted_N = row_ids_N[order_N]
+        columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
+        for batch in scans.iter_table_batches(self._job.pool, columns, None, num_rows=PART_ROWS):
+            ids_B = batch.column("row_id").to_numpy()
+            place_B = np.searchsorted(sorted_N, ids_B)
+            known_B = np.searchsorted(sorted_N, ids_B, side="right") > place_B
+            examples = batch.filter(pa.array(known_B)).to_pylist()
+            values = [attempt(domain.difficulty, example)[0] for example in examples]
+            difficulty_N[order_N[place_B[known_B]]] = [np.nan if value is None else value for value in values]
+        return assign_bins(difficulty_N, self._job.selection.difficulty_bins)
 
     def candidates(self, arm: Arm) -> Candidates:
         """Return the rows that an arm may take, with the fields that its rule reads; gold arms need a gold label."""
@@ -255,7 +257,15 @@ class Chooser:
         if (left := self._divide(arm, len(candidates.row_ids_N))) is not None:
             left_N = np.isin(candidates.row_ids_N, left.row_ids_n)
             candidates = replace(candidates, raw_score_N=np.where(left_N, candidates.raw_score_N, np.nan))
-        return replace(candidates, **self._read_by(arm.rule))
+        read: dict[str, Any] = {}
+        num_strata = self._job.selection.difficulty_bins + 1
+        if "stratum" in arm.rule.reads:
+            read |= {"stratum_N": self.bin_N, "num_strata": num_strata}
+        if "accuracy" in arm.rule.reads:
+            read["accuracy_S"] = self._compute_bin_accuracy(num_strata)
+        if "reference" in arm.rule.reads:
+            read["reference_M"] = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
+        return replace(candidates, **read)
 
     def num_left(self, arm: Arm) -> int:
         """Return how many rows the divisions leave to an arm: n, or fewer.
@@ -272,27 +282,13 @@ class Chooser:
         """Return how many of the n best rows of an arm the divisions leave."""
         if (found := self._divide(arm, self._n)) is None:
             return self._n
-        bound = self.scores(arm).bound(self._n, derive(self._job.seed, "ties"))
+        bound = self.scores(arm).bound(self._n, self._ties)
         return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())
 
     @cached_property
     def _row_ids_N(self) -> Int64s:
         """The ids of the labelled rows, in the order of the candidates."""
-        labels = self._job.labels
-        ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.make_answered_filter(labels))["row_id"].to_numpy()
-        return ids_N
-
-    def _read_by(self, rule: Rule) -> dict[str, Any]:
-        """Return the further fields of ``Candidates`` that a rule reads."""
-        read: dict[str, Any] = {}
-        num_strata = self._job.selection.difficulty_bins + 1
-        if "stratum" in rule.reads:
-            read |= {"stratum_N": self.bin_N, "num_strata": num_strata}
-        if "accuracy" in rule.reads:
-            read["accuracy_S"] = self._compute_bin_accuracy(num_strata)
-        if "reference" in rule.reads:
-            read["reference_M"] = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
-        return read
+        return read_ids(self._job.labels, io.make_answered_filter(self._job.labels))
 
     @cached_property
     def _gold(self) -> Gold:
@@ -318,15 +314,14 @@ class Chooser:
             ids_M = left.row_ids_n
             return Cut(row_ids_n=ids_M[~find_missing_ids(ids_M, self._gold.teachable)][: self._n], threshold=None)
         scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
-        num_taught = scores.num_scored
-        if not num_taught:
-            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
-        return scores.top(min(self._n, num_taught), derive(self._job.seed, "ties"))
+        if not (num_taught := scores.num_scored):
+            return Cut(row_ids_n=NO_IDS, threshold=None)
+        return scores.top(min(self._n, num_taught), self._ties)
 
     def top(self, arm: Arm) -> Cut:
         """Return the best rows of an arm."""
         left = self._divide(arm, self._n)
-        return self.scores(arm).top(self._n, derive(self._job.seed, "ties")) if left is None else _make_cut(left)
+        return self.scores(arm).top(self._n, self._ties) if left is None else _make_cut(left)
 
     def _divide(self, arm: Arm, n: int) -> Capped | None:
         """Return the n best rows of an arm that its divisions leave, or fewer; None if nothing divides its rows."""
@@ -335,34 +330,16 @@ class Chooser:
         scores, groups = self.scores(arm), None
         for division, value in self._divisions:
             groups = division.group(arm, scores, n, value, groups)
-        return None if groups is None else scores.grouped(groups, n, derive(self._job.seed, "ties"))
+        return None if groups is None else scores.grouped(groups, n, self._ties)
 
     def _compute_bin_accuracy(self, num_strata: int) -> Float64s:
         """Return the share of right labels in each bin: the weights of the paper's distribution-aware draw."""
         assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
         graded = read_grades(self._job.grades)
-        order_N = np.argsort(self._row_ids_N)
-        place_M = order_N[np.searchsorted(self._row_ids_N, graded.row_ids_N, sorter=order_N)]
-        right_S = np.bincount(self.bin_N[place_M], graded.correct_N, minlength=num_strata)
-        return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
+        bin_M = self.bin_N[find_places(self._row_ids_N, graded.row_ids_N)]
+        right_S = np.bincount(bin_M, graded.correct_N, minlength=num_strata)
+        return np.asarray(right_S / np.maximum(np.bincount(bin_M, minlength=num_strata), 1))
 
 
 def _make_cut(left: Capped) -> Cut:
     return Cut(row_ids_n=left.row_ids_n, threshold=float(left.score_n[-1]))
-
-
-def _compute_difficulties(job: SelectJob, row_ids_N: Int64s) -> Float64s:
-    """Return the difficulty of each row, NaN if it is unknown, float64 [N]."""
-    domain = get_domain(job.domain)
-    found_N = np.full(len(row_ids_N), np.nan)
-    order_N = np.argsort(row_ids_N)
-    sorted_N = row_ids_N[order_N]
-    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
-    for batch in scans.iter_table_batches(job.pool, columns, None, num_rows=PART_ROWS):
-        ids_B = batch.column("row_id").to_numpy()
-        place_B = np.searchsorted(sorted_N, ids_B)
-        known_B = np.searchsorted(sorted_N, ids_B, side="right") > place_B
-        examples = batch.filter(pa.array(known_B)).to_pylist()
-        values = [attempt(domain.difficulty, example)[0] for example in examples]
-        found_N[order_N[place_B[known_B]]] = [np.nan if value is None else value for value in values]
-    return found_N

@@ -1,6 +1,10 @@
-"""The tasks of the prepare stage, each of which writes one chunk of the input files to the tables of the splits."""
+"""The tasks of the prepare stage, each of which writes one chunk of the input files to the tables of the splits.
 
-from collections.abc import Mapping, Sequence
+Rows that cannot be used are counted by kind, reported, and refused if they are too many.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -9,14 +13,20 @@ import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import Domain, attempt, get_domain
-from curation.errors import RowError
+from curation.domains import Domain, attempt, load_domain
+from curation.errors import RowError, SourceError, get_error_kind
 from curation.escaping import format_error, quote_text
 from curation.json_types import Json
+from curation.refs import TableRef
 from curation.sources import Assignment, Stretch, as_kept, compute_cluster, get_row_ids, read_rows, to_raw_rows
-from curation.tables import commits, schemas
+from curation.stopping import iter_checked
+from curation.tables import commits, io, schemas
 
 POOL, AUDIT = "pool", "audit"
+NO_AUDIT = (
+    "keeps gold labels of the pool, but none of its {rows} rows has one; give rows with gold labels, or set audit: "
+    "false (and drop what needs it: gold arms, oracle budgets)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +54,8 @@ class DealJob:
     @property
     def num_rows(self) -> int:
         """Number of rows in all tables."""
-        total = 0
-        for source in self.sources.values():
-            counts = list(source.assignment.counts.values())
-            total += sum(counts[place] for place in find_targets(self, source).values())
-        return total
+        of_sources = ((source, list(source.assignment.counts.values())) for source in self.sources.values())
+        return sum(counts[place] for source, counts in of_sources for place in find_targets(self, source).values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +104,12 @@ class _ReadRow:
 def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
     source = job.sources[chunk.source]
-    keys = {name: domain.model_dump_json() for name, domain in source.domains.items()}
-    made = {key: get_domain(source.domains[name]) for key, name in {key: name for name, key in keys.items()}.items()}
-    domains = {name: made[key] for name, key in keys.items()}
-    names = list(source.assignment.counts)
+    domains = {name: load_domain(domain) for name, domain in source.domains.items()}
+    names, clustered = list(source.assignment.counts), source.group is not None
     ids_N, place_N = assign_chunk(source, chunk)
-    places = find_targets(job, source)
+    places, domain_of = find_targets(job, source), domains | ({AUDIT: domains[POOL]} if POOL in domains else {})
     schema_of = {
-        name: make_table_schema(
-            domains[POOL if name == AUDIT else name], name, clustered=source.group is not None, kept=source.kept
-        )
-        for name in chunk.targets
+        name: make_table_schema(domain_of[name], name, clustered=clustered, kept=source.kept) for name in chunk.targets
     }
     parts: dict[str, list[pa.Table]] = {name: [] for name in chunk.targets}
     start = 0
@@ -123,13 +125,13 @@ def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
                 rows[row] = replace(rows[row], cluster=compute_cluster(values.get(source.group)))
         for name, schema in schema_of.items():
             mine = np.flatnonzero(own_B == places[name])
-            domain = domains[POOL if name == AUDIT else name]
-            table = _make_table(domain, schema, name, ids_B[mine].tolist(), [rows[row] for row in mine.tolist()])
+            found = [rows[row] for row in mine.tolist()]
+            table = _make_table(domain_of[name], schema, name, ids_B[mine].tolist(), found)
             for column in source.kept:
                 kept = as_kept(batch.column(column.name), column.type).take(pa.array(mine))
                 table = table.set_column(schema.get_field_index(column.name), column, kept)
             parts[name].append(table)
-    tables = {name: pa.concat_tables(found) for name, found in parts.items() if sum(map(len, found))}
+    tables = {name: pa.concat_tables(part) for name, part in parts.items() if sum(map(len, part))}
     written = [commits.write_fragment(table, job.uris[name], table.schema) for name, table in tables.items()]
     return pa.concat_tables([commits.WRITTEN.empty_table(), *written])
 
@@ -212,3 +214,76 @@ def _make_table(domain: Domain, schema: pa.Schema, name: str, ids: list[int], ro
             added[schemas.CLUSTER.name] = row.cluster
         values.append({**(nothing if problem else row.example or nothing), **added, "row_id": row_id, "error": problem})
     return pa.Table.from_pylist(values, schema=schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitCounts:
+    """The counts of a split's rows, before rows with questions of other splits are dropped."""
+
+    rows: int
+    errors: dict[str, int]
+    """Error rows by kind; in the audit table, remaining rows without a gold label or with an unusable solution."""
+
+
+def check_usable(
+    refs: Mapping[str, TableRef],
+    counts: Mapping[str, SplitCounts],
+    max_error_rate: float,
+    shown: Callable[[str], str] = lambda split: "",
+) -> None:
+    """Raise ``SourceError`` for a split with too many error rows, or an audit table without gold labels.
+
+    ``shown`` returns a description of the first bad rows of a split, for the message.
+    """
+    for name, count in counts.items():
+        if name == AUDIT:
+            if count.errors.get("no_gold", 0) == count.rows:
+                raise SourceError(f"splits.audit: {shown(name)}{NO_AUDIT.format(rows=f'{count.rows:,}')}")
+        else:
+            check_share("splits", refs[name], count, max_error_rate, split=name, shown=shown)
+
+
+def check_share(
+    section: str,
+    ref: TableRef,
+    count: SplitCounts,
+    max_error_rate: float,
+    *,
+    split: str = "",
+    shown: Callable[[str], str] = lambda split: "",
+) -> None:
+    """Raise ``SourceError`` if a table has a larger share of error rows than ``max_error_rate`` of this section."""
+    num_bad = sum(count.errors.values())
+    if num_bad > max_error_rate * count.rows:
+        first = shown(split)
+        raise SourceError(
+            f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "
+            f"({describe_errors(count.errors)}), more than {section}.max_error_rate {max_error_rate}; "
+            f"{first}{'; ' if first else ''}`curate inspect "
+            f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
+        )
+
+
+def describe_unusable(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
+    """Yield a line for each split with rows that cannot be used."""
+    for name, count in counts.items():
+        if name != AUDIT and (num_bad := sum(count.errors.values())):
+            yield f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({describe_errors(count.errors)})"
+
+
+def describe_errors(errors: Mapping[str, int]) -> str:
+    """Return numbers of error rows by kind as text, the most frequent first."""
+    return ", ".join(f"{kind} {number:,}" for kind, number in Counter(errors).most_common())
+
+
+def count_split(ref: TableRef, name: str) -> SplitCounts:
+    """Count the rows and errors of a split's table, or of the audit table."""
+    rows, errors = 0, Counter[str]()
+    problems = "solution_error" if name == AUDIT else "error"
+    columns = [problems, *(["gold"] if name == AUDIT else [])]
+    for batch in iter_checked(io.open_table(ref).scanner(columns=columns).to_batches()):
+        rows += batch.num_rows
+        if name == AUDIT and (num_unknown := batch.column("gold").null_count):
+            errors["no_gold"] += num_unknown
+        errors.update(map(get_error_kind, batch.column(problems).drop_null().to_pylist()))
+    return SplitCounts(rows=rows, errors=dict(errors.most_common()))

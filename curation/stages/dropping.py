@@ -1,21 +1,22 @@
 """Handling of a question that is in two splits: refuse the run, remove a row, or keep and count both.
 
 Rows are removed by Lance's deletion, which keeps the order of the others and commits once per table. Before the first
-deletion, the list of all rows to delete is written to ``overlap.json`` beside the tables. A run that is interrupted
-between two tables continues from this list, because the tables no longer show what they showed at first.
+deletion, the rows to delete are listed in ``overlap.json`` beside the tables, from which an interrupted run continues,
+because the tables no longer show what they showed at first.
 """
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import lance
 import numpy as np
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
+from curation.arrays import Int64s
 from curation.errors import REFUSALS, CommitError, SourceError
 from curation.heavy import ray
 from curation.json_types import JsonView
@@ -82,19 +83,16 @@ class Overlap:
 
     def sentences(self) -> list[str]:
         """Return sentences for the terminal; empty if there is nothing to report."""
-        sentences = [
-            f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({describe_rules(pair.rules)}): "
-            f"{pair.fate}"
-            for pair in self.pairs
-        ]
-        sentences += [
-            f"{rows:,} rows of {split} repeat an earlier one: kept" for split, rows in self.repeats.items() if rows
-        ]
+        sentences = []
+        for pair in self.pairs:
+            rules = describe_rules(pair.rules)
+            sentences.append(f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules}): {pair.fate}")
+        repeats = self.repeats.items()
+        sentences += [f"{rows:,} rows of {split} repeat an earlier one: kept" for split, rows in repeats if rows]
         for split, problems in self.uncompared.items():
-            kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
-            sentences += (
-                [f"{sum(problems.values()):,} rows of {split} could not be compared ({kinds})"] if problems else []
-            )
+            if problems:
+                kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
+                sentences.append(f"{sum(problems.values()):,} rows of {split} could not be compared ({kinds})")
         return sentences
 
 
@@ -137,7 +135,14 @@ def settle(
             loses all its rows.
     """
     if bad := [pair for pair in compared.pairs if is_refused(pair.kept, pair.other, mode)]:
-        raise SourceError(f"{_describe_refusal(bad, refs, columns)}; {mend}")
+        first, rule = bad[0], next(iter(bad[0].rules))
+        rows = zip((first.kept, first.other), first.example, strict=True)
+        found = (io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0] for name, row in rows)
+        shown = " and ".join(dict.fromkeys(json.dumps(row, default=str) for row in found))
+        raise SourceError(
+            f"splits {describe_shared(bad)}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
+            f"{first.other}, {WORDS[rule]}: {shown}; {mend}"
+        )
     gone: dict[str, BitMap64] = {}
     dropped = [pair for pair in compared.pairs if is_dropped(pair.kept, pair.other, mode)]
     for pair in dropped:
@@ -160,28 +165,9 @@ def settle(
         )
         for pair in compared.pairs
     ]
-    overlap = Overlap(
-        pairs=pairs,
-        dropped={name: len(ids) for name, ids in gone.items()},
-        repeats=compared.repeats,
-        uncompared=compared.uncompared,
-    )
+    dropped_rows = {name: len(ids) for name, ids in gone.items()}
+    overlap = Overlap(pairs=pairs, dropped=dropped_rows, repeats=compared.repeats, uncompared=compared.uncompared)
     return SettledOverlap(overlap=overlap, row_ids=gone)
-
-
-def _describe_refusal(
-    pairs: Sequence[OverlapRows], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]
-) -> str:
-    first, rule = pairs[0], next(iter(pairs[0].rules))
-    shown = [
-        json.dumps(io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0], default=str)
-        for name, row in zip((first.kept, first.other), first.example, strict=True)
-    ]
-    example = shown[0] if shown[0] == shown[1] else " and ".join(shown)
-    return (
-        f"splits {describe_shared(pairs)}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
-        f"{first.other}, {WORDS[rule]}: {example}"
-    )
 
 
 def describe_shared(pairs: Sequence[OverlapRows]) -> str:
@@ -206,8 +192,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> Ta
         ray.exceptions.RayError: a task failed.
     """
     dataset = io.open_table(ref)
-    ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
-    ids = ray.put(ids_M)
+    ids = ray.put(np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64))
     calls = ((ref, fragment.fragment_id, ids) for fragment in dataset.get_fragments())
     done = [item for item in run_in_tasks(_delete_rows, calls) if item[1]]
     if not done:
@@ -229,9 +214,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> Ta
     return TableRef(uri=ref.uri, version=after.version)
 
 
-def _delete_rows(
-    ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]"
-) -> tuple[int, int, str | None]:
+def _delete_rows(ref: TableRef, number: int, ids_M: Int64s) -> tuple[int, int, str | None]:
     """Delete rows of a fragment; return its number, their count, its metadata as JSON (None if none or all match)."""
     fragment = io.open_table(ref).get_fragment(number)
     assert fragment is not None

@@ -88,10 +88,10 @@ class FitTrust(Stage):
 
         options = self.trust.options.get(self.function, {})
         given = (self.labels, self.grades, self.trust)
+        how: Json = {"seed": self.seed, "output": task.directory}
         if self.fit_by is None:
-            output = task.directory
-            return fit_here(load_code(self.made_by), *given, seed=self.seed, output=output, options=options)
-        fit_net, further = load_code(self.fit_by), {"seed": self.seed, "output": task.directory, **options}
+            return fit_here(load_code(self.made_by), *given, **how, options=options)
+        fit_net, further = load_code(self.fit_by), {**how, **options}
         if self.closed is not None:
             further["closed"] = ClosedLabels(tuple(self.closed.names), self.closed.examples)
         check_options("trust.options", fit_net, *given, **further)
@@ -109,19 +109,14 @@ def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: T
 
 
 def check_settings(config: TrustConfig) -> None:
-    """Refuse settings of ``trust.options`` that a trust function does not take.
-
-    Raises:
-        ConfigError: a setting is refused; the message names its key.
-    """
+    """Raise ``ConfigError`` for a setting of ``trust.options`` that a trust function does not take."""
     for name, options in config.options.items():
         fitted = TRUST[name]
         if name == "stacked":
             parse_recipe(options)
         elif options and isinstance(fitted, Fitted) and fitted.fit is None:
-            check_options(
-                f"trust.options.{name}", load_code(fitted.made_by).fitted, None, None, config, None, **options
-            )
+            takes = load_code(fitted.made_by).fitted
+            check_options(f"trust.options.{name}", takes, None, None, config, None, **options)
 
 
 def describe_fit(trust: TrustRef) -> Json:

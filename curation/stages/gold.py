@@ -14,8 +14,9 @@ from curation.domains.formats import Format, GoldSource, GoldWanted, choose_form
 from curation.hashing import derive, hash64
 from curation.json_types import JsonView
 from curation.refs import TableRef
+from curation.stages.rows import NO_IDS, read_id_bitmap
 from curation.tables import io, scans
-from curation.tables.row_ids import find_missing_ids, include
+from curation.tables.row_ids import find_missing_ids
 
 MEASURED_ROWS = 2_000
 """Number of weak completions, sampled by a hash of the row id, whose share of bare answers decides the format."""
@@ -57,8 +58,7 @@ class Taught(NamedTuple):
 
 def measure_weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed: int) -> WeakFormat:
     """Return the format of the weak completions, from a seeded sample of the rows whose label could be read."""
-    ids_M = np.zeros(0, dtype=np.int64)
-    readable = "error IS NULL AND label IS NOT NULL"
+    ids_M, readable = NO_IDS, "error IS NULL AND label IS NOT NULL"
     for batch in scans.iter_table_batches(labels, {"row_id": "row_id"}, readable):
         ids_M = np.concatenate([ids_M, batch.column("row_id").to_numpy()])
         if len(ids_M) > MEASURED_ROWS:
@@ -84,7 +84,7 @@ def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
     """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
-    labelled = read_ids_where(labels, io.make_answered_filter(labels))
+    labelled = read_id_bitmap(labels, io.make_answered_filter(labels))
     weak = measure_weak_format(pool, labels, domain, seed=derive(seed, "format"))
     gold = Gold(GoldTexts(source="answer"), audit=audit, labels=labels, grades=None)
     num_gold, num_solved = (found.intersection_cardinality(labelled) for found in (gold.labelled, gold.solved))
@@ -97,79 +97,56 @@ class Gold:
 
     def __init__(self, texts: GoldTexts, *, audit: TableRef, labels: TableRef, grades: TableRef | None) -> None:
         self._texts, self._audit, self._labels, self._grades = texts, audit, labels, grades
+        self._lookups: dict[TableRef, io.Lookup] = {}
 
     @cached_property
     def labelled(self) -> BitMap64:
         """The ids of the rows with a gold label."""
-        return read_ids_where(self._audit, "gold IS NOT NULL")
+        return read_id_bitmap(self._audit, "gold IS NOT NULL")
 
     @cached_property
     def solved(self) -> BitMap64:
         """The ids of the rows with a gold label and a worked solution."""
-        return read_ids_where(self._audit, "gold IS NOT NULL AND solution IS NOT NULL")
+        return read_id_bitmap(self._audit, "gold IS NOT NULL AND solution IS NOT NULL")
 
     @cached_property
     def right(self) -> BitMap64:
         """The ids of the rows whose weak label is right."""
         assert self._grades is not None, "RunConfig refuses gold arms without an audit set"
-        return read_ids_where(self._grades, "correct")
+        return read_id_bitmap(self._grades, "correct")
 
     @cached_property
     def teachable(self) -> BitMap64:
         """The ids of the rows with a completion that states the gold label."""
         if self._texts.source in ("answer", "label"):
             return self.labelled
-        return self.solved if self._texts.source == "solution" else self.right | self._sampled
+        if self._texts.source == "solution":
+            return self.solved
+        samples = self._texts.samples
+        return self.right if samples is None else self.right | read_id_bitmap(samples, "completion IS NOT NULL")
 
     def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
         """Return completions to train on for rows that can be taught, in their order."""
         source = self._texts.source
-        columns = ["gold", *(["solution"] if source == "solution" else [])]
-        rows = self._audit_rows.take(row_ids_n, columns).to_pylist()
-        golds = [row["gold"] for row in rows]
+        columns = ["gold", "solution"] if source == "solution" else ["gold"]
+        rows = self._look_up(self._audit).take(row_ids_n, columns).to_pylist()
+        golds, sources = [row["gold"] for row in rows], [str(source)] * len(rows)
         if source in ("answer", "label"):
             texts = [domain.answer(gold, example) for gold, example in zip(golds, examples, strict=True)]
         elif source == "solution":
             texts = [row["solution"] for row in rows]
-        else:
-            texts, sources = self._collect_rollouts(row_ids_n)
-            return [Taught(*values) for values in zip(golds, texts, sources, strict=True)]
-        return [Taught(gold, text, source) for gold, text in zip(golds, texts, strict=True)]
+        else:  # the teacher's right completion: the weak one if it is right, else a sample
+            weak_n = ~find_missing_ids(row_ids_n, self.right)
+            texts = self._look_up(self._labels).take(row_ids_n, ["completion"])["completion"].to_pylist()
+            if self._texts.samples is not None and not weak_n.all():
+                places = np.flatnonzero(~weak_n)
+                drawn = self._look_up(self._texts.samples).take(row_ids_n[places], ["completion"])["completion"]
+                for place, text in zip(places.tolist(), drawn.to_pylist(), strict=True):
+                    texts[place] = text
+            sources = ["weak" if weak else "sample" for weak in weak_n.tolist()]
+        return [Taught(*values) for values in zip(golds, texts, sources, strict=True)]
 
-    @cached_property
-    def _audit_rows(self) -> io.Lookup:
-        return io.Lookup(self._audit)
-
-    @cached_property
-    def _label_rows(self) -> io.Lookup:
-        return io.Lookup(self._labels)
-
-    @cached_property
-    def _sample_rows(self) -> io.Lookup:
-        assert self._texts.samples is not None, "asked only where there are samples"
-        return io.Lookup(self._texts.samples)
-
-    @cached_property
-    def _sampled(self) -> BitMap64:
-        if self._texts.samples is None:
-            return BitMap64()
-        return read_ids_where(self._texts.samples, "completion IS NOT NULL")
-
-    def _collect_rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
-        """Return the teacher's right completion of each row (the weak one if it is right), and its source."""
-        weak_n = ~find_missing_ids(row_ids_n, self.right)
-        texts: list[str] = self._label_rows.take(row_ids_n, ["completion"])["completion"].to_pylist()
-        if self._texts.samples is not None and not weak_n.all():
-            places = np.flatnonzero(~weak_n)
-            drawn = self._sample_rows.take(row_ids_n[places], ["completion"])["completion"].to_pylist()
-            for place, text in zip(places.tolist(), drawn, strict=True):
-                texts[place] = text
-        return texts, ["weak" if weak else "sample" for weak in weak_n.tolist()]
-
-
-def read_ids_where(ref: TableRef, filter: str) -> BitMap64:
-    """Return the ids of the rows of a table that match an SQL ``filter``, read in streams."""
-    found = BitMap64()
-    for batch in scans.iter_table_batches(ref, {"row_id": "row_id"}, filter):
-        include(found, batch.column("row_id").to_numpy())
-    return found
+    def _look_up(self, ref: TableRef) -> io.Lookup:
+        if ref not in self._lookups:
+            self._lookups[ref] = io.Lookup(ref)
+        return self._lookups[ref]

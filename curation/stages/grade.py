@@ -15,7 +15,7 @@ from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stages.chunked import compute_in_chunks
+from curation.stages.rows import compute_in_chunks, read_ids
 from curation.tables import io, schemas
 from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
@@ -46,31 +46,24 @@ class Grade(Stage):
 
     def run(self, task: Task) -> Done:
         """Grade the labels."""
-        if self.checker is not None:
-            return self._grade_by_command(task, self.checker)
-        uri = str(task.directory / "grades.lance")
+        uri, tables = str(task.directory / "grades.lance"), (self.labels, self.gold, self.examples)
         with task.progress() as update:
-            grades = grade(self.labels, self.gold, self.examples, self.domain, uri, progress=update)
-        return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
-
-    def _grade_by_command(self, task: Task, checker: str) -> Done:
-        tables = (self.labels, self.gold, self.examples)
-        conditions = ((self.labels, io.make_answered_filter(self.labels)), (self.gold, "gold IS NOT NULL"))
-        ids = (io.read(table, ["row_id"], condition)["row_id"].to_numpy() for table, condition in conditions)
-        with task.progress() as update:
+            if self.checker is None:
+                grades = grade(*tables, self.domain, uri, progress=update)
+                return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
+            schema, labelled = _make_schema(self.examples), io.make_answered_filter(self.labels)
             verdicts = compute_in_chunks(
-                partial(grade_by_checker, tables=tables, domain=self.domain, checker=checker),
-                np.intersect1d(*ids),
+                partial(grade_by_checker, tables=tables, domain=self.domain, checker=self.checker),
+                np.intersect1d(read_ids(self.labels, labelled), read_ids(self.gold, "gold IS NOT NULL")),
                 str(task.directory / "verdicts.lance"),
-                _make_schema(self.examples),
+                schema,
                 chunk_rows=max(CHECKED_ROWS, self.domain.options["check"].get("batch_rows", 0)),
                 guard=task.guard,
                 progress=update,
             )
-        in_order = io.read(verdicts).sort_by("row_id").cast(_make_schema(self.examples))
+        in_order = io.read(verdicts).sort_by("row_id").cast(schema)
         say_failed(task, in_order)
-        grades = io.write(in_order, str(task.directory / "grades.lance"))
-        return Done(outputs=self.Made(grades=grades), rows=in_order.num_rows)
+        return Done(outputs=self.Made(grades=io.write(in_order, uri)), rows=in_order.num_rows)
 
 
 def say_failed(task: Task, grades: pa.Table) -> None:
@@ -113,10 +106,7 @@ def _make_schema(examples: TableRef) -> pa.Schema:
 def _iter_calls(
     labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of each task: each table's offsets of rows that have a label and a gold label, by row id.
-
-    Only runs of ids are held (:class:`curation.tables.io.Lookup`), never labels.
-    """
+    """Yield the arguments of each task: each table's offsets of rows in labels and gold, by row id; hold no labels."""
     in_labels, in_gold = io.Lookup(labels), io.Lookup(gold)
     in_examples = in_gold if examples == gold else io.Lookup(examples)
     num_rows = max(PAIRS, min(MOST_PAIRS, len(in_gold) // TASKS))
@@ -134,10 +124,8 @@ def _grade(
 ) -> pa.Table:
     """Grade the rows with an answer and a gold label, in their order; ``offsets`` are their places in each table."""
     (labels, gold, examples), (in_labels_M, in_gold_M, in_examples_M) = tables, offsets
-    weak, right = (
-        io.take_offsets(labels, in_labels_M, _list_columns(labels)),
-        io.take_offsets(gold, in_gold_M, ["gold"]),
-    )
+    weak = io.take_offsets(labels, in_labels_M, _list_columns(labels))
+    right = io.take_offsets(gold, in_gold_M, ["gold"])
     both = pa.array(schemas.find_answered(weak) & right["gold"].is_valid().to_numpy())
     rule = load_domain(domain)
     in_examples_B = in_examples_M[both.to_numpy(zero_copy_only=False)]
@@ -149,11 +137,10 @@ def _grade_rows(weak: pa.Table, right: pa.Table, asked: pa.Table, rule: Domain) 
     """Return grades of rows, given their labels, gold labels and examples in the same order."""
     rows = asked.select(rule.columns.names).to_pylist()
     correct_N, problems = grade_pairs(weak["label"], right["gold"], rule, rows)
-    columns_N = [weak["row_id"].combine_chunks(), pa.array(correct_N), pa.array(np.zeros(len(correct_N), np.bool_))]
-    columns_N += [pa.array(problems, pa.string()), pa.array(hash_questions(rule, rows), pa.int64())]
+    judged_N, question_N = np.zeros(len(correct_N), np.bool_), pa.array(hash_questions(rule, rows), pa.int64())
+    columns = [weak["row_id"].combine_chunks(), correct_N, judged_N, pa.array(problems, pa.string()), question_N]
     schema = schemas.make_grades_schema(asked.schema)
-    columns_N += [asked[name] for name in schema.names[len(columns_N) :]]
-    return pa.table(columns_N, schema=schema)
+    return pa.table([*map(pa.array, columns), *(asked[name] for name in schema.names[len(columns) :])], schema=schema)
 
 
 def _list_asked_columns(examples: TableRef, rule: Domain) -> list[str]:

@@ -28,7 +28,8 @@ from curation.rundir.run import Task
 from curation.selection.risk import calibrate
 from curation.stages.label import RowShare
 from curation.stages.pool_scores import PoolScores
-from curation.tables import io
+from curation.stages.rows import read_ids
+from curation.tables import scans
 from curation.tables.row_ids import find_missing_ids, include
 from curation.trust.parts import VALIDATION, assign_parts
 
@@ -37,9 +38,6 @@ class HoldOut(Stage):
     """A stage that refuses a generation if a split, or its share of the pool, has a row that a student was trained on.
 
     All tables are from one source, in which a row has one id; the ids of ``trained`` rows are held as a bitmap.
-
-    Raises:
-        SourceError: the teacher or a student before it was trained on a row of a split, or of the share.
     """
 
     class Made(NamedTuple):
@@ -60,12 +58,13 @@ class HoldOut(Stage):
         """Compare row ids."""
         seen, share, num_rows = BitMap64(), RowShare(**self.share), dict[str, int]()
         for who, ref in self.trained.items():
-            ids_N = np.concatenate([np.zeros(0, dtype=np.int64), *_read_ids(ref)])
+            ids_N = read_ids(ref)
             self._refuse(ids_N[share.takes(ids_N)], "the generation's share of the pool", who)
             include(seen, ids_N)
         for split, ref in self.splits.items():
             num_rows[split] = 0
-            for ids_N in _read_ids(ref):
+            for batch in scans.iter_table_batches(ref, {"row_id": "row_id"}, None):
+                ids_N = batch.column("row_id").to_numpy()
                 num_rows[split] += len(ids_N)
                 self._refuse(ids_N[~find_missing_ids(ids_N, seen)], f"splits.{split}", "a student")
         made = self.Made(num_trained=len(seen), num_rows=num_rows)
@@ -79,11 +78,6 @@ class HoldOut(Stage):
                 "does not hold for the pool; keep each row in one split, or take a new run directory if the splits "
                 "were changed in this one"
             )
-
-
-def _read_ids(ref: TableRef) -> list[Int64s]:
-    batches = io.open_table(ref).scanner(columns=["row_id"]).to_batches()
-    return [batch.column("row_id").to_numpy() for batch in batches]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +156,8 @@ class GoOn(Stage):
         why = f"the chain stops after generation {self.generation}: {'; '.join(reasons)}" if reasons else None
         if why is not None:
             task.say(f"{why} (chain.stop: null goes on)")
-        made = self.Made(
-            go_on=None if reasons else True,
-            absent={"go_on": why},
-            signs={**asdict(signs), "auc": signs.auc.to_json()},
-            reasons=reasons,
-        )
+        as_json = {**asdict(signs), "auc": signs.auc.to_json()}
+        made = self.Made(go_on=None if reasons else True, absent={"go_on": why}, signs=as_json, reasons=reasons)
         return Done(outputs=made, rows=0)
 
     def read_signs(self) -> Signs:

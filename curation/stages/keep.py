@@ -15,17 +15,14 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import SourceFile, as_kept, get_row_ids, make_kept_fields, read_rows, require_columns
+from curation.stages.rows import NO_IDS, read_ids
 from curation.stages.selected import PART_ROWS, write_both_forms
 from curation.storage.cache import staged
 from curation.tables import io, schemas
 
 
 def check_kept(columns: Sequence[str], files: Sequence[SourceFile]) -> None:
-    """Refuse columns to keep that a file of the pool lacks, or whose types differ between files.
-
-    Raises:
-        SourceError: a column is refused; the message names the file, the column and the file's nearest column.
-    """
+    """Raise ``SourceError`` if a file of the pool lacks a column to keep, or its types differ between files."""
     if columns:
         require_columns(files, [columns])
         make_kept_fields(files, columns)
@@ -55,14 +52,13 @@ class Keep(Stage):
         """Read the columns of all selected rows, and write each arm's files."""
         files = SourceFile.with_contents(self.files, self.contents)
         selections = {arm: table for arm, table in self.selected.items() if table is not None}
-        ids = [io.read(table, ["row_id"])["row_id"].to_numpy() for table in selections.values()]
-        wanted_M = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *ids]))
+        wanted_M = np.unique(np.concatenate([NO_IDS, *map(read_ids, selections.values())]))
         fields = make_kept_fields(files, self.columns)
         schema = pa.schema([schemas.ROW_ID, *fields])
         found: list[Int64s] = []
         parts = _iter_rows(files, fields, wanted_M, self.id_column, found)
         kept = io.write_parts(parts, schema, str(task.directory / "kept.lance"))
-        ids_M = np.concatenate([np.empty(0, dtype=np.int64), *found])
+        ids_M = np.concatenate([NO_IDS, *found])
         order_M = np.argsort(ids_M, kind="stable")
         made: dict[str, dict[str, str]] = {}
         wide = pa.schema([*schemas.SELECTION, *fields])
@@ -84,10 +80,7 @@ def _iter_rows(
     id_column: str | None,
     found: list[Int64s],
 ) -> Iterator[pa.Table]:
-    """Yield the wanted rows of the files with these columns, in the files' order; add their ids to ``found``.
-
-    ``wanted_M`` is ascending.
-    """
+    """Yield the rows of these ascending ids with these columns, in the files' order; add their ids to ``found``."""
     names = [field.name for field in fields]
     for file in files:
         start = 0

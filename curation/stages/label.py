@@ -9,28 +9,29 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap64
 
 from curation.arrays import Bools, Int64s
-from curation.config import AskConfig, DomainConfig
+from curation.config import DomainConfig
 from curation.errors import RunFailedError, get_error_kind
 from curation.escaping import get_logger
 from curation.hashing import hash64
+from curation.json_types import Json
 from curation.label_columns import DOMAIN_NUMBERS, TOKEN_COLUMNS
-from curation.passes.job import PassOptions, PassResult, TeacherFields
+from curation.passes.job import PassOptions, PassResult
 from curation.passes.run import run_pass
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
+from curation.signals.measure import make_asks
 from curation.stages.asking import AskModel
-from curation.stages.asks import make_asks
 from curation.stages.both_orders import count_orders
 from curation.stages.gating import GatedStage, GateRule
 from curation.stages.label_chunks import LabelJob, count_tokens
 from curation.stages.reduce import make_reduction
+from curation.stages.rows import read_id_bitmap
 from curation.stopping import iter_checked
 from curation.tables import io, schemas
-from curation.tables.row_ids import find_missing_ids, make_bitmap
+from curation.tables.row_ids import find_missing_ids
 from curation.teachers import get_state_width
 
 logger = get_logger(__name__)
@@ -75,14 +76,6 @@ class LabelCounts:
     """Rows that were answered without asking the gate."""
 
 
-class LabelsFields(TeacherFields):
-    """Fields of a :class:`curation.stages.label_chunks.LabelsJob` that all stages fill in the same way."""
-
-    examples: TableRef
-    domain: DomainConfig
-    labels_uri: str
-
-
 class MakeLabels(AskModel):
     """A stage whose output is a labels table, written by a pass of a model.
 
@@ -104,14 +97,10 @@ class MakeLabels(AskModel):
     fitted: InEach[TrustRef] = field(default_factory=dict)  # type: ignore[arg-type]
     sample: dict[str, Any] | None = None
 
-    def labels_fields(self, task: Task) -> LabelsFields:
+    def labels_fields(self, task: Task) -> Json:
         """Return the fields of the pass's job that say which rows, teacher and output table it has."""
-        return {
-            "examples": self.examples,
-            "domain": self.domain,
-            "labels_uri": str(task.directory / "labels.lance"),
-            **self.teacher_fields(task),
-        }
+        uri = str(task.directory / "labels.lance")
+        return {"examples": self.examples, "domain": self.domain, "labels_uri": uri, **self.teacher_fields(task)}
 
     def finished(self, task: Task, result: PassResult, gate: GateRule | None = None) -> Done:
         """Return the stage's outputs, with the rows counted and the pass recorded; warn of clipped states."""
@@ -144,10 +133,9 @@ class Label(GatedStage, MakeLabels):
 
     def run(self, task: Task) -> Done:
         """Label the rows that are not labelled yet, and count the results."""
-        with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
-            job = self.job(task, engine)
-            state_size = get_state_width(job.teacher, job.model)
-            result = label(job, state_size=state_size, share=RowShare(**(self.share or {})), **how)
+        job, share = self.job(task), RowShare(**(self.share or {}))
+        with self.passing(task) as how:
+            result = label(job, state_size=get_state_width(job.teacher, job.model), share=share, **how)
         done = self.finished(task, result, self.gate)
         if self.gate is not None:
             counts = done.outputs.counts
@@ -155,43 +143,29 @@ class Label(GatedStage, MakeLabels):
             task.say(self.gate.describe(asked, counts.dropped, counts.unasked))
         return done
 
-    def job(self, task: Task, engine: AskConfig | None = None) -> LabelJob:
+    def job(self, task: Task) -> LabelJob:
         """Return the description of the pass."""
-        share = RowShare(**(self.share or {}))
+        shares = RowShare(**(self.share or {})).of
         return LabelJob(
-            engine=engine,
             seed=self.seed,
-            reduction=make_reduction(self.projection, self.fitted, self.sample, self.examples, share.of),
+            reduction=make_reduction(self.projection, self.fitted, self.sample, self.examples, shares),
             asks=make_asks(self.signals, task.directory, task.manifest.attempts),
             gate=self.gate,
             **self.labels_fields(task),
         )
 
 
-def label(
-    job: LabelJob,
-    *,
-    state_size: int,
-    share: RowShare,
-    **how: Unpack[PassOptions],
-) -> PassResult:
+def label(job: LabelJob, *, state_size: int, share: RowShare, **how: Unpack[PassOptions]) -> PassResult:
     """Label the rows that are not labelled yet, and commit labels as they come.
 
     Raises:
-        RunFailedError: an actor kept dying without completing any work, or more than ``max_error_rate`` of the rows
-            failed.
+        RunFailedError: an actor kept dying without any work done, or more than ``max_error_rate`` of the rows failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
-    result = run_pass(
-        job,
-        name="labelling",
-        uri=job.labels_uri,
-        schema=job.schema(state_size),
-        takes=share.takes,
-        **how,
-    )
+    schema = job.schema(state_size)
+    result = run_pass(job, name="labelling", uri=job.labels_uri, schema=schema, takes=share.takes, **how)
     check_errors(result.table, job.teacher.max_error_rate, job.examples)
     return result
 
@@ -229,19 +203,12 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
 
 
 def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) -> None:
-    """Refuse a labels table with too many error rows.
+    """Raise ``RunFailedError`` if more than ``max_error_rate`` of the rows that were asked failed.
 
     Error rows of the ``examples`` do not count: their limit is ``splits.max_error_rate`` or, in a filter,
     ``pool.max_error_rate``.
-
-    Raises:
-        RunFailedError: more than ``max_error_rate`` of the rows that were asked failed.
     """
-    unread = BitMap64()
-    for batch in iter_checked(
-        io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches()
-    ):
-        unread |= make_bitmap(batch.column("row_id").to_numpy())
+    unread = read_id_bitmap(examples, "error IS NOT NULL")
     rows, failed, kinds = 0, 0, Counter[str]()
     for batch in iter_checked(io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches()):
         asked_N = find_missing_ids(batch.column("row_id").to_numpy(), unread)

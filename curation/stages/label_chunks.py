@@ -20,11 +20,9 @@ from curation.domains.given import as_asked, get_given_numbers
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.label_columns import TOKEN_COLUMNS
-from curation.passes.job import ChunkWorker, Row, TeacherJob, count_errors
-from curation.passes.models import Models
-from curation.signals import SignalMethod, Weak, get_signal, label_request
-from curation.signals.measure import measure
-from curation.stages.asks import Ask, Values
+from curation.passes.job import ChunkWorker, Job, Models, Row, count_errors
+from curation.signals import Weak, get_signal, label_request
+from curation.signals.measure import Ask, Values, measure
 from curation.stages.both_orders import SecondAnswers, ask_other_order, list_added_columns
 from curation.stages.deal import find_schema_problem
 from curation.stages.gating import GateRule, LabelGate
@@ -39,7 +37,7 @@ _LABEL = pa.schema([pa.field("label", pa.string())])
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelsJob(TeacherJob):
+class LabelsJob(Job):
     """A job that writes the labels table of a table of examples (schema ``schemas.make_examples_schema``)."""
 
     labels_uri: str
@@ -48,10 +46,8 @@ class LabelsJob(TeacherJob):
 
     def full_schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels with all states."""
-        teacher, added = self.teacher, list_added_columns(get_domain(self.domain))
-        return schemas.make_labels_schema(
-            teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs, added
-        )
+        asked, added = self.teacher, list_added_columns(get_domain(self.domain))
+        return schemas.make_labels_schema(asked.states, asked.state_dtype, state_size, asked.token_logprobs, added)
 
     def schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels table."""
@@ -74,7 +70,7 @@ class LabelJob(LabelsJob):
         return LabelWorker(self, self.load(models))
 
     def full_schema(self, state_size: int) -> pa.Schema:
-        """Return the schema of the labels with all states, and with the columns of a gate if there is one."""
+        """Return the schema of the labels with all states, and with the columns of a gate."""
         full = super().full_schema(state_size)
         return full if self.gate is None else pa.schema([*full, *self.gate.columns])
 
@@ -111,17 +107,23 @@ class LabelWorker(ChunkWorker[Labelled]):
     """A worker that labels rows by one teacher."""
 
     def __init__(self, job: LabelJob, teacher: WrappedTeacher) -> None:
-        self._job = job
-        self._domain = get_domain(job.domain)
+        self._job, self._domain = job, get_domain(job.domain)
         self.meter = self._teacher = teacher
-        self._schema = job.schema(self._teacher.state_size)
+        self._schema = job.schema(teacher.state_size)
         self._gate = None if job.gate is None else job.gate.make_gate(job.teacher.states)
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
 
     def work(self, rows: list[Row]) -> Labelled:
         """Label rows, and measure the signals of rows that have a label."""
         labels = pa.Table.from_batches(list(self._iter_labelled(rows)))
-        return Labelled(labels, [self._measure_signal(labels, rows, ask, signal) for ask, signal in self._signals])
+        by_id = {row["row_id"]: row for row in rows}
+        known = labels.filter(pc.field("label").is_valid() & pc.field("error").is_null())
+        weak = known.select(["row_id", "label", "completion"]).to_pylist()
+        answered = [(row_id := row.pop("row_id"), by_id[row_id], Weak(**row)) for row in weak]
+        about = self._domain, self._teacher, answered, self._job.decoding
+        return Labelled(
+            labels, [measure(signal, *about, seed=ask.seed, on_batch=self.alive) for ask, signal in self._signals]
+        )
 
     def stream(self, rows: list[Row]) -> Iterator[Labelled]:
         """Yield labels as they come or, with signals, which need all rows of a chunk at once, in one piece."""
@@ -156,23 +158,9 @@ class LabelWorker(ChunkWorker[Labelled]):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))
         return pa.concat_tables(written)
 
-    def _measure_signal(self, labelled: pa.Table, examples: list[Json], ask: Ask, signal: SignalMethod) -> Values:
-        """Return the signal's value of each row that has a label."""
-        by_id = {example["row_id"]: example for example in examples}
-        known = labelled.filter(pc.field("label").is_valid() & pc.field("error").is_null())
-        weak = known.select(["row_id", "label", "completion"]).to_pylist()
-        rows = [(row_id := row.pop("row_id"), by_id[row_id], Weak(**row)) for row in weak]
-        return measure(
-            signal, self._domain, self._teacher, rows, self._job.decoding, seed=ask.seed, on_batch=self.alive
-        )
-
 
 def label_rows(
-    job: LabelJob | AskSettings,
-    domain: Domain,
-    teacher: Teacher,
-    examples: list[Json],
-    gate: LabelGate | None = None,
+    job: LabelJob | AskSettings, domain: Domain, teacher: Teacher, examples: list[Json], gate: LabelGate | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield each row's labels once, in any order (``schemas.make_labels_schema``, and the columns of a gate).
 
@@ -223,9 +211,8 @@ def _parse_labels(
     batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], second: SecondAnswers
 ) -> pa.RecordBatch:
     labels: list[str | None] = []
-    problems = batch.column("error").to_pylist()
-    rows = zip(batch.column("row_id").to_pylist(), batch.column("completion").to_pylist(), strict=True)
-    for place, (row_id, completion) in enumerate(rows):
+    ids, completions, problems = (batch.column(name).to_pylist() for name in ("row_id", "completion", "error"))
+    for place, (row_id, completion) in enumerate(zip(ids, completions, strict=True)):
         label = None
         if problems[place] is None and completion is not None:
             label, problem = attempt(lambda: domain.parse(completion, by_id[row_id]))  # noqa: B023 (called at once)
@@ -233,11 +220,10 @@ def _parse_labels(
                 label = None
             problems[place] = problem or None
         labels.append(label)
-    index = batch.schema.get_field_index("error")
-    ids = batch.column("row_id").to_pylist()
     numbers = {name: [by_id[row_id][name] for row_id in ids] for name in get_given_numbers(domain)}
     for name, values in second.items():
         numbers[name] = [values.get(row_id) for row_id in ids]
+    index = batch.schema.get_field_index("error")
     batch = batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string()))
     return _with_labels(batch, labels, list_added_columns(domain), numbers)
 

@@ -2,10 +2,8 @@
 
 If training dropped rows, its arm would have fewer rows than the others, but all arms of a generation should differ only
 in their selection. So a row is excluded for every arm if any completion that one of them may train on (weak, gold or a
-worked solution) is too long. The same rows of a calibration split are excluded, so that it stays exchangeable with the
-pool.
-
-Parallel tasks count tokens as training does (:mod:`train.tokens`); the driver reads only row ids.
+worked solution) is too long; in a calibration split too, so that it stays exchangeable with the pool. Parallel tasks
+count tokens as training does (:mod:`train.tokens`); the driver reads only row ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +16,7 @@ import pyarrow as pa
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import Example, attempt, load_domain
+from curation.domains import attempt, load_domain
 from curation.errors import SourceError
 from curation.json_types import Json
 from curation.models import load_tokenizer
@@ -117,8 +115,8 @@ class MeasureLength(Stage):
         """Count the tokens of what students would be trained on."""
         solutions = False
         if self.gold is not None and self.rollouts is not None:
-            decided = decide(self.examples, self.labels, self.gold, self.domain, **self.rollouts)
-            solutions = decided.source == "solution"
+            source = decide(self.examples, self.labels, self.gold, self.domain, **self.rollouts).source
+            solutions = source == "solution"
         with task.progress() as update:
             found = find_too_long(self, str(task.directory / "too_long.lance"), solutions=solutions, progress=update)
         if found.num_too_long:
@@ -189,29 +187,23 @@ def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, 
     healthy = np.flatnonzero(labelled["error"].is_null().to_numpy())
     labelled = labelled.take(pa.array(healthy))
     examples = io.take_offsets(job.examples, offset_N[healthy], ["row_id", *domain.columns.names]).to_pylist()
-    golds: list[Example] = [{}] * len(healthy)
+    answers: list[str | None] = [None] * len(healthy)
     if job.gold is not None and gold_offset_N is not None:
         place_N = gold_offset_N[healthy]
         known = np.flatnonzero(place_N >= 0)
-        columns = ["gold", "solution"] if solutions else ["gold"]
-        taken = io.take_offsets(job.gold, place_N[known], columns).to_pylist()
-        for place, gold in zip(known.tolist(), taken, strict=True):
-            golds[place] = gold
+        column = "solution" if solutions else "gold"
+        golds = io.take_offsets(job.gold, place_N[known], [column])[column].to_pylist()
+        for place, gold in zip(known.tolist(), golds, strict=True):
+            is_ready = solutions or gold is None
+            answers[place] = gold if is_ready else attempt(domain.answer, gold, examples[place])[0]
     prompts = [attempt(domain.prompt, example)[0] or "" for example in examples]
-    if solutions:
-        answers = [gold.get("solution") for gold in golds]
-    else:
-        pairs = zip((gold.get("gold") for gold in golds), examples, strict=True)
-        answers = [None if gold is None else attempt(domain.answer, gold, example)[0] for gold, example in pairs]
     weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
     if job.limit.completions == "both":
         options = [attempt(domain.options, example)[0] or ("",) for example in examples]
         lengths = [_count_tokens(tokenizer, texts) for texts in options]
         weak = [texts[int(num_N.argmax())] for texts, num_N in zip(options, lengths, strict=True)]
-
-    prompt_N = np.array(
-        [len(ids) for ids in prompt_ids(tokenizer, prompts, chat_template=job.limit.chat_template)], dtype=np.int64
-    )
+    ids = prompt_ids(tokenizer, prompts, chat_template=job.limit.chat_template)
+    prompt_N = np.array(list(map(len, ids)), dtype=np.int64)
     weak_N = gold_N = prompt_N
     if job.limit.completions:
         weak_N, gold_N = (prompt_N + _count_tokens(tokenizer, texts) for texts in (weak, answers))

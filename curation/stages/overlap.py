@@ -1,12 +1,11 @@
 """Finds the same question in two splits, because rows used for training or fitting must not be tested on or curated.
 
 Rows are compared by their identity (``Domain.identity``), not by their prompts: the same question with its options in
-another order, or with another distractor, is a leak too. The rule is
-:func:`curation.domains.identity.match_questions`. Here it is expressed as equality of keys, so that no two rows have to
-be compared directly. A key is a 128-bit digest of the text and two of the options.
+another order, or with another distractor, is a leak too. The rule :func:`curation.domains.identity.match_questions` is
+expressed as equality of keys, 128-bit digests of the text and two options, so that no rows are compared in pairs.
 
 Ray tasks make the keys. The first halves of the keys of all splits but the pool form one sorted index in Ray's object
-store, and the pool's keys are streamed past it. The driver sees only rows that are in two splits. One number per pool
+store, and the pool's keys are streamed past it; the driver sees only rows that are in two splits. One number per pool
 row is kept, also in the object store, to count rows that repeat an earlier one.
 """
 
@@ -105,8 +104,8 @@ def find(
     names = sorted(refs, key=rank)
     assert names[-1] == last and len(names) < 64
     parts = {
-        name: [_Fragments(refs[name], domains[name], group) for group in iter_fragment_groups(refs[name])]
-        for name in names
+        name: [_Fragments(ref, domains[name], group) for group in iter_fragment_groups(ref)]
+        for name, ref in refs.items()
     }
     task = _make_remote(_collect_keys, 3)
     known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
@@ -122,9 +121,7 @@ def find(
     for name in names[:-1]:
         matched = [task.remote(part, shared, 0) for part in parts[name]] if len(shared_K) else []
         entries[name] = _join_entries(ray.get([task[0] for task in matched]))
-    counted = {name: [task[1] for task in tasks] for name, tasks in known.items()} | {
-        last: [task[1] for task in streamed]
-    }
+    counted = {name: [task[1] for task in tasks] for name, tasks in {**known, last: streamed}.items()}
     sets = {name: [[task[2] for task in tasks]] for name, tasks in known.items()}
     sets[last] = [[task[2 + bucket] for task in streamed] for bucket in range(num_buckets)]
     count = _make_remote(_count_repeats, 1)
@@ -147,9 +144,8 @@ def find_shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int
     """
     near = [_split_digests(digests.near())[0] for of in questions.values() for _, digests in of]
     index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
-    return _find_pairs(
-        names, {name: _find_hits(of, index_K) if of else _join_entries([]) for name, of in questions.items()}
-    )
+    hits = {name: _find_hits(of, index_K) if of else _join_entries([]) for name, of in questions.items()}
+    return _find_pairs(names, hits)
 
 
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
@@ -291,20 +287,15 @@ def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _E
     hit_K = index_K[place_K] == high_K
     ids_N = np.fromiter((row_id for row_id, _ in questions), dtype=np.int64, count=len(questions))
     rows_M = np.unique(row_K[hit_K])
-    near_hits = _Entries(ids_N[row_K[hit_K]], _make_rule_column("near_copy", hit_K.sum()), high_K[hit_K], low_K[hit_K])
-    exact = [
-        _Entries(
-            ids_N[rows_M],
-            _make_rule_column(rule, len(rows_M)),
-            *_split_digests([make(questions[row][1]) for row in rows_M]),
-        )
-        for rule, make in (("permuted", Digests.permuted), ("same", Digests.same))
-    ]
-    return _join_entries([near_hits, *exact])
 
+    def make_entries(rule: Any, ids_K: Int64s, high_K: Uint64s, low_K: Uint64s) -> _Entries:
+        return _Entries(ids_K, np.full(len(ids_K), [*RULES].index(rule), dtype=np.uint8), high_K, low_K)
 
-def _make_rule_column(rule: str, number: int) -> npt.NDArray[np.uint8]:
-    return np.full(number, [*RULES].index(rule), dtype=np.uint8)  # type: ignore[arg-type]
+    found = [make_entries("near_copy", ids_N[row_K[hit_K]], high_K[hit_K], low_K[hit_K])]
+    for rule, make in (("permuted", Digests.permuted), ("same", Digests.same)):
+        exact = _split_digests([make(questions[row][1]) for row in rows_M])
+        found.append(make_entries(rule, ids_N[rows_M], *exact))
+    return _join_entries(found)
 
 
 def _join_entries(entries: Sequence[_Entries]) -> _Entries:

@@ -7,7 +7,8 @@ process, batch by batch. Ids of selected rows are returned ranked and in parts
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,10 +23,11 @@ from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, find_exact_bound, merge_counts, tally
-from curation.selection.capped import Cap, Capped, Labelled, Labels, walk_batches, walk_parts
+from curation.selection.capped import Cap, Capped, Labels, walk_batches, walk_parts
 from curation.selection.class_shares import ClassScores
 from curation.selection.external_sort import iter_ranked
 from curation.selection.order import Streamed
+from curation.stages.rows import NO_IDS, read_sorted_ids
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids
 from curation.trust import Scores, TrustFunction, get_trust
@@ -87,14 +89,18 @@ class PoolScores:
         The computation holds about 60 bytes per repeated row, and the result holds 8.
         """
         if self.repeats is None:
-            return np.zeros(0, dtype=np.int64)
+            return NO_IDS
         table, all_rows = io.read(self.repeats), replace(self, repeats=None)
         row_id_R, question_R = (table[name].to_numpy() for name in ("row_id", "question"))
 
+        def iter_repeated(batches: Iterable[Batch]) -> Iterator[Batch]:
+            for ids_B, raw_B in batches:
+                place_B = np.minimum(np.searchsorted(row_id_R, ids_B), len(row_id_R) - 1)
+                among_B = row_id_R[place_B] == ids_B
+                yield ids_B[among_B], raw_B[among_B]
+
         def scored(batches: Iterable[Batch]) -> Batch:
-            return _stack_batches(
-                (ids_B[among_B], raw_B[among_B]) for ids_B, raw_B, among_B in _iter_marked(row_id_R, batches)
-            )
+            return _stack_batches(iter_repeated(batches))
 
         ids, scores = zip(*all_rows.mapped(scored), strict=True)
         ids_R, score_R = np.concatenate(ids), np.nan_to_num(np.concatenate(scores), nan=-np.inf)
@@ -112,9 +118,6 @@ class PoolScores:
         """Yield row ids with raw scores or, with ``trust``, trust in [0, 1], in the table's own order.
 
         ``fragments``: the fragments whose rows are read, or None for all.
-
-        Raises:
-            SourceError: the labels lack a column that the function reads.
         """
         for _, ids_B, score_B in self._iter_scored(fragments, trust=trust):
             yield ids_B, score_B
@@ -159,19 +162,11 @@ class PoolScores:
         return self._map_tables(lambda scores, fragments: function(scores.batches(fragments, trust=trust)))
 
     def bound(self, n: int, seed: int) -> Bound:
-        """Return the bound of the n highest raw scores.
-
-        Raises:
-            BudgetError: n is not positive, or larger than the number of rows with a score.
-        """
+        """Return the bound of the n highest raw scores; raise ``BudgetError`` if fewer rows have a score, or n < 1."""
         return find_exact_bound(lambda asked: merge_counts(self.mapped(partial(tally, asked))), n, seed)
 
     def top(self, n: int, seed: int) -> Cut:
-        """Return the n rows with the highest raw scores in rank order, as ``TopN`` cuts them.
-
-        Raises:
-            BudgetError: n is not positive, or larger than the number of rows with a score.
-        """
+        """Return the n rows with the highest raw scores in rank order, as ``TopN`` cuts them; see :meth:`bound`."""
         bound = self.bound(n, seed)
         return Cut(row_ids_n=np.concatenate([*self.ranked(bound)]), threshold=bound.score)
 
@@ -179,23 +174,29 @@ class PoolScores:
         """Return the ids of rows that pass a bound, best first, in parts (:mod:`curation.selection.external_sort`)."""
         _ = self.copies_M
 
-        def passing() -> Iterator[Batch]:
-            for scores in self._by_table:
-                yield from scans.stream_fragments(scores.labels, partial(scores._iter_passing, bound))
+        def iter_passing(scores: PoolScores, fragments: Sequence[int] | None) -> Iterator[Batch]:
+            for ids_B, raw_B in scores.batches(fragments):
+                place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+                if len(place_M):
+                    yield ids_B[place_M], raw_B[place_M]
 
-        return iter_ranked(passing(), bound.seed)
-
-    def _iter_passing(self, bound: Bound, fragments: Sequence[int] | None) -> Iterator[Batch]:
-        for ids_B, raw_B in self.batches(fragments):
-            place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
-            if len(place_M):
-                yield ids_B[place_M], raw_B[place_M]
+        parts = (scans.stream_fragments(scores.labels, partial(iter_passing, scores)) for scores in self._by_table)
+        return iter_ranked(chain.from_iterable(parts), bound.seed)
 
     def grouped(self, groups: Groups, n: int, seed: int) -> Capped:
         """Return the n best rows that ``groups`` leave, or fewer (:mod:`curation.selection.capped`)."""
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
-            return walk_batches(scores._iter_keyed(groups.make_reader(), fragments), n, groups.most, seed)
+            read = groups.make_reader()
+
+            def at(ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:
+                return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
+
+            keyed = (
+                (ids_B, score_B, partial(at, ids_B, batch.column("label")))
+                for batch, ids_B, score_B in scores._iter_scored(fragments, ("label",))
+            )
+            return walk_batches(keyed, n, groups.most, seed)
 
         return walk_parts(self._map_tables(of), n, groups.most)
 
@@ -241,13 +242,6 @@ class PoolScores:
         total_T: Int64s = np.sum([*self._map_tables(counted)], axis=0)
         return total_T[:-1]
 
-    def _iter_keyed(self, read: Reader, fragments: Sequence[int] | None) -> Iterator[Labelled]:
-        def at(ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:
-            return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
-
-        for batch, ids_B, score_B in self._iter_scored(fragments, ("label",)):
-            yield ids_B, score_B, partial(at, ids_B, batch.column("label"))
-
     def candidates(self) -> Candidates:
         """Return all rows, for rules that need them at once; takes 12 bytes per pool row, and briefly twice that."""
         ids_N, raw_N = _stack_batches(self.mapped(_stack_batches))
@@ -268,7 +262,13 @@ class PoolScores:
         """
         if floor is None:
             return Streamed(self.mapped)
-        return Streamed(lambda function: self.mapped(lambda batches: function(_from_floor(batches, floor))))
+
+        def iter_above(batches: Iterable[Batch]) -> Iterator[Batch]:
+            for ids_B, raw_B in batches:
+                is_above_B = raw_B >= floor
+                yield ids_B[is_above_B], raw_B[is_above_B]
+
+        return Streamed(lambda function: self.mapped(lambda batches: function(iter_above(batches))))
 
     @property
     def num_scored(self) -> int:
@@ -283,26 +283,6 @@ class PoolScores:
 def move_behind(score_N: Scores) -> Scores:
     """Return the scores moved below all other scores, in the same order."""
     return np.asarray(LAST * (1.5 - np.arctan(score_N.astype(np.float64)) / np.pi)).astype(np.float32)
-
-
-@lru_cache(maxsize=8)
-def read_sorted_ids(ref: TableRef | None) -> Int64s:
-    """Return the ids of a table's rows, ascending, int64 [M]; empty without a table."""
-    if ref is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
-
-
-def _iter_marked(row_id_R: Int64s, batches: Iterable[Batch]) -> Iterator[tuple[Int64s, Scores, npt.NDArray[np.bool_]]]:
-    for ids_B, raw_B in batches:
-        place_B = np.minimum(np.searchsorted(row_id_R, ids_B), len(row_id_R) - 1)
-        yield ids_B, raw_B, row_id_R[place_B] == ids_B
-
-
-def _from_floor(batches: Iterable[Batch], floor: float) -> Iterator[Batch]:
-    for ids_B, raw_B in batches:
-        is_above_B = raw_B >= floor
-        yield ids_B[is_above_B], raw_B[is_above_B]
 
 
 def _collect_scores(batches: Iterable[Batch]) -> Scores:

@@ -1,15 +1,15 @@
 """The prepare stage, which turns input files into the tables of the splits, every row once, bad rows as error rows.
 
-A task reads one chunk, a part of a file or many small files, and writes one fragment per split. All source files are
-read once, whatever the number of splits. Tables keep the order of the files. Committed rows are not written again. A
-table that does not consist of whole chunks of its split, because there are new files or changed settings, is started
-again. When all tables are complete, the splits are compared, and rows that repeat a question of a split with higher
-priority are handled as ``splits.overlap`` says.
+A task reads one chunk, a part of a file or many small files, and writes one fragment per split. Source files are read
+once, and tables keep their order. Committed rows are not written again; a table that does not consist of whole chunks
+of its split, because there are new files or changed settings, is started again. When all tables are complete, rows that
+repeat a question of a split with higher priority are handled as ``splits.overlap`` says.
 """
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import lance
 import numpy as np
@@ -26,6 +26,7 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import (
+    NOTHING,
     SourceFile,
     check_unique,
     compute_split_sizes,
@@ -41,15 +42,18 @@ from curation.stages.deal import (
     DealJob,
     DealtSource,
     SourceChunk,
+    SplitCounts,
     assign_chunk,
     assign_splits,
+    check_usable,
+    count_split,
+    describe_unusable,
     find_targets,
     make_table_schema,
 )
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
 from curation.stages.preview import describe_first_bad, preview
-from curation.stages.usable import SplitCounts, check_usable, count_split, describe_unusable
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place
 from curation.tables import commits, io
@@ -71,18 +75,6 @@ class PreparedRefs:
     tables: dict[str, TableRef]
     counts: dict[str, SplitCounts]
     overlap: Overlap
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dealt:
-    """The splits that were assigned before and keep their rows: their tables and numbers of rows, by name."""
-
-    tables: Mapping[str, TableRef]
-    rows: Mapping[str, int]
-
-
-BEGINNING = Dealt(tables={}, rows={})
-"""The value for a run without splits that were assigned before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,28 +110,23 @@ class Prepare(Stage):
 
     def run(self, task: Task) -> Done:
         """Assign the rows, and report which rows cannot be used and which questions the splits share."""
-        files = {
-            name: SourceFile.with_contents(items, self.contents.get(name, ())) for name, items in self.files.items()
-        }
+        contents = self.contents
+        files = {name: SourceFile.with_contents(items, contents.get(name, ())) for name, items in self.files.items()}
         with task.progress() as update:
+            writing = SplitWriting(
+                commit_seconds=self.commit_seconds, fragment_mb=self.fragment_mb, guard=task.guard, progress=update
+            )
             prepared = prepare(
                 self.config,
                 task.directory,
                 files,
-                dealt=Dealt(tables=self.before, rows=self.taken),
+                before=self.before,
+                taken=self.taken,
                 max_error_rate=self.max_error_rate,
-                writing=SplitWriting(
-                    commit_seconds=self.commit_seconds,
-                    fragment_mb=self.fragment_mb,
-                    guard=task.guard,
-                    progress=update,
-                ),
+                writing=writing,
             )
-        for sentence in [
-            *self._iter_size_warnings(files),
-            *describe_unusable(prepared.counts),
-            *prepared.overlap.sentences(),
-        ]:
+        warnings, unusable = self._iter_size_warnings(files), describe_unusable(prepared.counts)
+        for sentence in (*warnings, *unusable, *prepared.overlap.sentences()):
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
 
@@ -161,13 +148,15 @@ def prepare(
     directory: Place,
     files: Mapping[str, Sequence[SourceFile]],
     *,
-    dealt: Dealt = BEGINNING,
+    before: Mapping[str, TableRef] = MappingProxyType({}),
+    taken: Mapping[str, int] = NOTHING,
     max_error_rate: float = 1.0,
     writing: SplitWriting = SplitWriting(),
 ) -> PreparedRefs:
-    """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``, except those that are ``dealt``.
+    """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``.
 
-    ``max_error_rate``: maximum share of error rows in a split, other than the audit table.
+    Splits with tables from ``before`` keep their rows; ``taken`` has their numbers of rows. ``max_error_rate`` is the
+    maximum share of error rows in a split, other than the audit table.
 
     Raises:
         SourceError: a column is missing, ids repeat, a split has no healthy row, too many bad rows or loses all, no
@@ -176,14 +165,14 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
-    job, schemas, expected = _plan_job(config, directory, files, dealt)
+    job, schemas, expected = _plan_job(config, directory, files, before, taken)
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
     chunks = list(iter_chunks({name: files[name] for name in job.sources}, writing.chunk_rows))
     settled = _load_settled(job, chunks, directory) if config.splits.overlap != "report" else None
 
     def shown(split: str) -> str:
-        seen = preview(config, files, dealt.rows)
+        seen = preview(config, files, taken)
         return seen[POOL].no_gold if split == AUDIT else describe_first_bad(seen[split])
 
     try:
@@ -194,9 +183,8 @@ def prepare(
             found = {name: count_split(ref, name) for name, ref in refs.items()}
             _check(refs, found, expected, shown)
             check_usable(refs, found, max_error_rate, shown)
-            settled = _compare_splits(
-                config, {name: ref for name, ref in refs.items() if name != AUDIT}, directory, dealt
-            )
+            new = {name: ref for name, ref in refs.items() if name != AUDIT}
+            settled = _compare_splits(config, new, directory, before)
         gone = {name: _get_gone_rows(settled, name) for name in refs}
         refs = {name: remove(ref, gone[name], guard=writing.guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
@@ -211,12 +199,7 @@ def prepare(
 def assign_left(
     job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk], writing: SplitWriting
 ) -> None:
-    """Write the chunks that the tables do not have yet, in their order, in Ray tasks.
-
-    Raises:
-        CommitError: the store refused.
-        ray.exceptions.RayError: Ray gave up.
-    """
+    """Write the chunks that the tables do not have yet, in their order, in Ray tasks."""
     left, num_done = _find_left_chunks(job, schemas, chunks)
 
     def committed(done: CommitRound) -> None:
@@ -230,38 +213,44 @@ def assign_left(
 
 
 def _plan_job(
-    config: RowsConfig, directory: Place, files: Mapping[str, Sequence[SourceFile]], dealt: Dealt
+    config: RowsConfig,
+    directory: Place,
+    files: Mapping[str, Sequence[SourceFile]],
+    before: Mapping[str, TableRef],
+    taken: Mapping[str, int],
 ) -> tuple[DealJob, dict[str, pa.Schema], dict[str, int]]:
     """Return the job, and the schema and the expected rows of each table."""
-    splits = {name: split for name, split in config.splits.named().items() if name not in dealt.tables}
-    domains = {name: get_domain(config.domain_of(name)) for name in splits}
-    names = [*splits, *([AUDIT] if config.splits.audit and POOL in splits else [])]
-    sources = dict.fromkeys(split.source for split in splits.values())
-    job = DealJob(
-        sources={name: _make_source(config, name, files[name], dealt.rows) for name in sources},
-        uris={name: str(directory / f"{name}.lance") for name in names},
-    )
-    clustered = config.splits.group is not None
-    schemas = {
-        name: make_table_schema(domains[name if name in splits else POOL], name, clustered=clustered) for name in names
-    }
-    counted = [source.assignment.counts for source in job.sources.values()]
-    expected = {name: rows for counts in counted for name, rows in counts.items() if name in splits}
-    if AUDIT in names:
-        expected[AUDIT] = expected[POOL]
-    return job, schemas, expected
+    splits = {name: split for name, split in config.splits.named().items() if name not in before}
+    group, sources, expected = config.splits.group, dict[str, DealtSource](), dict[str, int]()
+    for source in dict.fromkeys(split.source for split in splits.values()):
+        id_column = config.sources[source].id_column
+        check_columns(config, source, files[source])
+        assignment = make_assignment(config, source, files[source], taken)
+        if id_column is not None:
+            check_unique(files[source], id_column)
+        domains = config.domains_of(source)
+        sources[source] = DealtSource(domains=domains, id_column=id_column, assignment=assignment, group=group)
+        expected |= {name: rows for name, rows in assignment.counts.items() if name in splits}
+    domain_of = {name: get_domain(config.domain_of(name)) for name in splits}
+    if config.splits.audit and POOL in splits:
+        domain_of[AUDIT], expected[AUDIT] = domain_of[POOL], expected[POOL]
+    job = DealJob(sources=sources, uris={name: str(directory / f"{name}.lance") for name in domain_of})
+    clustered = group is not None
+    return job, {name: make_table_schema(of, name, clustered=clustered) for name, of in domain_of.items()}, expected
 
 
-def _compare_splits(config: RowsConfig, new: Mapping[str, TableRef], directory: Place, dealt: Dealt) -> SettledOverlap:
-    """Return the rows that ``new`` splits share with each other and with ``dealt`` splits, and their fate.
+def _compare_splits(
+    config: RowsConfig, new: Mapping[str, TableRef], directory: Place, before: Mapping[str, TableRef]
+) -> SettledOverlap:
+    """Return the rows that ``new`` splits share with each other and with those from ``before``, and their fate.
 
     The result is written to disk if rows have to be deleted.
     """
-    refs = {**dealt.tables, **new}
+    refs = {**before, **new}
     domains = {name: config.domain_of(name) for name in refs}
     columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
-    found = find(refs, domains, last=POOL, dealt=dealt.tables)
-    settled = settle(found, config.splits.overlap, refs, columns, mend=MEND_ADDED if dealt.tables else MEND)
+    found = find(refs, domains, last=POOL, dealt=before)
+    settled = settle(found, config.splits.overlap, refs, columns, mend=MEND_ADDED if before else MEND)
     if settled.row_ids:
         settled.save(directory)
     return settled
@@ -286,17 +275,6 @@ def _load_settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place)
 def _get_gone_rows(settled: SettledOverlap, name: str) -> BitMap64:
     """Return the rows to delete from a table; the audit table loses the same rows as the pool."""
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
-
-
-def _make_source(config: RowsConfig, name: str, files: Sequence[SourceFile], taken: Mapping[str, int]) -> DealtSource:
-    id_column = config.sources[name].id_column
-    check_columns(config, name, files)
-    assignment = make_assignment(config, name, files, taken)
-    if id_column is not None:
-        check_unique(files, id_column)
-    return DealtSource(
-        domains=config.domains_of(name), id_column=id_column, assignment=assignment, group=config.splits.group
-    )
 
 
 def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
@@ -354,6 +332,7 @@ def _check(
     expected: Mapping[str, int],
     shown: Callable[[str], str],
 ) -> None:
+    """Refuse a table that lacks rows, and a split without any row that can be used."""
     for name, ref in refs.items():
         rows, errors = counts[name].rows, counts[name].errors
         if rows != expected[name]:
@@ -368,12 +347,9 @@ def _check(
 
 
 def check_columns(config: RowsConfig, source: str, files: Sequence[SourceFile]) -> None:
-    """Refuse files of a source that lack a column which one of its splits needs.
+    """Raise ``SourceError`` if files of a source lack a column which one of its splits needs.
 
     A column of grades must be in the files of the source split; files of other splits may have gold labels instead.
-
-    Raises:
-        SourceError: a column is missing; the message names the file, the column and the file's nearest column.
     """
     own = config.sources[source]
     ids = [] if own.id_column is None else [own.id_column]

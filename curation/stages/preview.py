@@ -1,5 +1,6 @@
-"""A preview of some rows of the sources, without Ray: how many of each split cannot be used, and possible groups."""
+"""A preview of the sources, without Ray: rows that cannot be used, possible groups, questions in two splits."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +14,24 @@ from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.given import get_given_completion
 from curation.errors import SourceError, get_error_kind
-from curation.escaping import quote_text
-from curation.json_types import Json
+from curation.escaping import escape_text, quote_text
+from curation.json_types import Json, JsonView
 from curation.metrics import compute_proportion
 from curation.report.groups import PossibleGroups
-from curation.sources import NOTHING, SourceFile, find_nearest_column, make_assignment, read_rows_at
+from curation.sources import (
+    NOTHING,
+    SourceFile,
+    find_nearest_column,
+    make_assignment,
+    read_rows,
+    read_rows_at,
+    to_raw_rows,
+)
 from curation.sources.ids import check_some
 from curation.sources.sample import SampledRow
-from curation.stages.deal import POOL, make_example_table
-from curation.stages.usable import NO_AUDIT, describe_errors
+from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
+from curation.stages.dropping import MEND, MEND_ADDED, describe_rules, describe_shared, is_dropped, is_refused
+from curation.stages.overlap import Digests, find_shared, get_identity, rank
 
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
@@ -29,6 +39,13 @@ VALUE = 60
 """Maximum number of characters shown of a value."""
 WRITINGS = 3
 """Maximum number of unreadable labels shown."""
+MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
+"""Minimum number of a column's values, rows per value and rows of either split, and minimum share of pool rows with
+values that no labelled row has, for possible groups."""
+MOST_ROWS = 20_000
+"""Maximum number of rows of all sources together; only the prepare stage compares questions of larger ones."""
+SHOWN = 200
+"""Maximum length of an example row that is shown, in characters."""
 
 
 @dataclass(kw_only=True)
@@ -91,34 +108,15 @@ def preview(
 
 
 def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -> Looked:
-    """Return some rows of a filter's pool, or all rows of a small pool, read as its first stage will read them.
-
-    Raises:
-        SourceError: a file cannot be read.
-    """
+    """Return some rows of a filter's pool, or all rows of a small pool, read as its first stage will read them."""
     num_rows = sum(file.num_rows for file in files)
-    return _look_at_rows(
-        read_rows_at(files, _draw_positions(num_rows, seed)), files, get_domain(domain), POOL, num_rows
-    )
+    rows = read_rows_at(files, _draw_positions(num_rows, seed))
+    return _look_at_rows(rows, files, get_domain(domain), POOL, num_rows)
 
 
 def check_pool(looked: Looked, limit: float) -> Iterator[str]:
-    """Yield a line if rows of a filter's pool cannot be used.
-
-    Raises:
-        SourceError: more than a share ``limit`` of the rows cannot be used, as in :func:`check_preview`.
-    """
+    """Yield a line if rows of a filter's pool cannot be used; refuse more than a share ``limit`` of them."""
     return _check_usable("pool", "pool.max_error_rate", looked, limit)
-
-
-def _count_values(rows: Sequence[SampledRow]) -> dict[str, Counter[str]]:
-    """Return the number of rows by value, for columns of short texts or integers; missing values do not count."""
-    found: dict[str, Counter[str]] = {}
-    for row in rows:
-        for column, value in row.raw.items():
-            if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= VALUE:
-                found.setdefault(column, Counter())[str(value)] += 1
-    return found
 
 
 def _look_at_rows(
@@ -127,7 +125,10 @@ def _look_at_rows(
     looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
     examples = make_example_table(domain, split, list(range(len(rows))), [row.raw for row in rows])
     errors = examples["error"].to_pylist()
-    looked.values = _count_values(rows)
+    for row in rows:
+        for column, value in row.raw.items():
+            if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= VALUE:
+                looked.values.setdefault(column, Counter())[str(value)] += 1
     looked.examples = [row for row in examples.to_pylist() if row["error"] is None]
     for example in looked.examples:
         completion = get_given_completion(domain, example)
@@ -242,11 +243,6 @@ def _draw_positions(num_rows: int, seed: int) -> Int64s:
     return (starts[:, None] + np.arange(RUN_ROWS)).ravel()
 
 
-MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
-"""Minimum number of a column's values, rows per value and rows of either split, and minimum share of pool rows with
-values that no labelled row has."""
-
-
 def find_possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
     """Return columns that may divide rows into groups, such as users; empty if ``splits.group`` names a column.
 
@@ -261,9 +257,8 @@ def find_possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[
         of_pool = seen[POOL].values.get(column, Counter[str]())
         if column not in read and is_possible_group(of_source, of_pool):
             others = sum(rows for value, rows in of_pool.items() if value not in of_source) / of_pool.total()
-            found.append(
-                PossibleGroups(column=column, num_rows=of_source.total(), num_values=len(of_source), others=others)
-            )
+            counts = {"num_rows": of_source.total(), "num_values": len(of_source)}
+            found.append(PossibleGroups(column=column, **counts, others=others))
     return found
 
 
@@ -283,3 +278,64 @@ def is_possible_group(of_source: Counter[str], of_pool: Counter[str]) -> bool:
         return False
     others = sum(rows for value, rows in of_pool.items() if value not in of_source)
     return of_source.total() >= MIN_REPEATED * len(of_source) and others >= MIN_OTHERS * of_pool.total()
+
+
+def look(
+    config: RunConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
+) -> Iterator[str]:
+    """Yield lines on questions that two splits share; ``taken`` has the row counts of splits assigned before.
+
+    Raises:
+        SourceError: ``splits.overlap`` refuses shared questions, or a file cannot be read.
+    """
+    named = config.splits.named()
+    sources = dict.fromkeys(split.source for split in named.values())
+    num_rows = sum(file.num_rows for name in sources for file in files[name])
+    if num_rows > MOST_ROWS:
+        yield (
+            f"splits.overlap: {num_rows:,} rows are more than the {MOST_ROWS:,} that are compared here; whether two "
+            "splits share a question was not looked at: the stage prepare does it"
+        )
+        return
+    names = sorted(named, key=lambda name: (name not in taken, rank(name)))
+    questions: dict[str, list[tuple[int, Digests]]] = {name: [] for name in names}
+    shown: dict[tuple[str, int], JsonView] = {}
+    for source in sources:
+        for name, number, example, digests in _iter_questions(config, source, files[source], taken):
+            questions[name].append((number, digests))
+            shown[name, number] = example
+    pairs = [pair for pair in find_shared(names, questions) if pair.other not in taken]
+    if refused := [pair for pair in pairs if is_refused(pair.kept, pair.other, config.splits.overlap)]:
+        of_kept, of_other = zip((refused[0].kept, refused[0].other), refused[0].example, strict=True)
+        texts = dict.fromkeys(escape_text(json.dumps(shown[row], default=str)[:SHOWN]) for row in (of_kept, of_other))
+        raise SourceError(
+            f"splits {describe_shared(refused)}; e.g. row {of_kept[1]} of {of_kept[0]} and row {of_other[1]} of "
+            f"{of_other[0]}: {' and '.join(texts)}; {MEND_ADDED if taken else MEND}"
+        )
+    for pair in pairs:
+        fate = "dropped" if is_dropped(pair.kept, pair.other, config.splits.overlap) else "kept"
+        rows = f"{len(pair.row_ids_M):,} rows of {pair.other} ({describe_rules(pair.rules)})"
+        yield f"splits: {rows} ask questions of {pair.kept}: {fate}"
+
+
+def _iter_questions(
+    config: RunConfig, source: str, items: Sequence[SourceFile], taken: Mapping[str, int]
+) -> Iterator[tuple[str, int, JsonView, Digests]]:
+    """Yield a source's healthy rows with an identity: split, number in the split from 1, example and digests."""
+    assignment = make_assignment(config, source, items, taken)
+    names, numbers = list(assignment.counts), Counter[str]()
+    position = 0
+    for file in sorted(items, key=lambda file: file.index):
+        for batch in read_rows(file):
+            split_N = assignment.split_of(np.arange(position, position + batch.num_rows))
+            position += batch.num_rows
+            raws = to_raw_rows(batch)
+            for place, name in enumerate(names):
+                domain = get_domain(config.domain_of(name))
+                mine = [raws[row] for row in np.flatnonzero(split_N == place)]
+                for example in make_example_table(domain, name, list(range(len(mine))), mine).to_pylist():
+                    numbers[name] += 1
+                    identity, _ = (None, "") if example["error"] else attempt(get_identity, domain, example)
+                    if identity is not None:
+                        shown = {column: example[column] for column in domain.columns.names}
+                        yield name, numbers[name], shown, Digests(domain.name, identity)

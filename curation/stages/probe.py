@@ -14,8 +14,7 @@ from curation.label_columns import TOKEN_COLUMNS
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.totals import compute_population_mean, compute_ratio
 from curation.passes.dataset import ModelDataset
-from curation.passes.job import PassOptions, PassResult
-from curation.passes.monitor import ChunkSpent
+from curation.passes.job import ChunkSpent, PassOptions, PassResult
 from curation.passes.run import run_pass
 from curation.registry import BACKENDS
 from curation.stages.label_chunks import LabelJob

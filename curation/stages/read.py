@@ -1,7 +1,6 @@
 """The read stage, in which a model reads the answers that a server gave, each exactly once, for their hidden states.
 
-The answers are those that the label stage committed, and are never asked for again. Another reader model reads the
-same answers again, and nothing is bought.
+The answers are those that the label stage committed, and are never bought again, whichever model reads them.
 """
 
 from collections.abc import Sequence
@@ -11,12 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap64
 
 from curation.domains import attempt, get_domain
 from curation.domains.given import as_asked
-from curation.passes.job import ChunkWorker, Row
-from curation.passes.models import Models
+from curation.passes.job import ChunkWorker, Models, Row
 from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In
@@ -25,9 +22,9 @@ from curation.signals import label_request
 from curation.stages.label import MakeLabels, check_errors
 from curation.stages.label_chunks import LabelsJob, report_labels
 from curation.stages.reduce import make_reduction
-from curation.stopping import iter_checked
+from curation.stages.rows import read_id_bitmap
 from curation.tables import commits, io, schemas
-from curation.tables.row_ids import find_missing_ids, make_bitmap
+from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Request, get_state_width
 
 OF_ANSWER = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_tokens", "truncated", "error")
@@ -49,17 +46,14 @@ class Read(MakeLabels):
 
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count the results."""
-        bought = BitMap64()
-        for batch in iter_checked(io.open_table(self.answers).scanner(columns=["row_id"]).to_batches()):
-            bought |= make_bitmap(batch.column("row_id").to_numpy())
-        with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
-            job = ReadJob(
-                answers=self.answers,
-                engine=engine,
-                reads_numbers=self.reads_numbers,
-                reduction=make_reduction(self.projection, self.fitted, self.sample, self.answers),
-                **self.labels_fields(task),
-            )
+        bought = read_id_bitmap(self.answers)
+        job = ReadJob(
+            answers=self.answers,
+            reads_numbers=self.reads_numbers,
+            reduction=make_reduction(self.projection, self.fitted, self.sample, self.answers),
+            **self.labels_fields(task),
+        )
+        with self.passing(task) as how:
             result = run_pass(
                 job,
                 name="reading",
@@ -96,7 +90,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
     def work(self, rows: list[Row]) -> pa.Table:
         """Read the answers to rows, and return their rows of the labels table."""
         bought = self._take_answers(rows)
-        texts = {row["row_id"]: row["completion"] for row in bought.select(["row_id", "completion"]).to_pylist()}
+        texts = dict(zip(bought["row_id"].to_pylist(), bought["completion"].to_pylist(), strict=True))
         unread = set(bought.filter(bought["error"].is_valid())["row_id"].to_pylist())
         errors: dict[int, str] = {}
         requests: list[Request] = []

@@ -1,8 +1,8 @@
 """Detection of pool rows that ask the same question as another row, so that a selection takes only one of them.
 
 Two rows ask the same question if their text and set of options are equal once the domain has normalised them
-(``Domain.identity``); a row that the domain cannot identify is a question of its own. Ray tasks hash the questions, 16
-bytes per row in Ray's object store, and others sort them by bucket; the driver sees only repeated rows.
+(``Domain.identity``); a row that it cannot identify is a question of its own. Ray tasks hash the questions, 16 bytes a
+row in Ray's object store, and others sort them by bucket; the driver sees only repeated rows.
 """
 
 from dataclasses import dataclass
@@ -60,15 +60,15 @@ class FindRepeats(Stage):
         except ray.exceptions.RayError as error:
             raise make_driver_error(error, task.name) from error
         _, first_Q, size_Q = np.unique(question_R, return_index=True, return_counts=True)
-        most = int(np.argmax(size_Q)) if len(size_Q) else None
+        num_questions = len(size_Q)
         counts = RepeatCounts(
             num_pool=num_rows,
             num_rows=len(row_id_R),
-            num_questions=len(size_Q),
-            most=0 if most is None else int(size_Q[most]),
-            example=None if most is None else int(row_id_R[first_Q[most]]),
+            num_questions=num_questions,
+            most=int(size_Q.max(initial=0)),
+            example=int(row_id_R[first_Q[np.argmax(size_Q)]]) if num_questions else None,
         )
-        if most is None:
+        if not num_questions:
             return Done(outputs=self.Made(counts=counts, repeats=None), rows=num_rows)
         task.say(
             f"{counts.num_rows:,} rows of the pool ask {counts.num_questions:,} questions more than once (that of row "
@@ -84,9 +84,8 @@ class FindRepeats(Stage):
         total, num_rows = io.count(self.pool), 0
         num_buckets = 1 + total // BUCKET_ROWS
         hashing: Any = ray.remote(_hash_questions).options(num_cpus=1, num_returns=1 + num_buckets)
-        parts = [
-            hashing.remote(self.pool, self.domain, group, num_buckets) for group in iter_fragment_groups(self.pool)
-        ]
+        groups = iter_fragment_groups(self.pool)
+        parts = [hashing.remote(self.pool, self.domain, group, num_buckets) for group in groups]
         for part in parts:
             num_rows += ray.get(part[0])
             update(Standing(rows=num_rows, total=total))

@@ -1,9 +1,9 @@
 """The rollouts stage, which draws further samples of the teacher for rows of gold arms whose weak label is wrong.
 
-A right weak completion already serves as its row's rollout. For the other rows the stage asks the teacher again, until
-gold grades a sample right (rejection sampling). For an arm that ranks it asks about all rows; for an arm that draws,
-about as many as its budget needs, in the order of the draw. Rows that the teacher never solves get no rollout, so rows
-with one are easier than the pool's.
+A right weak completion already serves as its row's rollout. About the other rows the teacher is asked again until gold
+grades a sample right (rejection sampling): about all rows of an arm that ranks; of an arm that draws, about as many as
+its budget needs, in the order of the draw. Rows that the teacher never solves get no rollout, so rows with one are
+easier than the pool's.
 """
 
 from collections.abc import Callable
@@ -13,28 +13,30 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap64
 
-from curation.arms import ARMS, Arm
+from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.config import DecodingConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.grading import check_labels
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.passes.job import ChunkWorker, PassOptions, Row, TeacherJob, count_errors
-from curation.passes.models import Models
+from curation.passes.job import ChunkWorker, Job, Models, PassOptions, Row, count_errors
 from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done
 from curation.rundir.run import Task
+from curation.selection import Candidates
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.asking import AskModel
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
-from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
+from curation.stages.gold import GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
+from curation.stages.rows import read_ids
 from curation.stages.select import compute_budget
-from curation.storage.paths import Place
+from curation.storage.paths import to_place
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Teacher
@@ -45,7 +47,7 @@ UNKNOWN, NO, YES = -1, 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutJob(TeacherJob):
+class RolloutJob(Job):
     """A job that samples completions of rows with gold labels."""
 
     uri: str
@@ -101,25 +103,22 @@ class RollOut(AskModel):
 
     def run(self, task: Task) -> Done:
         """Decide which completions gold arms train on, and sample rollouts if they need them."""
-        model = self.teacher.model
-        job = SelectJob(
-            **vars(select_measurable(self.choice)[0]), texts=GoldTexts(source="answer"), teacher=model, generation=0
-        )
+        choice, texts = select_measurable(self.choice)[0], GoldTexts(source="answer")
+        job = SelectJob(**vars(choice), texts=texts, teacher=self.teacher.model, generation=0)
         settings = job.selection.gold_rollouts
+        fields = self.teacher_fields(task)
+        fields["decoding"] = self.decoding.model_copy(update={"temperature": settings.temperature})
         asked = RolloutJob(
             examples=job.pool,
-            uri="",
+            uri=str(task.directory / "rollouts.lance"),
             domain=job.domain,
-            teacher=self.teacher.asked(self.decoding, again=task.manifest.asked_again.get(task.name, 0)),
-            model=model,
-            decoding=self.decoding.model_copy(update={"temperature": settings.temperature}),
             num_samples=settings.num_samples,
             seed=self.rollout_seed,
             limit=self.limit,
-            telemetry=task.telemetry,
+            **fields,
         )
-        with self.teacher.passing(task, self.commit_seconds, self.fragment_mb) as (engine, how):
-            made = roll_out(job, replace(asked, engine=engine), directory=task.directory, **how)
+        with self.passing(task) as how:
+            made = roll_out(job, asked, **how)
         task.say(made.words)
         return Done(outputs=made, rows=made.num_asked)
 
@@ -133,17 +132,8 @@ class RolloutWorker(ChunkWorker[list[Json]]):
 
     def work(self, rows: list[Row]) -> list[Json]:
         """Sample completions, and return rows of ``schemas.ROLLOUTS``."""
-        job = self._job
-        return draw(
-            self._domain,
-            self._teacher,
-            rows,
-            job.decoding,
-            num_samples=job.num_samples,
-            seed=job.seed,
-            limit=job.limit,
-            on_batch=self.alive,
-        )
+        job, about = self._job, (self._domain, self._teacher, rows, self._job.decoding)
+        return draw(*about, num_samples=job.num_samples, seed=job.seed, limit=job.limit, on_batch=self.alive)
 
     def give_up(self, rows: list[Row], error: str) -> list[Json]:
         """Return rows without a completion."""
@@ -186,20 +176,17 @@ def draw(
                 row_id, completion = answer["row_id"], answer["completion"]
                 found[row_id]["num_samples"] += 1
                 row, request = asked[row_id]
-                right = answer["error"] is None and _is_right(domain, completion, row)
+                right = False
+                if answer["error"] is None:
+                    label, _ = attempt(domain.parse, completion, row)
+                    right = label is not None and check_labels(domain, [label], [row["gold"]], [row]) == [True]
                 if right and request is not None and (limit is None or limit.allows(request.prompt, completion)):
                     found[row_id]["completion"] = completion
                     del waiting[row_id]
     return list(found.values())
 
 
-def roll_out(
-    job: SelectJob,
-    asked: RolloutJob,
-    *,
-    directory: Place,
-    **how: Unpack[PassOptions],
-) -> GoldRollouts:
+def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> GoldRollouts:
     """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own.
 
     Raises:
@@ -215,9 +202,9 @@ def roll_out(
     made = GoldRollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
-    budget = compute_budget(job)
-    sampling = _Sampling(job, asked, directory, how)
-    sampling.fill(Chooser(job, budget), budget.n, job.gold)
+    sampling = _Sampling(job, asked, how)
+    if (budget := compute_budget(job)).n:
+        sampling.fill(Chooser(job, budget), budget.n)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
         made,
@@ -245,36 +232,30 @@ def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
 class _Sampling:
     """The table of samples, filled in rounds, because the rows to ask about depend on the results of others."""
 
-    def __init__(self, job: SelectJob, asked: RolloutJob, directory: Place, how: PassOptions) -> None:
-        self._job, self._directory, self._how = job, directory, how
-        self._asked = replace(asked, uri=str(directory / "rollouts.lance"))
+    def __init__(self, job: SelectJob, asked: RolloutJob, how: PassOptions) -> None:
+        self._job, self._asked, self._how = job, asked, how
         # Those of a run that was cut off are kept, whatever round they are of.
-        self.table = io.create(self._asked.uri, schemas.ROLLOUTS)
-        self._read(self.table)
+        self._read(io.create(asked.uri, schemas.ROLLOUTS))
 
-    def fill(self, chooser: Chooser, n: int, gold: Gold) -> None:
-        """Ask the teacher about the rows of every gold arm."""
-        if not n:
-            return
-        seed = derive(self._job.seed, "ties")
-        drawn = []
-        for arm in (ARMS[name] for name in self._job.selection.arms if ARMS[name].gold):
+    def fill(self, chooser: Chooser, n: int) -> None:
+        """Ask the teacher about the rows of every gold arm, those of arms that rank first."""
+        right = self._job.gold.right
+        arms = [ARMS[name] for name in self._job.selection.arms if ARMS[name].gold]
+        for arm in arms:
             if arm.ranked:
                 ids_n = chooser.top(arm).row_ids_n
-                self._ask(ids_n[find_missing_ids(ids_n, gold.right)])
-            else:
-                drawn.append(arm)
-        for arm in drawn:
-            self._draw(arm, chooser, n, gold, seed)
+                self._ask(ids_n[find_missing_ids(ids_n, right)])
+        for arm in arms:
+            if not arm.ranked:
+                self._draw(chooser.candidates(arm), n, right)
 
-    def _draw(self, arm: Arm, chooser: Chooser, n: int, gold: Gold, seed: int) -> None:
-        candidates = chooser.candidates(arm)
+    def _draw(self, candidates: Candidates, n: int, right: BitMap64) -> None:
         score_N = candidates.raw_score_N
-        right_N = ~find_missing_ids(candidates.row_ids_N, gold.right) & np.isfinite(score_N)
+        right_N = ~find_missing_ids(candidates.row_ids_N, right) & np.isfinite(score_N)
         # No draw reaches beyond its n-th row with a right weak label.
         lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
-        ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), seed).row_ids_n
-        right_M = ~find_missing_ids(ids_M, gold.right)
+        ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), derive(self._job.seed, "ties")).row_ids_n
+        right_M = ~find_missing_ids(ids_M, right)
         rate = 1.0  # at first only rows that are needed in any case
         while True:
             state_M = np.where(np.isin(ids_M, self._ids), NO, UNKNOWN).astype(np.int8)
@@ -290,26 +271,21 @@ class _Sampling:
         wanted = np.union1d(self._ids, ids_M)
         if len(wanted) == len(self._ids):
             return
-
         assert self._job.audit is not None, "RunConfig refuses gold arms without an audit set"
         gold = io.take(self._job.audit, wanted, ["gold"])["gold"]
         examples = io.take(self._job.pool, wanted).append_column(schemas.GOLD, gold)
-        rows = io.write(examples, str(self._directory / "asked.lance"))
-        self.table = run_pass(
+        rows = io.write(examples, str(to_place(self._asked.uri).with_name("asked.lance")))
+        result = run_pass(
             replace(self._asked, examples=rows),
             name="the rollouts of gold labels",
             uri=self._asked.uri,
             schema=schemas.ROLLOUTS,
             takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
             **self._how,
-        ).table
-        self._read(self.table)
+        )
+        self._read(result.table)
 
     def _read(self, table: TableRef) -> None:
-        self._ids: Int64s = np.sort(io.read(table, ["row_id"])["row_id"].to_numpy())
-        self._found: Int64s = io.read(table, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
-
-
-def _is_right(domain: Domain, completion: str, row: Row) -> bool:
-    label, _ = attempt(domain.parse, completion, row)
-    return label is not None and check_labels(domain, [label], [row["gold"]], [row]) == [True]
+        self.table = table
+        self._ids: Int64s = np.sort(read_ids(table))
+        self._found = read_ids(table, "completion IS NOT NULL")

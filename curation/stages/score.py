@@ -57,27 +57,23 @@ def score(
     scores. If there is nothing to add, the labels are returned unchanged.
     """
     added = pa.schema([*score_fields(fitted), *(pa.field(name, pa.float32()) for name in signals)])
+    if not len(added):
+        return labels
     features = {feature for ref in fitted.values() for feature in _load_function(ref).features}
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         row_ids_N = batch.column("row_id").to_numpy()
         looked_up = [_to_nullable(_find_values(ref, row_ids_N)) for ref in signals.values()]
-        return pa.record_batch(
-            [*compute_score_columns(batch, fitted, of_source=of_source).values(), *looked_up], schema=added
-        )
+        scores = compute_score_columns(batch, fitted, of_source=of_source)
+        return pa.record_batch([*scores.values(), *looked_up], schema=added)
 
-    if not len(added):
-        return labels
     return add_columns(labels, ["row_id", *sorted(features)], added, compute, guard=guard)
 
 
 def score_fields(names: Iterable[str]) -> list[pa.Field]:
     """Return the two columns of each fitted trust function: raw score and trust."""
-    return [
-        pa.field(column(name), pa.float32())
-        for name in names
-        for column in (schemas.get_raw_column, schemas.trust_column)
-    ]
+    columns = (column(name) for name in names for column in (schemas.get_raw_column, schemas.trust_column))
+    return [pa.field(column, pa.float32()) for column in columns]
 
 
 def compute_score_columns(
@@ -137,11 +133,7 @@ def _read_values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
 
 
 class ScoreGraded(Stage):
-    """A stage that scores every row with a grade, ascending by row id.
-
-    Raises:
-        SourceError: the labels lack a column that the function reads.
-    """
+    """A stage that scores every row with a grade, ascending by row id."""
 
     class Made(NamedTuple):
         scored: TableRef
@@ -161,17 +153,16 @@ class ScoreGraded(Stage):
         """Score the rows, and write their table."""
         graded = read_grades(self.grades)
         fitted = None if self.trust is None else load_fitted(self.trust)
-        unfitted = get_trust(self.function, self.seed)
-        features = (unfitted if fitted is None else fitted).features
-        read = dict.fromkeys(["row_id", "label", *features])
+        function = get_trust(self.function, self.seed) if fitted is None else fitted
+        read = dict.fromkeys(["row_id", "label", *function.features])
         scanner = io.open_table(self.labels).scanner(columns=list(read), filter="error IS NULL")
         parts = [SCORED.empty_table()]
         for batch in iter_checked(scanner.to_batches()):
             row_ids_B = batch.column("row_id").to_numpy()
             place_B = np.searchsorted(graded.row_ids_N, row_ids_B)
             known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > place_B
-            raw_B = (unfitted if fitted is None else fitted).raw_score(batch)
-            trust_B = unfitted.score(batch) if fitted is None else fitted.to_trust(raw_B)
+            raw_B = function.raw_score(batch)
+            trust_B = function.score(batch) if fitted is None else fitted.to_trust(raw_B)
             columns = [
                 pa.array(row_ids_B[known_B]),
                 pa.array(graded.correct_N[place_B[known_B]]),

@@ -111,15 +111,9 @@ class Search(Stage):
 
 
 def check(config: RunConfig, num_pool: int) -> None:
-    """Refuse a search that cannot begin, before anything is labelled for it.
-
-    Raises:
-        ConfigError: the space has a bad point, or the metric needs something that the run lacks.
-    """
-    budget = config.selection.budget
-    space, _ = _make_search(
-        config.tune, config.fitting, list_stored_states(config), get_search_share(config, num_pool), budget.risk
-    )
+    """Raise ``ConfigError`` if the search's space has a bad point, or its metric needs something that the run lacks."""
+    stored, share = list_stored_states(config), get_search_share(config, num_pool)
+    space, _ = _make_search(config.tune, config.fitting, stored, share, config.selection.budget.risk)
     if config.tune.search == "grid":
         next(space.grid())
 

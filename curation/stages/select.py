@@ -8,19 +8,20 @@ them too. All arms skip rows that are too long for the student, so each trains o
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from curation import memory
 from curation.arms import ARMS, Arm
 from curation.arrays import Int64s
-from curation.domains import get_domain
+from curation.domains import Example, get_domain
 from curation.domains.formats import Format
 from curation.domains.unseen_labels import UnseenLabels, count_unseen
-from curation.errors import BudgetError, RunFailedError
+from curation.errors import BudgetError, CurationError, RunFailedError
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import ModelRef, TableRef
@@ -29,11 +30,15 @@ from curation.rundir.run import Task
 from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
-from curation.stages.pool_scores import LAST, read_sorted_ids
-from curation.stages.selected import SelectedRows, write_rows
+from curation.stages.pool_scores import LAST
+from curation.stages.rows import read_ids, read_sorted_ids
+from curation.stages.selected import PART_ROWS, describe_absent_arms, iter_regrouped, write_rows
 from curation.storage.paths import Place
-from curation.tables import io
+from curation.tables import io, schemas
 from curation.trust import get_trust
+
+BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
+"""Maximum number of rows, and their approximate bytes, that are read together; larger reads skip fewer bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +121,10 @@ class Select(Stage):
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
         if unseen is not None:
+            last = ": arms that rank take them last (selection.unseen: any takes them by their trust)"
             task.say(
                 f"{unseen.num_rows:,} of {unseen.num_read:,} rows have a label that no labelled row has "
-                f"({unseen.words})"
-                + (
-                    ": arms that rank take them last (selection.unseen: any takes them by their trust)"
-                    if job.first is not None
-                    else ""
-                )
+                f"({unseen.words}){'' if job.first is None else last}"
             )
         budget, selections = select(job, task.directory)
         for selection in selections:
@@ -149,20 +150,8 @@ class Select(Stage):
         if not self.generation:
             raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
         why = f"no arm of generation {self.generation} can be measured ({text})"
-        made = self.Made(
-            budget=None,
-            arms={},
-            rows_of={},
-            dropped={**dropped},
-            absent=describe_absent_arms(dropped) | {"budget": why},
-        )
-        return Done(outputs=made, rows=0)
-
-
-def describe_absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons why outputs of dropped arms are missing, by output."""
-    words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
-    return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}
+        absent = describe_absent_arms(dropped) | {"budget": why}
+        return Done(outputs=self.Made(budget=None, arms={}, rows_of={}, dropped={**dropped}, absent=absent), rows=0)
 
 
 def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selection]]:
@@ -183,14 +172,15 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
         except BudgetError as error:
             raise _make_arm_error(name, job, error) from error
         memory.trim()
-        written = write_rows(_make_rows(job, name, taken.row_ids).parts(), directory / name)
-        num_unread = chooser.num_unread(arm, written.table)
+        written = write_rows(iter_rows(job, name, taken.row_ids), directory / name)
+        num_unread, threshold = chooser.num_unread(arm, written.table), taken.threshold
+        has_threshold = arm.ranked and not num_unread and threshold is not None and threshold > LAST
         selections.append(
             Selection(
                 arm=name,
                 **vars(written),
                 num_questions=written.num_rows - _count_repeated(job, written.table),
-                threshold=_get_threshold(taken.threshold) if arm.ranked and not num_unread else None,
+                threshold=threshold if has_threshold else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
                 **_describe_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
             )
@@ -250,15 +240,9 @@ def _count_repeated(job: SelectJob, selected: TableRef) -> int:
     """Return how many selected rows repeat the question of another selected row, not counting the first of each."""
     if job.repeats is None or job.repeated is not None:
         return 0
-    chosen = io.read(selected, columns=["row_id"])["row_id"].to_numpy()
     table = io.read(job.repeats)
-    question_M = table["question"].to_numpy()[np.isin(table["row_id"].to_numpy(), chosen)]
+    question_M = table["question"].to_numpy()[np.isin(table["row_id"].to_numpy(), read_ids(selected))]
     return len(question_M) - len(np.unique(question_M))
-
-
-def _get_threshold(score: float | None) -> float | None:
-    """Return the lowest raw score selected, or None if it belongs to a row that ranks behind all others."""
-    return None if score is None or score <= LAST else score
 
 
 def _make_arm_error(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
@@ -294,20 +278,61 @@ def _describe_format(
     }
 
 
-def _make_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:
-    arm = ARMS[name]
-    return SelectedRows(
-        name,
-        row_ids,
-        pool=job.pool,
-        labels=job.labels,
-        gold=job.gold if arm.gold else None,
-        domain=get_domain(job.domain),
-        trust=get_trust(arm.trust, derive(job.seed, "draw"), unread_last=True),
-        lineage={
-            "arm": name,
-            "label_source": "gold" if arm.gold else "weak",
-            "teacher": None if job.teacher is None else json.dumps(asdict(job.teacher)),
-            "generation": job.generation,
-        },
-    )
+def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[pa.Table]:
+    """Yield the rows of an arm by rank (schema ``schemas.SELECTION``), at most ``PART_ROWS`` at a time.
+
+    Raises:
+        CommitError: a row id is not in the pool or its labels.
+        CurationError: a trust lies outside [0, 1].
+    """
+    arm, domain = ARMS[name], get_domain(job.domain)
+    gold, trust = job.gold if arm.gold else None, get_trust(arm.trust, derive(job.seed, "draw"), unread_last=True)
+    lineage = {
+        "arm": name,
+        "label_source": "gold" if arm.gold else "weak",
+        "teacher": None if job.teacher is None else json.dumps(asdict(job.teacher)),
+        "generation": job.generation,
+        "completion_source": "weak",
+    }
+    for rank, examples, weak in _look_up(job, row_ids, ["completion", "label", *trust.features]):
+        trust_M = trust.score(weak.to_batches()[0])
+        if not ((trust_M >= 0) & (trust_M <= 1)).all():
+            raise CurationError(f"arm {name}: trust ranges from {trust_M.min()} to {trust_M.max()}, not within [0, 1]")
+        values: Json = {key: [value] * len(examples) for key, value in lineage.items()}
+        values |= {key: weak[key] for key in ("row_id", "completion", "label")}
+        values |= {"rank": np.arange(rank, rank + len(examples)), "trust": trust_M}
+        values["prompt"] = [domain.prompt(example) for example in examples]
+        if gold is not None:
+            taught = gold.taught(weak["row_id"].to_numpy(), examples, domain)
+            values["completion"] = [right.completion for right in taught]
+            values["label"] = [right.label for right in taught]
+            values["completion_source"] = [right.source for right in taught]
+        columns = [(values[field.name], field.type) for field in schemas.SELECTION]
+        arrays = [column if isinstance(column, pa.ChunkedArray) else pa.array(column, of) for column, of in columns]
+        yield pa.table(arrays, schemas.SELECTION)
+
+
+def _look_up(
+    job: SelectJob, row_ids: Iterable[Int64s], columns: Sequence[str]
+) -> Iterator[tuple[int, list[Example], pa.Table]]:
+    """Yield the rank of the first of some rows, their examples, and these ``columns`` of their labels.
+
+    Neither all rows nor all their ids are held: ids come in parts, and at most ``BLOCK_ROWS`` are looked up together.
+    """
+    columns = list(dict.fromkeys(["row_id", *columns]))
+    find = io.make_offset_finder(job.pool), io.make_offset_finder(job.labels)
+    rank, num_rows = 0, PART_ROWS
+    for ids_M in iter_regrouped(row_ids, BLOCK_ROWS):
+        places_2M = np.stack([offsets(ids_M) for offsets in find])
+        start = 0
+        while start < len(ids_M):
+            in_pool_M, in_labels_M = places_2M[:, start : start + num_rows]
+            examples = io.take_offsets(job.pool, in_pool_M)
+            weak = io.take_offsets(job.labels, in_labels_M, columns)
+            for low in range(0, len(in_pool_M), PART_ROWS):
+                of_part = weak.slice(low, PART_ROWS).combine_chunks()
+                yield rank + start + low, examples.slice(low, PART_ROWS).to_pylist(), of_part
+            start += len(in_pool_M)
+            num_parts = BLOCK_BYTES * len(in_pool_M) // (examples.nbytes + weak.nbytes) // PART_ROWS
+            num_rows = PART_ROWS * min(max(num_parts, 1), BLOCK_ROWS // PART_ROWS)
+        rank += len(ids_M)

@@ -1,34 +1,30 @@
-"""The selected rows of an arm, which are looked up, rendered and written in parts, in rank order, with a digest.
-
-Neither all rows nor all their ids are ever held at once: ids come in parts, and at most ``BLOCK_ROWS`` of them are
-looked up together.
-"""
+"""The files of an arm's selected rows, written in parts, in rank order, with a digest; of pairs also as preferences."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curation.arrays import Float32s, Int64s
-from curation.domains import Domain, Example
-from curation.errors import CurationError
-from curation.json_types import Json
+from curation.arrays import Int64s
+from curation.config import DomainConfig
+from curation.domains import get_domain, get_preference_function
 from curation.refs import ListDigest, TableRef
-from curation.stages.gold import Gold
+from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.run import Task
 from curation.storage.cache import staged
 from curation.storage.paths import Place
 from curation.tables import io, json_text, schemas
-from curation.trust import TrustFunction
 
 PART_ROWS = 1 << 14
 """The number of rows that are rendered at a time, which form a row group of the Parquet file."""
-BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
-"""Maximum number of rows, and their approximate bytes, that are read together; larger reads skip fewer bytes."""
+PAIR_TAUGHT = ("chosen", "prompt", "rejected", "row_id")
+"""The columns that the digest of preferences covers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,83 +47,56 @@ class WrittenSelection(RowFiles):
     """The median length of the completions, in characters."""
 
 
-class SelectedRows:
-    """The rows of an arm in rank order (schema ``schemas.SELECTION``)."""
+class WritePreferences(Stage):
+    """A stage that writes the rows that every arm selected again, as ``prompt``, ``chosen`` and ``rejected``."""
 
-    def __init__(
-        self,
-        arm: str,
-        row_ids: Iterable[Int64s],
-        *,
-        pool: TableRef,
-        labels: TableRef,
-        gold: Gold | None,
-        domain: Domain,
-        trust: TrustFunction,
-        lineage: Mapping[str, object],
-    ) -> None:
-        self._arm, self._row_ids = arm, row_ids
-        self._pool, self._labels, self._gold = pool, labels, gold
-        self._domain, self._trust, self._lineage = domain, trust, lineage
+    class Made(NamedTuple):
+        arms: dict[str, RowFiles]
+        """The pairs of the arms that did not drop out (schema ``schemas.PREFERENCES``)."""
+        rows_of: dict[str, TableRef | None]
+        """The tables by arm, None for an arm that selected nothing and thus has no student."""
+        absent: dict[str, str]
 
-    def parts(self) -> Iterator[pa.Table]:
-        """Yield the rows in tables of at most ``PART_ROWS`` rows.
+    selected: InEach[TableRef | None]
+    """Selections by arm, None for an arm that dropped out."""
+    dropped: In[dict[str, str]]
+    """Reasons why arms dropped out, by arm."""
+    pool: In[TableRef]
+    domain: DomainConfig
 
-        Raises:
-            CommitError: a row id is not in the pool or its labels.
-            CurationError: a trust lies outside [0, 1].
-        """
-        columns = list(dict.fromkeys(["row_id", "completion", "label", *self._trust.features]))
-        find = io.make_offset_finder(self._pool), io.make_offset_finder(self._labels)
-        rank, num_rows = 0, PART_ROWS
-        for ids_M in iter_regrouped(self._row_ids, BLOCK_ROWS):
-            places_2M = np.stack([offsets(ids_M) for offsets in find])
-            start = 0
-            while start < len(ids_M):
-                in_pool_M, in_labels_M = places_2M[:, start : start + num_rows]
-                examples = io.take_offsets(self._pool, in_pool_M)
-                weak = io.take_offsets(self._labels, in_labels_M, columns)
-                for low in range(0, len(in_pool_M), PART_ROWS):
-                    of_part = weak.slice(low, PART_ROWS).combine_chunks()
-                    yield self._make_part(rank + start + low, examples.slice(low, PART_ROWS).to_pylist(), of_part)
-                start += len(in_pool_M)
-                num_parts = BLOCK_BYTES * len(in_pool_M) // (examples.nbytes + weak.nbytes) // PART_ROWS
-                num_rows = PART_ROWS * min(max(num_parts, 1), BLOCK_ROWS // PART_ROWS)
-            rank += len(ids_M)
-
-    def _make_part(self, rank: int, examples: list[Example], weak: pa.Table) -> pa.Table:
-        """Return rows of consecutive ranks from ``rank`` on, by their examples and labels."""
-        row_ids_M = weak["row_id"].to_numpy()
-        values: Json = {name: [value] * len(examples) for name, value in self._lineage.items()}
-        values |= {
-            "row_id": row_ids_M,
-            "rank": np.arange(rank, rank + len(row_ids_M)),
-            "trust": self._compute_trust(weak),
-            "prompt": [self._domain.prompt(example) for example in examples],
-            "completion": weak["completion"],
-            "label": weak["label"],
-            "completion_source": ["weak"] * len(examples),
+    def run(self, task: Task) -> Done:
+        """Look up the answers, and write each arm's files."""
+        found = {
+            arm: write_forms(self._iter_parts(table), schemas.PREFERENCES, task.directory / arm, PAIR_TAUGHT)
+            for arm, table in self.selected.items()
+            if table is not None
         }
-        if self._gold is not None:
-            taught = self._gold.taught(row_ids_M, examples, self._domain)
-            values |= {
-                "completion": [right.completion for right in taught],
-                "label": [right.label for right in taught],
-                "completion_source": [right.source for right in taught],
-            }
-        columns = [
-            column if isinstance(column := values[field.name], pa.ChunkedArray) else pa.array(column, field.type)
-            for field in schemas.SELECTION
-        ]
-        return pa.table(columns, schemas.SELECTION)
+        for arm, files in found.items():
+            task.say(f"{arm}: {files.num_rows:,} pairs (prompt, chosen, rejected) in {files.parquet} and .jsonl")
+        rows_of = {arm: files.table if files.num_rows else None for arm, files in found.items()}
+        made = self.Made(arms=found, rows_of=rows_of, absent=describe_absent_arms(self.dropped))
+        return Done(outputs=made, rows=sum(files.num_rows for files in found.values()))
 
-    def _compute_trust(self, weak: pa.Table) -> Float32s:
-        trust_M = self._trust.score(weak.to_batches()[0])
-        if not ((trust_M >= 0) & (trust_M <= 1)).all():
-            raise CurationError(
-                f"arm {self._arm}: trust ranges from {trust_M.min()} to {trust_M.max()}, not within [0, 1]"
-            )
-        return trust_M
+    def _iter_parts(self, selection: TableRef) -> Iterator[pa.Table]:
+        """Yield the pairs of a selection by rank, without rows that have no label and thus no preference."""
+        domain, examples = get_domain(self.domain), io.Lookup(self.pool)
+        preference = get_preference_function(domain)
+        assert preference is not None, "described for pairs alone"
+        for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS, filter="label IS NOT NULL"):
+            rows = batch.cast(schemas.SELECTION)
+            found = examples.take(rows.column("row_id").to_numpy(), list(domain.columns.names)).to_pylist()
+            labels = rows.column("label").to_pylist()
+            pairs = [preference(label, example) for label, example in zip(labels, found, strict=True)]
+            texts = dict(zip(("prompt", "chosen", "rejected"), zip(*pairs, strict=True), strict=True))
+            names = schemas.PREFERENCES.names
+            columns = [pa.array(texts[name], pa.string()) if name in texts else rows.column(name) for name in names]
+            yield pa.table(columns, schema=schemas.PREFERENCES)
+
+
+def describe_absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
+    """Return the reasons why outputs of dropped arms are missing, by output."""
+    words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
+    return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}
 
 
 def write_rows(parts: Iterable[pa.Table], stem: Place) -> WrittenSelection:
@@ -144,9 +113,9 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> WrittenSelection:
 
 
 def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taught: Sequence[str]) -> RowFiles:
-    """Write rows as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``, each part once.
+    """Write rows as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``; the digest covers the columns ``taught``.
 
-    Files that an interrupted run left are replaced. ``taught``: the columns that the digest covers.
+    Files that an interrupted run left are replaced.
     """
     # an arm of one's own has a dot in its name
     parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))

@@ -22,6 +22,7 @@ from curation.metrics.text_shift import compare_texts
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
+from curation.stages.rows import NO_IDS, read_ids
 from curation.stopping import iter_checked
 from curation.tables import io
 from curation.tables.schemas import get_input_column
@@ -120,7 +121,7 @@ def find_gravest_shift(*found: Shift) -> Shift:
 
 def sample_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
     """Return the identities of about ``MAX_ROWS`` questions, sampled by a hash of the row id, as texts."""
-    ids_N = np.sort(io.read(examples, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy())
+    ids_N = np.sort(read_ids(examples, "error IS NULL"))
     rows = io.take(examples, ids_N[mark_sampled(ids_N, len(ids_N), seed)], domain.columns.names).to_pylist()
     found = (attempt(domain.identity, row)[0] for row in rows)
     return ["\n".join((one[0], *one[1])) for one in found if one is not None]
@@ -145,7 +146,7 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
     columns = [get_input_column(state) for state in states]
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
-    offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    offsets, ids = [NO_IDS], [NO_IDS]
     for batch in iter_checked(table.scanner(columns=["row_id"], scan_in_order=True).to_batches()):
         ids_N = batch.column("row_id").to_numpy()
         taken_M = np.flatnonzero(mark_sampled(ids_N, num_rows, seed))
@@ -160,8 +161,17 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
 
 
 def get_states(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
-    """Return the states of rows, by name, each float32 [N, D]; D is 1 for a column of numbers."""
-    return {state: _to_matrix(rows[get_input_column(state)].combine_chunks()) for state in states}
+    """Return the states of rows, by name, each float32 [N, D]; D is 1 for a column of numbers.
+
+    A state is a list of equal size in each row, of a fixed-size type or not.
+    """
+    found: dict[str, Float32s] = {}
+    for state in states:
+        column, size = rows[get_input_column(state)].combine_chunks(), 1
+        if pa.types.is_nested(column.type):
+            size, column = len(column[0]) if len(column) else 1, column.flatten()
+        found[state] = column.to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, size)
+    return found
 
 
 def join_states(states: Mapping[str, Floats], names: Sequence[str]) -> Floats:
@@ -173,14 +183,3 @@ def get_scores(rows: pa.Table, column: str) -> Float32s:
     """Return the scores of rows, float32 [N], with NaN for rows without a score or a label."""
     labelled_N: Bools = rows["label"].is_valid().to_numpy()
     return np.where(labelled_N, rows[column].to_numpy().astype(np.float32), np.float32(np.nan))
-
-
-def _to_matrix(states: pa.Array) -> Float32s:
-    """Return numbers, or lists of equal size (of a fixed-size type or not), as float32 [N, D]."""
-    if not pa.types.is_nested(states.type):
-        numbers_N1: Float32s = states.to_numpy(zero_copy_only=False).astype(np.float32)[:, None]
-        return numbers_N1
-    size = len(states[0]) if len(states) else 1
-    values = states.flatten().to_numpy(zero_copy_only=False)
-    hidden_ND: Float32s = values.astype(np.float32).reshape(-1, size)
-    return hidden_ND

@@ -1,33 +1,38 @@
-"""The signal stage, which measures a number per row in a further pass over rows with a weak label, each exactly once.
+"""Stages that ask a model about weak labels, a number per row, each row exactly once: signals, and verdicts of a judge.
 
-Values that the labelling actors already measured (``LabelJob.asks``) are in the same table and are kept.
+Values of a signal that the labelling actors already measured (``LabelJob.asks``) are in the same table and are kept.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.json_types import Json
-from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, TeacherJob, count_errors
-from curation.passes.models import Models
+from curation.passes.job import ChunkWorker, Job, Models, PassOptions, PassResult, Row, count_errors
 from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, setting
 from curation.rundir.run import Task
 from curation.signals import Weak, get_signal
+from curation.signals.measure import Ask, Values, ask_of, compute_rewards, measure
 from curation.signals.measure import Row as SignalRow
-from curation.signals.measure import compute_rewards, measure
 from curation.stages.asking import AskModel
-from curation.stages.asks import Ask, Values, ask_of
+from curation.stages.rows import read_ids
 from curation.storage.paths import to_place
-from curation.tables import io, schemas
+from curation.tables import io, scans, schemas
+
+LABELLED = "label IS NOT NULL AND error IS NULL"
+"""Filter of the rows of a labels table that have a label."""
+NO_ANSWER = "its prompt cannot be made or is too long for the model"
+"""Reason why a row has no verdict, if no other error is known."""
 
 
 class MeasureSignal(AskModel):
@@ -66,25 +71,24 @@ class MeasureSignal(AskModel):
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""
-        # A model of its own writes beside other records of its stage.
-        directory = to_place(self.labels.uri).parent if self.beside_labels else task.directory
+        ask = ask_of(
+            self.signal,
+            seed=self.seed,
+            options=self.options,
+            shots=self.shots,
+            # A model of its own writes beside other records of its stage.
+            directory=to_place(self.labels.uri).parent if self.beside_labels else task.directory,
+            attempts=task.manifest.attempts.get(self.name, 0),
+        )
         job = SignalJob(
-            ask=ask_of(
-                self.signal,
-                seed=self.seed,
-                options=self.options,
-                shots=self.shots,
-                directory=directory,
-                attempts=task.manifest.attempts.get(self.name, 0),
-            ),
+            ask=ask,
             examples=self.examples,
             labels=self.labels,
             domain=self.domain,
             reward=self.reward,
             **self.teacher_fields(task),
         )
-        parsed = io.read(self.labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
-        table, record = measure_table(self, task, job, parsed["row_id"].to_numpy())
+        table, record = measure_table(self, task, job, read_ids(self.labels, LABELLED))
         num_rows, num_read = io.count(table), io.count(table, filter="value IS NOT NULL")
         for arm, key in self.required.items() if num_rows and not num_read else ():
             raise make_missed_error(arm, key, describe_unread(num_rows))
@@ -105,7 +109,7 @@ def make_missed_error(arm: str, key: str, why: str) -> RunFailedError:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignalJob(TeacherJob):
+class SignalJob(Job):
     """A job that computes a signal of rows that have a weak label.
 
     ``decoding`` is that of the labelling pass or, for a judge, its own.
@@ -121,9 +125,8 @@ class SignalJob(TeacherJob):
 
     def worker(self, models: Models) -> "ChunkWorker[MeasuredValues]":
         """Return the worker that measures the job's chunks in a process."""
-        if self.reward is None or self.reward.kind == "verifier":
-            return _SignalWorker(self, models)
-        return _RewardWorker(self, models)
+        asks_teacher = self.reward is None or self.reward.kind == "verifier"
+        return _SignalWorker(self, models) if asks_teacher else _RewardWorker(self, models)
 
 
 class MeasuredValues(NamedTuple):
@@ -137,8 +140,7 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
     """A base class of the workers for signals and for rewards."""
 
     def __init__(self, job: SignalJob) -> None:
-        self._job = job
-        self._domain = get_domain(job.domain)
+        self._job, self._domain = job, get_domain(job.domain)
         self._labels = io.Lookup(job.labels)
         self._gold = None if job.gold is None else io.Lookup(job.gold)
 
@@ -172,17 +174,8 @@ class _SignalWorker(_ValueWorker):
 
     def work(self, rows: list[Row]) -> MeasuredValues:
         """Return the signal's values of rows."""
-        job = self._job
-        values = measure(
-            self._signal,
-            self._domain,
-            self._teacher,
-            self._take_weak(rows),
-            job.decoding,
-            seed=job.ask.seed,
-            on_batch=self.alive,
-        )
-        return MeasuredValues(values, {})
+        about = self._domain, self._teacher, self._take_weak(rows), self._job.decoding
+        return MeasuredValues(measure(self._signal, *about, seed=self._job.ask.seed, on_batch=self.alive), {})
 
 
 class _RewardWorker(_ValueWorker):
@@ -190,24 +183,16 @@ class _RewardWorker(_ValueWorker):
 
     def __init__(self, job: SignalJob, models: Models) -> None:
         super().__init__(job)
-        assert job.model is not None and job.reward is not None, "a reward model has weights"
-        self._reward = models.reward(
-            job.model,
-            device="cuda" if job.teacher.actors.num_gpus else "cpu",
-            dtype=job.teacher.dtype,
-            batch_tokens=job.teacher.batch_tokens,
-        )
+        assert job.model is not None, "a reward model has weights"
+        device, asked = "cuda" if job.teacher.actors.num_gpus else "cpu", job.teacher
+        self._reward = models.reward(job.model, device=device, dtype=asked.dtype, batch_tokens=asked.batch_tokens)
 
     def work(self, rows: list[Row]) -> MeasuredValues:
         """Return the rewards of rows."""
         return MeasuredValues(compute_rewards(self._reward, self._domain, self._take_weak(rows)), {})
 
 
-def measure_signal(
-    job: SignalJob,
-    row_ids_N: Int64s,
-    **how: Unpack[PassOptions],
-) -> PassResult:
+def measure_signal(job: SignalJob, row_ids_N: Int64s, **how: Unpack[PassOptions]) -> PassResult:
     """Measure the rows that are not measured yet, and commit values as they come (schema ``schemas.SIGNAL``).
 
     Raises:
@@ -227,6 +212,129 @@ def measure_signal(
 
 def measure_table(stage: AskModel, task: Task, job: SignalJob, row_ids_N: Int64s) -> tuple[TableRef, Json]:
     """Measure a stage's signal; return the table of values and the record of the pass."""
-    with stage.teacher.passing(task, stage.commit_seconds, stage.fragment_mb) as (engine, how):
-        result = measure_signal(replace(job, engine=engine), row_ids_N, **how)
+    with stage.passing(task) as how:
+        result = measure_signal(job, row_ids_N, **how)
     return result.table, stage.teacher.record(result)
+
+
+class Judge(AskModel):
+    """A stage that asks a judge about labels that are wrong by the rule, or unparsed, and corrects the grades.
+
+    The paper's judge is asked if the parser cannot verify an answer.
+    """
+
+    class Made(NamedTuple):
+        grades: TableRef
+        num_asked: int
+        pass_: Json
+        """The record of the pass."""
+
+    grades: In[TableRef]
+    examples: In[TableRef]
+    labels: In[TableRef]
+    gold: In[TableRef]
+    domain: DomainConfig
+    seed: int
+
+    def run(self, task: Task) -> Done:
+        """Ask the judge, and write the corrected grades."""
+        verdicts, record = self._measure_verdicts(task, "judge", {}, read_ids(self.grades, "correct = false"))
+        grades = overrule(self.grades, verdicts, str(task.directory / "grades.lance"))
+        num_asked = io.count(verdicts)
+        return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
+
+    def _measure_verdicts(
+        self, task: Task, signal: str, options: Mapping[str, object], row_ids_N: Int64s
+    ) -> tuple[TableRef, Json]:
+        """Return the table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
+        job = SignalJob(
+            ask=Ask(signal=signal, options=options, seed=self.seed, uri=str(task.directory / "verdicts.lance")),
+            examples=self.examples,
+            labels=self.labels,
+            domain=self.domain,
+            gold=self.gold,
+            **self.teacher_fields(task),
+        )
+        return measure_table(self, task, job, row_ids_N)
+
+
+class JudgeByChoice(Judge):
+    """A stage that grades all labels by a judge that chooses between two words (domain ``text``, ``check: judge``).
+
+    A row without a verdict is wrong, with the problem ``check_failed``. The judge is not asked again about rows whose
+    verdict was committed before an interruption.
+
+    Raises:
+        RunFailedError: the judge gives no verdict on any row.
+    """
+
+    def run(self, task: Task) -> Done:
+        """Ask the judge about every label."""
+        options = self.domain.judge
+        assert options is not None, "the domain's check is a judge"
+        asked_N = np.intersect1d(read_ids(self.labels, LABELLED), read_ids(self.grades))
+        verdicts, record = self._measure_verdicts(task, "chosen_verdict", options, asked_N)
+        num_asked, num_failed = io.count(verdicts), io.count(verdicts, filter="value IS NULL")
+        refuse_silence(num_asked, num_failed)
+        if num_failed:
+            task.say(f"the judge gave no verdict on {num_failed:,} of {num_asked:,} rows: they are graded wrong")
+        grades = grade_by_choice(self.grades, verdicts, str(task.directory / "grades.lance"))
+        return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
+
+
+def refuse_silence(num_asked: int, num_failed: int) -> None:
+    """Raise ``RunFailedError`` if a judge was asked about rows and gave no verdict on any."""
+    if num_asked and num_failed == num_asked:
+        raise RunFailedError(
+            f"the judge gave no verdict on any of {num_asked:,} rows; look at its prompt (domain.check.judge), which "
+            "may be too long for judge.model"
+        )
+
+
+def describe_no_verdict(error: str | None) -> str:
+    """Return the problem of a row on which a judge gave no verdict."""
+    return f"check_failed: the judge gave no verdict: {error or NO_ANSWER}"
+
+
+def grade_by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
+    """Write grades replaced by a judge's verdicts (schema ``schemas.SIGNAL``: above 0.5 is right, null is no verdict).
+
+    Rows without a label, about which the judge was not asked, are wrong.
+    """
+    found = io.read(verdicts, columns=["row_id", "value", "error"])
+    is_right = pc.fill_null(pc.greater(found["value"], 0.5), False)
+    right_ids = found["row_id"].to_numpy()[is_right.to_numpy(zero_copy_only=False)]
+    failed = found.filter(found["value"].is_null()).select(["row_id", "error"]).to_pylist()
+    problems = {row["row_id"]: describe_no_verdict(row["error"]) for row in failed}
+
+    def judged(batch: pa.RecordBatch) -> Json:
+        ids_B, by_rule_B = batch.column("row_id"), batch.column("correct").to_numpy(zero_copy_only=False)
+        correct_B = np.isin(ids_B.to_numpy(), right_ids)
+        problem_B = pa.array([problems.get(row_id) for row_id in ids_B.to_pylist()], pa.string())
+        return {"correct": correct_B, "judged": correct_B & ~by_rule_B, "problem": problem_B}
+
+    return _change_grades(grades, judged, uri)
+
+
+def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
+    """Write grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``)."""
+    accepted = read_ids(verdicts, "value > 0.5")
+
+    def judged(batch: pa.RecordBatch) -> Json:
+        correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
+        judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
+        return {"correct": correct_B | judged_B, "judged": judged_B}
+
+    return _change_grades(grades, judged, uri)
+
+
+def _change_grades(grades: TableRef, judged: Callable[[pa.RecordBatch], Json], uri: str) -> TableRef:
+    """Write the grades, with the columns that ``judged`` returns for a batch in place of the batch's own."""
+    schema = schemas.make_grades_schema(io.open_table(grades).schema)
+
+    def parts() -> Iterator[pa.Table]:
+        for batch in scans.iter_table_batches(grades, {name: name for name in schema.names}, None):
+            columns = {name: batch.column(name) for name in schema.names} | judged(batch)
+            yield pa.table([pa.array(columns[name]) for name in schema.names], schema=schema)
+
+    return io.write_parts(parts(), schema, uri)

@@ -88,9 +88,9 @@ class Training(Stage):
         read: Mapping[str, object],
         left_out: Mapping[int, str] = MappingProxyType({}),
     ) -> Done:
-        """Train on ``rows`` by the function ``trained_by``; ``left_out`` has the errors of rows left out before.
+        """Train on ``rows`` by the function ``trained_by``, which takes the arguments ``read`` too.
 
-        ``read``: further arguments of the function.
+        ``left_out`` has the errors of rows left out before.
         """
         with task.progress() as update, training(task, self.recipe):
             result = load_code(trained_by)(
@@ -164,13 +164,13 @@ class Adapt(Training):
 
 
 def write_adaptation_rows(
-    examples: TableRef, domain_config: DomainConfig, directory: Place
+    examples: TableRef, config: DomainConfig, directory: Place
 ) -> tuple[TableRef, dict[int, str]]:
     """Write the rows to adapt a teacher on: all healthy rows with gold labels, as a selection named ``adapt``.
 
     Error rows and rows that the domain cannot render are left out; their errors, ``kind: detail``, are returned by id.
     """
-    domain = get_domain(domain_config)
+    domain, lineage = get_domain(config), {"arm": "adapt", "label_source": "gold", "completion_source": "answer"}
     errors = io.read(examples, columns=["row_id", "error"], filter="error IS NOT NULL")
     left_out = dict(zip(errors["row_id"].to_pylist(), errors["error"].to_pylist(), strict=True))
 
@@ -183,8 +183,8 @@ def write_adaptation_rows(
         if rendered is None:
             left_out[example["row_id"]] = str(error)
             continue
-        lineage = {"arm": "adapt", "label_source": "gold", "completion_source": "answer", "generation": 0}
-        rows.append({**rendered, **lineage, "row_id": example["row_id"], "rank": rank, "label": example["gold"]})
+        row = {"generation": 0, "row_id": example["row_id"], "rank": rank, "label": example["gold"]}
+        rows.append({**rendered, **lineage, **row})
     table = write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
     return table, left_out
 

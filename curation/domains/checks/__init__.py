@@ -229,7 +229,7 @@ Reply:"""
 class JudgeCheck(Normalised):
     """A check by a model that chooses between two words; called directly, it compares normalised texts.
 
-    The model is that of the section ``judge``, which the stage :class:`curation.stages.judge.JudgeByChoice` asks. No
+    The model is that of the section ``judge``, which the stage :class:`curation.stages.signal.JudgeByChoice` asks. No
     stage can ask it about votes of several answers and the teacher's own rollouts of gold arms.
 
     Args:

@@ -31,7 +31,7 @@ from curation.models.dtypes import HALF_TRAINING, choose_dtype
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.stages.chunked import compute_in_chunks
+from curation.stages.rows import compute_in_chunks
 from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
 from curation.tasks import run_in_tasks

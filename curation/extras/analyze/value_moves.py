@@ -25,7 +25,7 @@ from curation.metrics.estimates import average_over_seeds, compute_proportion
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.stages.chunked import compute_in_chunks
+from curation.stages.rows import compute_in_chunks
 from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
 from curation.telemetry.standing import Update

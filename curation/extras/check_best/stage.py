@@ -31,13 +31,12 @@ from curation.refs import TableRef, fingerprint
 from curation.report.measures import compute_count_share
 from curation.rundir.graph import Done, In, Out, Stage, to_plain_json
 from curation.rundir.run import Task
+from curation.signals.measure import Ask
 from curation.stages.asking import AskModel
-from curation.stages.asks import Ask
-from curation.stages.chunked import compute_in_chunks
 from curation.stages.grade import BATCH_ROWS, grade_by_checker, say_failed
-from curation.stages.judge import describe_no_verdict, refuse_silence
 from curation.stages.pool_scores import PoolScores
-from curation.stages.signal import SignalJob, measure_table
+from curation.stages.rows import compute_in_chunks
+from curation.stages.signal import SignalJob, describe_no_verdict, measure_table, refuse_silence
 from curation.storage.paths import to_place
 from curation.tables import commits, io, schemas
 

@@ -23,8 +23,7 @@ from curation.errors import ConfigError
 from curation.extras.first_cut.config import Cascade, CascadeConfig
 from curation.extras.first_cut.held_out import read_held_out
 from curation.extras.first_cut.threshold import CHECK_ROWS, FirstCut, can_still_pay, find_first_cut
-from curation.filter.described import get_package_place
-from curation.filter.described import FilterGate, FilterInputs
+from curation.filter.described import FilterGate, FilterInputs, get_package_place
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
 from curation.refs import TrustRef

@@ -21,9 +21,16 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import Assignment, Permutation, SourceFile, make_kept_fields, require_columns
-from curation.stages.deal import POOL, DealJob, DealtSource, make_table_schema
+from curation.stages.deal import (
+    POOL,
+    DealJob,
+    DealtSource,
+    SplitCounts,
+    check_share,
+    count_split,
+    make_table_schema,
+)
 from curation.stages.prepare import SplitWriting, assign_left, iter_chunks
-from curation.stages.usable import SplitCounts, check_share, count_split
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
 from curation.tasks import make_driver_error

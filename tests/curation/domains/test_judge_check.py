@@ -16,7 +16,7 @@ from curation.errors import ConfigError, RowError
 from curation.signals import Answer, Weak
 from curation.signals.judge import ChosenVerdict
 from curation.signals.measure import measure
-from curation.stages.judge import grade_by_choice
+from curation.stages.signal import grade_by_choice
 from curation.tables import io, schemas
 
 ASK = "{{ prompt }} | {{ reference }} | {{ answer }}"

@@ -19,7 +19,7 @@ from curation.extras.analyze.gradients import TakeGradients, compare
 from curation.extras.analyze.value_moves import ValueMoves, measure_advantages
 from curation.hashing import draw_by_hash
 from curation.refs import TableRef
-from curation.stages.chunked import compute_in_chunks
+from curation.stages.rows import compute_in_chunks
 from curation.tables import io, schemas
 
 ENGINE = Path(__file__).parents[2] / "material_engine.py"

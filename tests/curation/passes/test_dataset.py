@@ -301,7 +301,7 @@ def test_a_driver_that_is_stopped_receives_what_is_done(local_ray, examples, tmp
     job = make_job(examples, tmp_path, script={"seconds_per_row": 0.01})
     io.create(job.labels_uri, job.schema(8))
     rows = OpenRows(examples, lambda ids_N: ids_N >= 0, BitMap64())
-    with pool(job.teacher).passing(job.labels_uri, job, nodes.make_versions_question()(), rows) as running:
+    with pool(job.teacher).passing(job, nodes.make_versions_question()(), rows) as running:
         until = time.monotonic() + 60
         while (done := running.look().answered) < NUM_ROWS / 2 and time.monotonic() < until:
             time.sleep(0.05)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from curation.passes.monitor import NOBODY, Tally
+from curation.passes.run import NOBODY, Tally
 from curation.tables.stream import CommitRound, WrittenFragment
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Standing

@@ -12,7 +12,7 @@ import pytest
 from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
-from curation.passes.open_passes import Starts
+from curation.passes.messages import Starts
 from curation.passes.run import PassResult
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label

@@ -14,7 +14,7 @@ from curation.config.load import parse_config
 from curation.errors import ConfigError
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.totals import make_exact
-from curation.passes.monitor import ChunkSpent
+from curation.passes.job import ChunkSpent
 from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast_questions
 from curation.pipeline.opened import open_run
 from curation.pipeline.probing import AskGroup, LeftOut, SplitRows, StageAsk, collect_askings, probe_all

@@ -12,11 +12,11 @@ from curation.rundir.graph import Position, Stage
 from curation.sources import discover
 from curation.stages.fit import FitTrust
 from curation.stages.grade import Grade
-from curation.stages.judge import Judge
 from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.stages.search import Search
 from curation.stages.select import Select
+from curation.stages.signal import Judge
 from curation.stages.training import TrainStudent
 
 FOUND_BY_POSITION = (Label, Score, Grade, Judge, Select, FitTrust, Search, TrainStudent)

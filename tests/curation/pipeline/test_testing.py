@@ -16,7 +16,7 @@ from curation.pipeline.chain import describe
 from curation.pipeline.roles import describe_helper_models
 from curation.rundir.graph import Stage, to_plain_json, with_outs
 from curation.sources import discover
-from curation.stages.answer_once import AnswerOnce
+from curation.stages.answers import AnswerOnce
 
 ROOT = Path(__file__).parents[3]
 TEACHER, STUDENT = (str(ROOT / "examples/bases" / name) for name in ("teacher", "student"))

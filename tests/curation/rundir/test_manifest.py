@@ -17,8 +17,8 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, Position
 from curation.rundir.manifest import Manifest, sign_text
 from curation.rundir.status import Status, find_status
-from curation.stages.judge import Judge
 from curation.stages.label import Label
+from curation.stages.signal import Judge
 from curation.storage.paths import write_atomically
 
 IDENTITY = {"seed": 0, "domain": "chess", "splits": {"pool": {"source": "puzzles", "rows": 20}}}

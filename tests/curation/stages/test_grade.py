@@ -17,7 +17,7 @@ from curation.errors import ConfigError, RowError
 from curation.refs import TableRef
 from curation.stages import grade as stage
 from curation.stages.grade import grade
-from curation.stages.judge import overrule
+from curation.stages.signal import overrule
 from curation.tables import io, schemas
 
 CHESS = DomainConfig(name="chess")

@@ -146,7 +146,7 @@ def test_of_two_calls_on_one_chunk_the_first_to_write_goes_on(examples, tmp_path
 
 async def two_calls(job: LabelJob) -> None:
     queue = WorkQueue(wanted=1, calls=1)
-    this = Pass(id="pass", table=job.labels_uri, versions={}, actors=job.teacher.actors)
+    this = Pass(id="pass", versions={}, actors=job.teacher.actors)
     await queue.open(this, [], OpenRows(job.examples, every, BitMap64()), Cutter(job.teacher), ())
     first = await queue.next(0)
     chunk = (await queue.begin(first, "one", 4)).chunk
@@ -372,7 +372,7 @@ def every(ids_N):
 def queue_of(ray, job: LabelJob, rows: OpenRows):
     """A work queue with a pass, and no dataset."""
     queue = ray.remote(WorkQueue).options(num_cpus=0).remote(wanted=1, calls=1)
-    this = Pass(id="pass", table=job.labels_uri, versions=nodes.make_versions_question()(), actors=job.teacher.actors)
+    this = Pass(id="pass", versions=nodes.make_versions_question()(), actors=job.teacher.actors)
     ray.get(queue.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), ()))
     yield queue
     ray.kill(queue)

@@ -19,10 +19,10 @@ from curation.errors import SourceError
 from curation.pipeline.running import run_chain
 from curation.refs import TableRef
 from curation.sources import discover
-from curation.stages import overlap, overlap_look
+from curation.stages import overlap, preview
 from curation.stages.dropping import SettledOverlap
-from curation.stages.overlap_look import look
 from curation.stages.prepare import PreparedRefs, SplitWriting, prepare
+from curation.stages.preview import look
 from curation.tables import io, schemas
 
 
@@ -112,7 +112,7 @@ def test_what_prepare_refuses_a_look_refuses_without_ray(tmp_path: Path) -> None
 
 
 def test_a_look_says_what_it_did_not_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap_look, "MOST_ROWS", 20)
+    monkeypatch.setattr(preview, "MOST_ROWS", 20)
     config = settings(tmp_path, "refuse")
     (line,) = look(config, {name: discover(source) for name, source in config.sources.items()})
     assert "48 rows are more than the 20 that are compared here" in line and "not looked at" in line

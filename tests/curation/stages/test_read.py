@@ -12,7 +12,7 @@ from tiny_shape import LONG
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.models import create
-from curation.passes.models import Models
+from curation.passes.job import Models
 from curation.refs import ModelRef, TableRef
 from curation.stages.project import fit_pca
 from curation.stages.read import ReadJob

@@ -16,7 +16,16 @@ from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import Chooser, SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
-from curation.stages.rollouts import NO, UNKNOWN, YES, RolloutJob, count_to_resolve, draw, roll_out
+from curation.stages.rollouts import (
+    NO,
+    UNKNOWN,
+    YES,
+    GoldRollouts,
+    RolloutJob,
+    count_to_resolve,
+    draw,
+    roll_out,
+)
 from curation.stages.select import Selection, select
 from curation.tables import io, schemas
 from curation.teachers.scripted import ScriptedTeacher
@@ -92,6 +101,10 @@ def job(rows: list[dict], tmp_path_factory) -> SelectJob:
 
 def selection(n: int = N, arms: tuple[str, ...] = ARM_NAMES, **settings) -> SelectionConfig:
     return SelectionConfig.model_validate({"budget": {"n": n}, "arms": arms, "gold_rollouts": settings})
+
+
+def rolled_out(job: SelectJob, asked: RolloutJob, directory: Path) -> GoldRollouts:
+    return roll_out(job, replace(asked, uri=str(directory / "rollouts.lance")), commit_seconds=0.2)
 
 
 def asking(job: SelectJob, script: ScriptedConfig = SCRIPT, *, num_samples: int = 8, chunk_rows: int = 20):
@@ -201,7 +214,7 @@ def test_rounds_end_with_the_first_n_of_the_draw_and_ask_nobody_behind_the_nth_r
 def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: SelectJob, rows, tmp_path: Path):
     log = tmp_path / "log"
     script = SCRIPT.model_copy(update={"log": str(log)})
-    made = roll_out(job, asking(job, script), commit_seconds=0.2, directory=tmp_path)
+    made = rolled_out(job, asking(job, script), tmp_path)
     assert made.weak.format == "rollout" and made.weak.num_bare == 0
     assert made.texts.source == "sample" and (made.num_gold, made.num_solved) == (275, 0)
     table = io.read(made.texts.samples)
@@ -248,12 +261,12 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
     assert arms["ground_truth"][0].words == ("ground_truth: gold labels, rollouts from sample, median 38 characters")
 
     # The same again asks nobody; what a run that was cut off left is gone on with, in whatever round it was.
-    again = roll_out(job, asking(job, script), commit_seconds=0.2, directory=tmp_path)
+    again = rolled_out(job, asking(job, script), tmp_path)
     assert again == made and len(log.read_text().split()) == made.num_samples
     kept = table.slice(0, 10)
     io.write(kept, str(tmp_path / "cut" / "rollouts.lance"))
     log.unlink()
-    resumed = roll_out(job, asking(job, script), commit_seconds=0.2, directory=tmp_path / "cut")
+    resumed = rolled_out(job, asking(job, script), tmp_path / "cut")
     assert io.read(resumed.texts.samples).sort_by("row_id").equals(table.sort_by("row_id"))
     assert not set(map(int, log.read_text().split())) & set(kept["row_id"].to_pylist())
 
@@ -261,7 +274,7 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
 def test_rows_that_the_teacher_never_solves_are_missed_and_said_to_be(local_ray, job: SelectJob, rows, tmp_path: Path):
     only_a = ScriptedConfig(completions=THOUGHTS[:1])
     wanted = replace(job, selection=selection(n=200))
-    made = roll_out(wanted, asking(job, only_a, num_samples=1, chunk_rows=100), commit_seconds=0.2, directory=tmp_path)
+    made = rolled_out(wanted, asking(job, only_a, num_samples=1, chunk_rows=100), tmp_path)
     right = {row["row_id"] for row in rows if row["gold"] is not None and row["label"] == row["gold"]}
     can = right | {row["row_id"] for row in rows if row["gold"] == "A"}
     assert made.num_asked == made.num_gold - len(right)  # all that there are to ask
@@ -277,7 +290,7 @@ def test_rows_that_the_teacher_never_solves_are_missed_and_said_to_be(local_ray,
 def test_gold_arms_train_on_worked_solutions_where_the_dataset_has_them(job: SelectJob, rows, tmp_path: Path):
     audit = save(tmp_path, "solved", [row if row["gold"] else row | {"solution": None} for row in rows], schemas.AUDIT)
     solved = replace(job, audit=audit)
-    made = roll_out(solved, asking(job), commit_seconds=0.2, directory=tmp_path)
+    made = rolled_out(solved, asking(job), tmp_path)
     assert made.texts == GoldTexts(source="solution") and made.num_solved == made.num_gold == 275
     arms, by_id = chosen(solved, made.texts, tmp_path / "out"), {row["row_id"]: row for row in rows}
     for name in ("ground_truth", "trust_gold"):
@@ -291,7 +304,7 @@ def test_gold_arms_train_on_worked_solutions_where_the_dataset_has_them(job: Sel
 
 def test_bare_answers_beside_rollouts_are_a_choice_that_is_stamped(job: SelectJob, tmp_path: Path):
     wanted = replace(job, selection=selection(source="answers"))
-    made = roll_out(wanted, asking(job), commit_seconds=0.2, directory=tmp_path)
+    made = rolled_out(wanted, asking(job), tmp_path)
     assert made.texts == GoldTexts(source="answer")
     arms = chosen(wanted, made.texts, tmp_path / "out")
     item, taught = arms["ground_truth"]
@@ -303,7 +316,7 @@ def test_bare_answers_beside_rollouts_are_a_choice_that_is_stamped(job: SelectJo
 def test_where_weak_completions_are_bare_answers_gold_ones_are_too(job: SelectJob, rows, tmp_path: Path):
     bare = [row | {"completion": f" The answer is ({row['label']})."} for row in rows]
     wanted = replace(job, labels=save(tmp_path, "bare", bare, LABELLED), selection=selection(source="samples"))
-    made = roll_out(wanted, asking(job), commit_seconds=0.2, directory=tmp_path)
+    made = rolled_out(wanted, asking(job), tmp_path)
     assert made.weak.format == "answer" and made.weak.num_bare == made.weak.num_rows == 270
     arms = chosen(wanted, made.texts, tmp_path / "out")
     assert {item.format for item, _ in arms.values()} == {"answer"}

@@ -11,10 +11,10 @@ from test_options import make, rows_of
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import get_domain
-from curation.passes.models import Models
+from curation.passes.job import Models
 from curation.refs import ModelRef, TableRef
 from curation.signals import label_request
-from curation.stages.asks import Ask
+from curation.signals.measure import Ask
 from curation.stages.rollouts import RolloutJob
 from curation.stages.signal import SignalJob
 from curation.tables import io
