@@ -65,7 +65,7 @@ class TrustRef(Ref):
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectionRef(Ref):
-    """A fitted projection of hidden states: a directory of safetensors and JSON, and the digest of its content."""
+    """A fitted projection of hidden states, in such a directory."""
 
     uri: str
     digest: str

@@ -287,10 +287,10 @@ def _inspect_record(path: str, number: int, record: bytes, format: str, names: S
     """Return a record, parsed as far as its keys and form require; faults of late records are reported later."""
     is_whole = number <= _HEAD_ROWS or dialect.found_form != ROWS
     if format == "csv":
-        quoted_end = b"\n" in record.rstrip()  # which quotes may have swallowed
-        if is_whole or quoted_end or b"choices" in record:
-            return dict(zip(names, parse_csv_fields(path, number, record, list(names), dialect), strict=True))
-        return {}
+        has_end = b"\n" in record.rstrip()  # which quotes may have swallowed
+        is_read = is_whole or has_end or b"choices" in record
+        fields = parse_csv_fields(path, number, record, list(names), dialect) if is_read else []
+        return dict(zip(names, fields, strict=is_read))
     if is_whole:
         return parse_json_object(path, number, record)
     try:
