@@ -78,7 +78,7 @@ class Domain:
     writes; most domains say at least :meth:`question`, and :meth:`options` or :meth:`parse`. A class may also have a
     method ``position`` if its labels are chess moves in UCI notation (:func:`get_position_function`), and a method
     ``preference`` if they choose one of two answers (:func:`get_preference_function`). Methods raise ``RowError`` for
-    a row that they cannot handle.
+    a row that they cannot handle, and constructors ``ConfigError`` for options that they do not accept.
     """
 
     name: ClassVar[str]

@@ -45,11 +45,6 @@ class Classification(Domain):
         multi: a row may have several classes, or none: each is asked as a yes/no question of its own, and an answer is
             right where the whole set is. A mapping says how a text holds them: ``separator``, ``,`` where unset, and
             ``empty``, the word for a row without classes, ``none`` where unset.
-
-    Raises:
-        ConfigError: there are fewer than two classes; one is no text; two of them, or their words, are the same but
-            for case, white space, or characters that look alike; a description is of no class; the template is wrong,
-            or reads the label's column; with ``multi`` a class holds the separator.
     """
 
     name = "classification"

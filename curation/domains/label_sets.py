@@ -74,9 +74,6 @@ class LabelSets:
     Args:
         words: each class with the words that it is asked by.
         form: how a set is written.
-
-    Raises:
-        ConfigError: a class holds the separator, or is the word for the empty set.
     """
 
     def __init__(self, words: Mapping[str, str], form: SetFormat) -> None:

@@ -55,10 +55,6 @@ class Mcqa(Domain):
         answer_is: how the right option of a list or of ``choices`` is named: ``column`` (its column's name, or the
             number or letter at the end of it), ``letter``, ``text``, ``number_from_0`` or ``number_from_1``. Unset, a
             run reads all labelled rows of a source in the one way that fits them, and refuses them where two do.
-
-    Raises:
-        ConfigError: the style or the reading is unknown, ``generative`` is set with ``texts``, or the columns are not
-            two to eight.
     """
 
     name = "mcqa"

@@ -244,9 +244,6 @@ class Template:
     Args:
         source: the template's text.
         key: where it stands in the configuration, for messages.
-
-    Raises:
-        ConfigError: its syntax is wrong, it uses something that is not allowed, or it reads no column.
     """
 
     def __init__(self, source: str, *, key: str) -> None:

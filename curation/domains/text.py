@@ -28,9 +28,6 @@ class Text(Domain):
         reference: the column with the reference answer.
         check: how a completion is graded: ``equal``, ``normalised``, ``number``, ``regex``, ``json``, ``judge`` or
             ``command``, or a mapping of one of them to its options.
-
-    Raises:
-        ConfigError: the template is wrong, or reads the reference; there is no such check.
     """
 
     name = "text"

@@ -93,9 +93,6 @@ class Number(_Rule):
     Args:
         absolute: the largest difference.
         relative: the largest difference as a share of the reference; of 0, none. With both, either will do.
-
-    Raises:
-        ConfigError: a tolerance is negative, or no number.
     """
 
     def __init__(self, *, absolute: float = 0, relative: float = 0) -> None:
@@ -120,9 +117,6 @@ class Pattern(_Rule):
 
     Args:
         pattern: the expression; without one, each row's reference is.
-
-    Raises:
-        ConfigError: it is not a regular expression.
     """
 
     def __init__(self, *, pattern: str | None = None) -> None:
@@ -161,9 +155,6 @@ class Json(_Rule):
 
     Args:
         fields: the keys of both objects that are compared; without any, the whole values are.
-
-    Raises:
-        ConfigError: the fields are no list of names.
     """
 
     def __init__(self, *, fields: Sequence[str] = ()) -> None:
@@ -236,9 +227,6 @@ class JudgeCheck(Normalised):
         prompt: a Jinja template over ``prompt`` (what the teacher was asked), ``reference`` and ``answer``.
         right: the word that says right.
         wrong: the word that says wrong.
-
-    Raises:
-        ConfigError: the template is wrong, reads another name or not ``answer``, or a word is none, or both are equal.
     """
 
     def __init__(self, *, prompt: str = PROMPT, right: str = "yes", wrong: str = "no") -> None:

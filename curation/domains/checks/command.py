@@ -63,9 +63,6 @@ class CommandCheck:
         memory_mb: address space of each of its processes, in MiB.
         processes: processes and threads that it may have at once.
         sandbox: ``full``, or ``none`` for a program that is trusted to use network, files and processes.
-
-    Raises:
-        ConfigError: an option is out of its range.
     """
 
     needs_rows: ClassVar[bool] = True
