@@ -56,11 +56,7 @@ class WorkBudget(threading.local):
         self.left = MOST_WORK
 
     def spend(self, amount: int) -> None:
-        """Subtract an amount of work from the budget.
-
-        Raises:
-            RowError: ``too_long``: nothing is left.
-        """
+        """Subtract an amount of work from the budget; ``RowError`` ``too_long`` if nothing is left."""
         self.left -= amount
         if self.left < 0:
             raise RowError(
@@ -270,12 +266,7 @@ class Template:
             raise ConfigError(f"{key}: reads no column, so that all rows have one prompt; put {{{{ column }}}} in it")
 
     def render(self, row: Mapping[str, object]) -> str:
-        """Return the text of a row.
-
-        Raises:
-            RowError: ``null_field``: it writes a value that is missing; ``too_long``: it is longer, or costs more work,
-                than allowed; ``bad_template``: an expression fails for this row.
-        """
+        """Return the text of a row; ``RowError``: ``null_field``, ``too_long`` (also of work), ``bad_template``."""
         values = {name: row[name] for name in self.columns if name in row}
         budget.refill()
         parts, length = [], 0
@@ -293,11 +284,7 @@ class Template:
 
 
 def _check(tree: nodes.Template) -> None:
-    """Refuse a template that uses anything outside the language.
-
-    Raises:
-        TemplateSyntaxError: names it and its line.
-    """
+    """Raise ``TemplateSyntaxError`` for a template that uses anything outside the language."""
     for node in tree.find_all(nodes.Node):
         what = type(node).__name__
         if isinstance(node, nodes.Call):
@@ -320,11 +307,7 @@ def _check(tree: nodes.Template) -> None:
 
 
 def _find_columns(tree: nodes.Template) -> set[str]:
-    """Return the columns that a template reads: its free names, and the constant keys of ``row``.
-
-    Raises:
-        TemplateSyntaxError: ``row`` is used otherwise, so that nobody knows which columns are read.
-    """
+    """Return the columns that a template reads: its free names, and the constant keys of ``row``, its only use."""
     names = meta.find_undeclared_variables(tree) - {"range"}
     if ROW not in names:
         return names

@@ -55,10 +55,8 @@ def get_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
 def find(path: str) -> tuple[list[FoundFile], bool]:
     """Return the visible files at a path, in a folder or matching a glob, sorted; and whether the path names one file.
 
-    A directory that ends in ``.lance`` counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
-
-    Raises:
-        SourceError: nothing exists at the path, nothing matches, or the path cannot be looked at.
+    A ``.lance`` directory counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
+    ``SourceError`` if there is nothing, or the path cannot be looked at.
     """
     with naming_errors(path, "cannot be looked at ({}); correct the path or URL, or see that its store answers"):
         base, _, query = path.partition("?") if "://" in path else (path, "", "")

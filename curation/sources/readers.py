@@ -82,9 +82,8 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
 
-    Raises:
-        SourceError: a record cannot be read (with its line), the file has fewer rows than counted before, or it is
-            another one than was found.
+    ``SourceError``: a record cannot be read (with its line), rows are missing, or the file is not the one that was
+    found.
     """
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]

@@ -44,11 +44,8 @@ def iter_records(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the records (for JSON: values) of a file from a byte on, as start and bytes, without blank ones.
 
-    ``number`` is that of the first record; a CSV file's header is record 0.
-
-    Raises:
-        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16; an array
-            has no end, or something stands after it.
+    ``number`` is that of the first record; a CSV file's header is record 0. ``SourceError``: a quoted field or an array
+    has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16.
     """
     if form == "json":
         with _open(path, offset) as file:
@@ -184,12 +181,7 @@ def parse_json_object(path: str, number: int, record: bytes) -> Json:
 
 
 def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
-    """Return the column names of a CSV file, without empty ones at the end, and its dialect as the header shows it.
-
-    Raises:
-        SourceError: as :func:`parse_csv_fields`; the lines end in carriage returns alone; or it is Excel's hint
-        ``sep=;``.
-    """
+    """Return a CSV file's column names, without empty ones at the end, and its dialect; raise as the next function."""
     text = _decode(path, 0, record)
     if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
@@ -212,10 +204,8 @@ def parse_csv_fields(
 ) -> list[str]:
     """Return the fields of a CSV record, as many as ``names``; further empty ones are left out.
 
-    Raises:
-        SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields; or quotes
-            may have swallowed rows: its lines have the right number of fields by themselves, too; or a space stands
-            before a quote that opens a field.
+    ``SourceError``: not UTF-8, a quote or a space before one in the wrong place, another number of fields, or quotes
+    that may have swallowed rows: its lines have the right number of fields by themselves, too.
     """
     text, delimiter = _decode(path, number, record), dialect.delimiter
 

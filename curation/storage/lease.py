@@ -138,10 +138,7 @@ class Lease:
     def acquire(self, *, wait: bool = False) -> None:
         """Take the directory at once or, with ``wait``, when it is free; a thread renews the lease from then on.
 
-        A record that is out of date is watched as long as a living driver would need to renew it.
-
-        Raises:
-            RunDirError: another driver has the directory, or no lease can be written there.
+        A record that is out of date is watched as long as a living driver would need to renew it. Else ``RunDirError``.
         """
         announced, first = "", None
         while (holder := self._take()) is not None:
