@@ -20,13 +20,9 @@ class Memory(NamedTuple):
 
 
 def read_usable_memory(root: Path = ROOT) -> Memory:
-    """Return the memory of the machine within the limits of this process's control groups (cgroup v1 or v2).
+    """Return the memory of the machine within the limits of this process's control groups (v1 or v2), or ``OSError``.
 
-    A limit holds for a group and all groups in it, so those from this process's own up to the top are read. Files that
-    the group's processes have read count as free, as they do on a machine.
-
-    Raises:
-        OSError: the system does not say what is available.
+    A limit holds for a group and all groups in it, so those up to the top are read. Files that were read count as free.
     """
     lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
     if not {"MemTotal", "MemAvailable"} <= lines.keys():

@@ -82,10 +82,7 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
 
 
 def is_of_store(error: Exception, path: str) -> bool:
-    """Return whether an error comes from the store of a path; exceptions of stores' clients have no common type.
-
-    A client's failed connection may not be an ``OSError``, e.g. that of the Hugging Face Hub.
-    """
+    """Return whether an error is of a path's store: clients' errors have no common type, nor are all ``OSError``."""
     return isinstance(error, OSError | pa.ArrowException) or "://" in path
 
 

@@ -266,12 +266,7 @@ class Lease:
 
 @contextmanager
 def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
-    """Hold the lease on a run directory.
-
-    Raises:
-        RunDirError: another driver has the directory, and ``wait`` is not set; a link leads out of the directory; or
-            the store does not show what was just written.
-    """
+    """Hold the lease on a run directory; ``RunDirError`` if another driver has it, or it cannot safely be written."""
     require_enclosed(directory)
     lease = Lease(directory, seconds=seconds)
     lease.acquire(wait=wait)

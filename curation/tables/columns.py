@@ -26,10 +26,10 @@ def add_columns(
     *,
     guard: Guard = guard_nothing,
 ) -> TableRef:
-    """Make a new version of a table with the columns ``added``, computed fragment by fragment in Ray tasks.
+    """Make a new version of ``ref`` with the columns ``added``, computed fragment by fragment in Ray tasks.
 
-    ``compute`` maps a batch of ``columns`` to a batch of ``added``. Existing files stay unchanged. If there are
-    versions newer than ``ref`` (columns that an interrupted run added), the new version is still built on ``ref``.
+    ``compute`` maps a batch of ``columns`` to one of ``added``. Files stay unchanged, and versions after ``ref``
+    unused.
     """
     dataset = open_table(ref)
     set_torn_aside(ref.uri, after=ref.version)

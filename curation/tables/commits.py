@@ -95,7 +95,7 @@ def with_note(written: pa.Table, **facts: object) -> pa.Table:
 
 
 class Committer:
-    """A writer that appends fragments to one table; it calls ``guard`` before each commit and commits no row id twice.
+    """A writer of one table that calls ``guard`` before each commit and commits no row id twice.
 
     ``fragment_mb``: size in MiB to which small fragments are merged meanwhile (``compaction.Merger``); None: never.
     """

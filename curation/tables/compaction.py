@@ -124,9 +124,9 @@ class MergedFragments(NamedTuple):
 class Merger:
     """A merger of a table's small fragments by Ray tasks, while the table's one committer adds rows and commits.
 
-    It merges fragments of about the same size as soon as there are ``FANOUT`` of them, or they reach the size of a
-    large fragment together. So a row is rewritten about three times at most, and a version has at most a few hundred
-    small fragments. The first fragment of the table is kept, because each commit names it.
+    It merges fragments of about the same size once there are ``FANOUT`` of them, or they make a large one. So a row is
+    rewritten about three times at most, and a version has a few hundred small fragments. The first one is kept, because
+    each commit names it.
     """
 
     def __init__(self, uri: str, fragment_mb: int) -> None:

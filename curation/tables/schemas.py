@@ -32,11 +32,8 @@ def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = Fa
 
 
 AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
-"""Gold labels of pool rows, and the rows' worked solutions as completions that state them (null if there is none).
-
-``solution_error`` (``kind: detail``) says why an existing solution is not used. Readers of this table are grading and
-the stages that find long rows, make rollouts, select and report.
-"""
+"""Gold labels of pool rows, and their worked solutions as completions (null if there is none, or by
+``solution_error``, ``kind: detail``). Grading reads it, and what finds long rows, makes rollouts, selects, reports."""
 
 
 def get_state_column(state: str) -> str:
@@ -172,10 +169,9 @@ def find_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
-    """Return a labels table that was scored while it was labelled: it keeps the named states of a sample of rows.
+    """Return the schema of labels scored while they were made, with the named states of a sample of rows alone.
 
-    The states are lists of variable length, null outside the sample, because Lance stores a null of a fixed-size list
-    in full.
+    States are lists of variable length, null outside it: Lance stores a null of a fixed-size list in full.
     """
     kept = {get_state_column(state) for state in states}
     return pa.schema(

@@ -111,10 +111,10 @@ def set_torn_aside(uri: str, after: int | None = None) -> None:
 class Superseded:
     """The versions that one committer made of a table and replaced, which it removes while the pass still runs.
 
-    Each version's manifest names all fragments of the table, so n commits leave n * n / 2 names. No reference can name
-    these versions, because a pass returns only its last one. A pass only adds rows, so every later version holds the
-    same rows. A reader that has a version open for longer than ``KEPT_SECONDS`` may find that its small files were
-    merged and removed. The store refuses a commit that was made for a removed version, however late.
+    Each version's manifest names all fragments, so n commits leave n * n / 2 names. No reference can name these
+    versions, because a pass returns only its last one, and later ones hold the same rows. A reader that has one open
+    for longer than ``KEPT_SECONDS`` may find small files merged and removed. The store refuses a commit made for a
+    removed version.
     """
 
     def __init__(self, guard: Guard) -> None:
