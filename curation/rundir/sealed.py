@@ -19,8 +19,7 @@ from curation.storage.files import read_file
 from curation.storage.inside import HERE, to_record
 from curation.storage.json_files import parse_json
 from curation.storage.paths import Place, Remote, find_files, list_files, write_atomically
-from curation.tables.digests import DATA, list_contents
-from curation.tables.versions import VERSIONS
+from curation.tables.versions import DATA, VERSIONS, list_contents
 
 
 class Lost(NamedTuple):

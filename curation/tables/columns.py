@@ -12,9 +12,8 @@ from lance.schema import LanceSchema
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage.lease import Guard, guard_nothing
-from curation.tables.digests import rename_files
 from curation.tables.io import open_table
-from curation.tables.versions import set_torn_aside
+from curation.tables.versions import rename_files, set_torn_aside
 from curation.tasks import run_in_tasks
 
 

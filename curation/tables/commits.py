@@ -28,9 +28,8 @@ from curation.errors import REFUSALS, CommitError, describe_lance_error
 from curation.escaping import get_logger
 from curation.storage.lease import Guard, guard_nothing
 from curation.tables.compaction import Merger
-from curation.tables.digests import rename_files
 from curation.tables.row_ids import RowIds, include_all, make_bitmap
-from curation.tables.versions import Superseded, sync_version
+from curation.tables.versions import Superseded, rename_files, sync_version
 
 logger = get_logger(__name__)
 

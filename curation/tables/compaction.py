@@ -27,9 +27,8 @@ from curation.heavy import ray
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.storage.lease import Guard, guard_nothing
-from curation.tables.digests import find_changed, rename_files
 from curation.tables.row_ids import RowIds
-from curation.tables.versions import sync_version
+from curation.tables.versions import find_changed, rename_files, sync_version
 from curation.tasks import MAX_RETRIES, find_root_error, keep_off_head, run_in_tasks
 
 logger = get_logger(__name__)

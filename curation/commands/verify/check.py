@@ -19,8 +19,7 @@ from curation.storage.digest import SHA256, Content, find_problem, is_digest_los
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, find_files, require_reachable, to_place
 from curation.tables import io
-from curation.tables.digests import list_contents
-from curation.tables.versions import VERSIONS, find_torn
+from curation.tables.versions import VERSIONS, find_torn, list_contents
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
