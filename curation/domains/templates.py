@@ -51,10 +51,6 @@ class WorkBudget(threading.local):
 
     left = MOST_WORK
 
-    def refill(self) -> None:
-        """Restore the whole budget, before another row is rendered."""
-        self.left = MOST_WORK
-
     def spend(self, amount: int) -> None:
         """Subtract an amount of work from the budget; ``RowError`` ``too_long`` if nothing is left."""
         self.left -= amount
@@ -108,17 +104,15 @@ def _iter_turns(values: Iterable[object]) -> Iterator[Any]:
         yield value
 
 
-def _concat(parts: Iterable[object]) -> str:
+def _concat(parts: Iterable[object], between: str = "") -> str:
     texts = [str(_to_writable(part)) for part in parts]
-    budget.spend(sum(map(len, texts)))  # before they are joined
-    return str(_bound_value("".join(texts)))
+    budget.spend(sum(map(len, texts)) + len(between) * len(texts))  # before they are joined
+    return str(_bound_value(between.join(texts)))
 
 
 def _join(values: Iterable[object], between: str = "", attribute: str | None = None) -> str:
-    found = [value if attribute is None else value[attribute] for value in _iter_turns(values)]
-    texts = [str(_to_writable(value)) for value in found]
-    budget.spend(sum(map(len, texts)) + len(str(between)) * len(texts))
-    return str(_bound_value(str(between).join(texts)))
+    parts = [value if attribute is None else value[attribute] for value in _iter_turns(values)]
+    return _concat(parts, str(between))
 
 
 def _to_json(value: object) -> str:
@@ -165,15 +159,8 @@ class BoundedEnvironment(SandboxedEnvironment):
             name: _bound_filter(self.filters[name], missing=name in _FOR_MISSING, of_text=name in _OF_TEXT)
             for name in _FILTERS
         }
-        own = {
-            "join": _join,
-            "replace": _replace,
-            "round": _round,
-            "sum": _sum,
-            "tojson": _to_json,
-            "truncate": _truncate,
-        }
-        self.filters = {**known, **own, "_turns": _iter_turns, "_concat": _concat}
+        own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "tojson": _to_json}
+        self.filters = {**known, **own, "truncate": _truncate, "_turns": _iter_turns, "_concat": _concat}
         self.globals = {"range": _make_range}
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
@@ -248,7 +235,7 @@ class Template:
         if len(source) > MOST_SOURCE:
             raise ConfigError(f"{key}: has {len(source):,} characters, more than {MOST_SOURCE:,}; shorten it")
         environment = BoundedEnvironment()
-        budget.refill()  # of what is computed once, when it is compiled
+        budget.left = MOST_WORK  # of what is computed once, when it is compiled
         try:
             tree = environment.parse(source)
             _check(tree)
@@ -268,7 +255,7 @@ class Template:
     def render(self, row: Mapping[str, object]) -> str:
         """Return the text of a row; ``RowError``: ``null_field``, ``too_long`` (also of work), ``bad_template``."""
         values = {name: row[name] for name in self.columns if name in row}
-        budget.refill()
+        budget.left = MOST_WORK
         parts, length = [], 0
         try:
             for part in self._template.generate({**values, ROW: values}):

@@ -4,14 +4,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from curation.config.filter import WORK
 from curation.errors import PackageError, RunDirError, TableError
 from curation.filter.output import MANIFEST, load_content
 from curation.filter.package.content import check_content
 from curation.filter.package.folder import PACKAGE, load
-from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load as load_seal
@@ -50,10 +49,6 @@ class Verified:
     unsealed: list[str] = field(default_factory=list)
     """Stages that were recorded without a list of their files."""
     damage: list[Damage] = field(default_factory=list)
-
-    def to_json(self) -> Json:
-        """Return the result as JSON."""
-        return asdict(self)
 
 
 @dataclass(kw_only=True)

@@ -80,11 +80,6 @@ class _Helper:
                 "'python -c \"import math_verify\"' works"
             )
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
-
     def ask(self, gold: str, label: str, timeout: float) -> bool | None:
         """Return the helper's verdict, or ``None`` after ``timeout`` seconds, when the helper can no longer be used."""
         try:
@@ -115,7 +110,7 @@ def _ask(gold: str, label: str, timeout: float) -> bool | None:
     """Return the helper's verdict; ``None`` if it took too long or ended."""
     global _helper
     with _lock:
-        helper = _helper if _helper and _helper.alive else _Helper()
+        helper = _helper if _helper and _helper._process.poll() is None else _Helper()
         _helper = None  # set again only after a complete exchange: an interrupt would leave an answer in the pipe
         verdict = helper.ask(gold, label, timeout)
         if verdict is None:
