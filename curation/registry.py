@@ -147,8 +147,7 @@ class Budget:
     counted_by: str
     """A class with the member ``count`` of ``curation.selection.budget.BudgetRule``, as ``module:Class``."""
     reads: tuple[Literal["scores", "right", "measured", "calibration"], ...] = ()
-    """Fields of ``curation.selection.budget.Pool`` that it reads beside the number of rows; ``right`` makes it an
-    oracle."""
+    """Fields of ``curation.selection.budget.Pool`` that it reads beside the rows; ``right`` makes it an oracle."""
     keys: tuple[str, ...] | None = None
     """The keys of ``selection.budget`` that its class takes; by default, those under the rule's own name."""
 

@@ -96,8 +96,7 @@ class Domain:
     label_sets: "LabelSets | None" = None
     """The sets of classes if a row's label is a set; else ``None``."""
     blanks: ClassVar[tuple[Example, ...]] = ()
-    """Examples without content that :meth:`prompt` and :meth:`options` accept, by which the choice of options can be
-    calibrated."""
+    """Examples without content for :meth:`prompt` and :meth:`options`, by which the choice can be calibrated."""
     settles: ClassVar[tuple[str, ...]] = ()
     """Options that :meth:`settle` decides if the configuration leaves them out."""
 

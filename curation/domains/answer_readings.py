@@ -19,8 +19,7 @@ KEY = "domain.answer_is"
 RIVAL = 0.9
 """Share of the best reading's rows from which another reading is a rival, if the two name different options."""
 LEAST_EXPECTED, FEW = 4.6, 0.05
-"""Numbers from 0 are doubted if at least this many rows should have 0 under uniform right options, and a smaller share
-of these has it: with 4.6 expected, none occurs with a chance of 1 %."""
+"""Numbers from 0 are doubted if a smaller share than ``FEW`` of so many expected rows has 0: none has by 1 % chance."""
 _LETTER = re.compile(r"[(\[]?([A-Ha-h])[)\].:]?")
 _INTEGER = re.compile(r"(\d{1,3})(?:\.0+)?")
 _ENDING = re.compile(r"\d+$|(?<=[a-z])[A-H]$|(?<=[_ -])[A-Ha-h]$")
@@ -76,8 +75,7 @@ READINGS: Mapping[str, Callable[[StatedAnswer], int | None]] = {
     "number_from_0": partial(_find_by_number, first=0),
     "number_from_1": partial(_find_by_number, first=1),
 }
-"""Readings by name, each returning the place of the option that an answer names, or ``None``. ``column``: the name of
-the option's column, or the number at its end. ``text``: as written, else ignoring Unicode forms and case."""
+"""Readings by name: functions to the place of the named option, or None; ``column`` also by the number at its end."""
 _FROM = ("number_from_0", "number_from_1")
 _NUMBERS = ("column", *_FROM)
 

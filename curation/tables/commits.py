@@ -35,8 +35,7 @@ logger = get_logger(__name__)
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
-"""Seconds before the second attempt of a commit. They double each time, to 51 s in all, because a store may be
-unavailable for some time."""
+"""Seconds before a commit's second attempt, doubled each time to 51 s in all: a store may be away for some time."""
 WRITTEN = pa.schema(
     [
         ("uri", pa.string()),

@@ -22,8 +22,7 @@ ERROR = pa.field("error", pa.string())
 
 
 CLUSTER = pa.field("row_cluster", pa.int64())
-"""Cluster of the row (``curation.sources.splits``); null for a row that is a cluster of its own. Tables of examples and
-grades have this column if ``splits.group`` is set."""
+"""Cluster of the row (null: its own) in tables of examples and grades, if ``splits.group`` is set."""
 
 
 def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = False) -> pa.Schema:
@@ -45,8 +44,7 @@ NUMBERS: tuple[str, ...] = get_args(LabelNumber)
 """Columns of :func:`make_completions_schema` with one number a row. A trust function may read them beside states."""
 
 TOKEN_LOGPROBS = "token_logprobs"
-"""A column of :func:`make_completions_schema` with several numbers a row, present if ``teacher.token_logprobs`` is set.
-A trust function may read it, too."""
+"""A column with several numbers a row for trust functions, present if ``teacher.token_logprobs`` is set."""
 
 
 def is_number(column: str) -> bool:
@@ -211,8 +209,7 @@ def _escape_name(name: str) -> str:
 
 
 SIGNAL = pa.schema([ROW_ID, pa.field("value", pa.float32()), ERROR])
-"""One number per row from a pass beyond labelling, null if it cannot be read. Later it becomes a column of the labels
-table with the signal's name."""
+"""One number per row (or null) from a pass beyond labelling; later a column of the labels with the signal's name."""
 
 GRADES = pa.schema(
     [

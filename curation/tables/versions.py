@@ -33,8 +33,7 @@ MAGIC = b"LANC"
 EVERY = 100
 """Number of commits between two removals of replaced versions; each removal reads all existing manifests."""
 KEPT_SECONDS = 1800.0
-"""Seconds to keep a version after it was replaced. Lance gives a commit this long, so no pending commit needs an older
-version."""
+"""Seconds to keep a replaced version: Lance gives a commit this long, so no pending one needs an older version."""
 
 logger = get_logger(__name__)
 

@@ -35,8 +35,7 @@ class Check(Protocol):
 
 
 PATTERN_SECONDS = 1.0
-"""Seconds after which a pattern match is given up; the package checks the clock rarely, so it may take some seconds
-more."""
+"""Seconds after which a match is given up; the package checks the clock rarely, so it may take some more."""
 MOST_MATCHED = 20_000
 """Maximum length of a completion to match, in characters."""
 MOST_PATTERN = 10_000
