@@ -5,7 +5,7 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Self, TypeVar
 
@@ -120,10 +120,6 @@ class ListDigest:
     def __init__(self) -> None:
         self.num_items = 0
         self._hash = hashlib.sha256(b"[")
-
-    def extend(self, items: Iterable[object]) -> None:
-        """Append items, which are JSON values."""
-        self.extend_texts([_canonical(item) for item in items])
 
     def extend_texts(self, texts: Sequence[str]) -> None:
         """Append items, each given as JSON text with its keys sorted and without spaces."""
