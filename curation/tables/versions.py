@@ -83,12 +83,14 @@ def digest_in(name: str) -> str | None:
 
 def list_contents(ref: TableRef) -> dict[str, Content | None]:
     """Return the files of a table's version by path, with None for an unknown content; empty if there is no version."""
-    home, found = to_place(ref.uri), dict[str, Content | None]()
-    for manifest in [name for name in make_manifest_names(ref.version) if (home / name).is_file()][:1]:
-        found[manifest] = None
-        for name, size in list_version_files(ref).items():
-            digest = digest_in(name)
-            found[name] = None if size is None or digest is None else Content(size, digest)
+    home = to_place(ref.uri)
+    manifest = next((name for name in make_manifest_names(ref.version) if (home / name).is_file()), None)
+    if manifest is None:
+        return {}
+    found: dict[str, Content | None] = {manifest: None}
+    for name, size in list_version_files(ref).items():
+        digest = digest_in(name)
+        found[name] = None if size is None or digest is None else Content(size, digest)
     return found
 
 
