@@ -9,8 +9,6 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from curation.config.defaults import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, require_texts, to_one_line
 from curation.domains.identity import describe_code_points, look
@@ -48,7 +46,6 @@ class Classification(Domain):
     """
 
     name = "classification"
-    columns = pa.schema([("text", pa.string())])
     defaults = make_greedy_defaults(8, "world_knowledge", stop=("\n",))
     answering = "scored"
     blanks = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})

@@ -59,8 +59,9 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
         files |= {name: content for name, content in (load(home, other) or {}).items() if name in outside}
     new = [name for name, content in files.items() if content is None]
     durable.sync(home / name for name in new)
-    for name, now in find_files(home, new).items():
-        at = home / name
+    there = find_files(home, new)
+    for name in new:
+        now, at = there[name], home / name
         files[name] = Content(now.size, TAG + now.tag) if isinstance(at, Remote) else compute_quick_content(at)
     text = json.dumps(files, indent=0)
     sums = list_of(home / folder)
