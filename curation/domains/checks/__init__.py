@@ -7,7 +7,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import regex
 
@@ -19,19 +19,6 @@ from curation.escaping import quote_text
 
 Verdict = bool | RowError
 """Whether a completion is right, or the error if that is undecidable."""
-
-
-class Check(Protocol):
-    """A grader of completions."""
-
-    needs_rows: ClassVar[bool]
-    """Whether the check needs the rows' columns."""
-
-    def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
-    ) -> list[Verdict]:
-        """Return a verdict for each completion; ``rows`` is empty if the check needs none."""
-        ...
 
 
 PATTERN_SECONDS = 1.0
@@ -52,11 +39,12 @@ class _Rule(ABC):
     """A check of one completion and one reference at a time."""
 
     needs_rows: ClassVar[bool] = False
+    """Whether the check needs the rows' columns."""
 
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
-    ) -> list[bool | RowError]:
-        """Return a verdict for each completion."""
+    ) -> list[Verdict]:
+        """Return a verdict for each completion; ``rows`` is empty if the check needs none."""
         verdicts: list[Verdict] = []
         for completion, reference in zip(completions, references, strict=True):
             try:
@@ -262,6 +250,8 @@ class JudgeCheck(Normalised):
         return f"{space}{right}", f"{space}{wrong}"
 
 
+Check = _Rule | CommandCheck | Removed
+"""A grader of completions."""
 _RULES: Mapping[str, Any] = {
     "equal": Equal,
     "normalised": Normalised,
