@@ -95,7 +95,7 @@ def iter_leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
 
 
 def as_json(value: object) -> Any:
-    """Return outputs of a stage as JSON, references, dataclasses and NamedTuples as objects; a last _ is dropped."""
+    """Return outputs of a stage as JSON: references, dataclasses, NamedTuples (``from_`` as ``from``) are objects."""
     if isinstance(value, Ref):
         return value.to_json()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -110,7 +110,7 @@ def as_json(value: object) -> Any:
 
 
 def fingerprint(value: object) -> str:
-    """Return a 16-digit hexadecimal digest of a JSON value, equal for equal values; ``ValueError``, ``TypeError``."""
+    """Return a 16-digit hexadecimal digest of a JSON value, equal for equal values, or raise ``ValueError``."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
 
 

@@ -144,7 +144,7 @@ class Domain:
         return SettledOptions({})
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """Return a worked solution that states the gold label, for gold arms and in no example's column; or None."""
+        """Return a worked solution that states the gold label, on which gold arms train; by default ``None``."""
         return None
 
     def question(self, example: Example) -> str:
@@ -173,7 +173,7 @@ class Domain:
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """Return all labels, by which arms' places are divided, if they are few and the same for all rows; or None."""
+        """Return all labels if they are few and the same for all rows, to divide places among them; or ``None``."""
         return None
 
     def num_answers(self, example: Example) -> int | None:

@@ -19,7 +19,8 @@ KEY = "domain.answer_is"
 RIVAL = 0.9
 """Share of the best reading's rows from which another reading is a rival, if the two name different options."""
 LEAST_EXPECTED, FEW = 4.6, 0.05
-"""Numbers from 0 are doubted if a smaller share than ``FEW`` of so many expected rows has 0: none has by 1 % chance."""
+"""Numbers from 0 are doubted if at least this many rows should have 0 under uniform right options, and a smaller share
+of these has it: with 4.6 expected, none occurs with a chance of 1 %."""
 _LETTER = re.compile(r"[(\[]?([A-Ha-h])[)\].:]?")
 _INTEGER = re.compile(r"(\d{1,3})(?:\.0+)?")
 _ENDING = re.compile(r"\d+$|(?<=[a-z])[A-H]$|(?<=[_ -])[A-Ha-h]$")

@@ -101,7 +101,7 @@ def naming_errors(path: str, message: str) -> Iterator[None]:
 
 
 def read_stamp(path: str) -> tuple[int, str]:
-    """Return the size and the tag of a file, as in :class:`FoundFile`. Raises OSError."""
+    """Return the size and the tag of a file, as in :class:`FoundFile`, or raise ``OSError``."""
     fs, inner = get_filesystem(path)
     info = fs.get_file_info(inner)
     return info.size or 0, _read_modified(fs, info)

@@ -181,7 +181,7 @@ def parse_json_object(path: str, number: int, record: bytes) -> Json:
 
 
 def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
-    """Return a CSV file's column names, without empty ones at the end, and its dialect; raise as the next function."""
+    """Return a CSV file's column names, without empty ones at the end, and its dialect as the header shows it."""
     text = _decode(path, 0, record)
     if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")

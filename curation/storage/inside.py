@@ -23,7 +23,7 @@ HERE = "./"
 
 
 def resolve_inside(home: Place, name: object, named_by: str) -> Place:
-    """Return the place of a relative path in a directory; ``RunDirError`` if it leads out, with the record's name."""
+    """Return the place of a relative path in a directory; ``RunDirError``, which says ``named_by``, if it leads out."""
     parts = name.split("/") if isinstance(name, str) else [""]
     if any(part in ("", ".", "..") or "\\" in part or not part.isprintable() for part in parts):
         raise RunDirError(

@@ -50,7 +50,7 @@ def iter_table_batches(
 
 
 def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
-    """Yield ``function(None)`` or, for a large table, ``function(fragments)`` of each task, as the next function."""
+    """Yield ``function(None)`` or, for a large table, ``function(fragments)``, as :func:`stream_fragments` does."""
     yield from stream_fragments(ref, lambda fragments: [function(fragments)])
 
 
