@@ -161,7 +161,7 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
 
 
 def wait_for_call(call: Callable[[], Result]) -> Result:
-    """Return the result of ``call``, made in a daemon thread since calls outside Python wait on; or ``Stopped``."""
+    """Return the result of ``call``, made in a daemon thread, so that the wait can end by ``Stopped``."""
     (found,) = iter_arriving(call() for _ in range(1))
     return found
 

@@ -157,7 +157,7 @@ class Domain:
         return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
 
     def identity(self, example: Example) -> Identity:
-        """Return what two rows share that ask the same question, however written; by default their plain prompts."""
+        """Return the question's identity, equal for rows that ask the same, however written; by default of prompts."""
         return plain_identity(self.prompt(example))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
@@ -186,7 +186,7 @@ class Domain:
         return f" {label}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the label that a completion states, or None if unparsed; by default its text, of options one."""
+        """Return the label that a completion states, by default its stripped text, if an option; None if unparsed."""
         label, options = completion.strip(), self.options(example)
         known = options is None or label in {option.strip() for option in options}
         return label if label and known else None

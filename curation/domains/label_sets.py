@@ -41,7 +41,7 @@ def set_format(multi: object) -> SetFormat | None:
 
 
 def split_names(value: Any, form: SetFormat) -> list[str]:
-    """Return the names in a cell, of a list, a list as text or a separated text; ``RowError`` of an empty one."""
+    """Return the names in a cell, which is a list, a list as text or a separated text; ``RowError`` of an empty one."""
     items = value if isinstance(value, list | tuple) else parse_list(text := format_cell(value))
     if items is None:
         items = text.split(form.separator)

@@ -31,8 +31,9 @@ def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = Fa
 
 
 AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
-"""Gold labels of pool rows, and their worked solutions as completions (null if there is none, or by
-``solution_error``, ``kind: detail``). Grading reads it, and what finds long rows, makes rollouts, selects, reports."""
+"""Gold labels of pool rows, and the rows' worked solutions as completions, null if there is none or an existing one is
+not used (``solution_error``, ``kind: detail``). Readers are grading and the stages that find long rows, make rollouts,
+select and report."""
 
 
 def get_state_column(state: str) -> str:
