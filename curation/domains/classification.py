@@ -12,7 +12,7 @@ from typing import Any
 from curation.config.defaults import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, require_texts, to_one_line
 from curation.domains.identity import describe_code_points, look
-from curation.domains.label_sets import MOST_NAMED, LabelSets, list_classes, set_format, split_names, suggest_class
+from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, set_format, split_names
 from curation.domains.templates import Template
 from curation.domains.turns import read_cell_text
 from curation.errors import ConfigError, RowError
@@ -147,10 +147,7 @@ class Classification(Domain):
             return label
         if (known := self._by_look.get(look(label))) is not None:
             return known
-        raise RowError(
-            f"bad_label: {quote_text(label)} is not one of the {list_classes(self._words)} (domain.classes, or the "
-            f"labels of the labelled split){suggest_class(label, self._words)}"
-        )
+        raise make_class_error(quote_text(label), label, self._words)
 
     def question(self, example: Example) -> str:
         """Return the text and the cue."""
