@@ -96,11 +96,8 @@ class LabelSets:
         names = [name if name in self._words else self._by_look.get(look(name), name) for name in found]
         for place, name in enumerate(names):
             if name not in self._words:
-                what, note = (
-                    f"{quote_text(name)} of {quote_text(str(value))}",
-                    f"; the separator is {self._form.separator!r}",
-                )
-                raise make_class_error(what, name, self._words, note)
+                note = f"; the separator is {self._form.separator!r}"
+                raise make_class_error(f"{quote_text(name)} of {quote_text(str(value))}", name, self._words, note)
             if name in names[:place]:
                 raise RowError(f"bad_label: {quote_text(name)} stands twice in {quote_text(str(value))}; keep one")
         return self._join_names(names)
