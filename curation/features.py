@@ -118,8 +118,7 @@ def features() -> Mapping[str, Feature]:
 
 def list_flags() -> dict[str, str]:
     """Return the help of the options of ``curate filter`` for features of ``OURS``, by name; ``-h`` needs no other."""
-    found = {name: load_code(path).flag for name, path in OURS.items()}
-    return {name: text for name, text in found.items() if text is not None}
+    return {name: text for name, path in OURS.items() if (text := load_code(path).flag) is not None}
 
 
 def sections(taken: Set[str], of: Literal["run", "filter"]) -> dict[str, tuple[Any, Any]]:
