@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from curation.namesakes import claim
+
 if TYPE_CHECKING:
     from curation.commands.results import Results
     from curation.config import RunConfig
@@ -25,8 +27,6 @@ def run(config: "RunConfig | Mapping[str, Any] | str | PathLike[str]") -> dict[s
             of its own.
         RunFailedError: a stage could not finish; the same call resumes the run.
     """
-    from curation.namesakes import claim
-
     claim()
     from curation.config.load import as_config
     from curation.pipeline.running import run_chain
@@ -44,8 +44,6 @@ def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Resul
     Raises:
         UserError: ``run`` is no run directory, or has no rows yet or no such generation.
     """
-    from curation.namesakes import claim
-
     claim()
     from curation.commands.results import Results
 
@@ -54,8 +52,6 @@ def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Resul
 
 def session() -> AbstractContextManager[None]:
     """Return a context in which runs share one Ray and the actors and training processes that they start."""
-    from curation.namesakes import claim
-
     claim()
     from curation.pipeline.session import session
 

@@ -53,8 +53,7 @@ class Signal:
     """A class with the members of ``curation.signals.SignalMethod``, as ``module:Class``."""
     unit: Unit = "share"
     asks: str = "teacher"
-    """The model that answers: ``teacher``, which also labels, or one of the section ``signals``: ``second_teacher``,
-    ``reward`` or a name of ``signals.models``."""
+    """The model that answers: ``teacher``, ``second_teacher``, ``reward`` or a name of ``signals.models``."""
     shots: bool = False
     """Whether its prompts show demonstrations: rows of the split ``shots``, which its class takes as ``shots``."""
     section: str | None = None
@@ -75,8 +74,7 @@ class Fitted:
     """The function that fits it, as ``module:function``; by default ``made_by``'s class method ``fitted``, in the
     driver's process (``train.trust``)."""
     fit_rows: str | None = None
-    """The function that fits it on rows in memory in one process, as ``module:function``; needed if
-    ``fit`` is set."""
+    """The function that fits it on rows in memory in one process, as ``module:function``; needed with ``fit``."""
     by_state: bool = False
     """Whether it reads each hidden state separately, so that ``trust.pca``, which concatenates them, is refused."""
 
@@ -184,8 +182,7 @@ TRUST: Registry[Trust] = _Trusts(
     _trust,
     groups=("curation.trust", "curation.signals"),
 )
-"""Trust functions by name. Each except a draw is also an arm, and so is each number that came with labels made
-elsewhere (``curation.label_columns``)."""
+"""Trust functions by name. Each but a draw is also an arm, as is each number that came with labels made elsewhere."""
 
 
 def is_free(name: str) -> bool:
@@ -205,8 +202,7 @@ class Rule:
     made_by: str
     """A class with the member ``cut`` of ``curation.selection.Selector``, as ``module:Class``."""
     reads: tuple[Literal["stratum", "accuracy", "reference"], ...] = ()
-    """Fields of ``curation.selection.Candidates`` that it reads beside row ids and scores; ``accuracy`` makes it an
-    oracle."""
+    """Fields of ``Candidates`` that it reads beside row ids and scores; ``accuracy`` makes it an oracle."""
 
 
 STRATUM: Literal["stratum"] = "stratum"

@@ -3,8 +3,6 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -19,8 +17,7 @@ from curation.registry import load_code
 from curation.stopping import Stopped, stopped_by_signals
 from curation.telemetry.console import is_too_quiet, say
 
-_COMMANDS = "curation.commands"
-_EXTRAS = "curation.extras"
+_COMMANDS, _EXTRAS = "curation.commands", "curation.extras"
 USUAL = {
     "init": f"{_EXTRAS}.init.verb:init",
     "validate": f"{_COMMANDS}.run_verbs:validate",
@@ -61,26 +58,8 @@ SPOKEN = {
 """Commands that may work long before they print, with words for their work that are used if no activity is named."""
 LATER, LATER_SECONDS = {"validate": "checking the configuration", "status": "reading the record"}, 12.0
 """Such words for commands that usually answer in seconds, and the seconds after which they are printed."""
-
 RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
 """Commands that continue from committed results when they are run again."""
-
-
-@contextmanager
-def _heard(ctx: click.Context) -> Iterator[None]:
-    """Within the context, report that a command is at work when it has printed nothing for long."""
-    begun = time.monotonic()
-
-    def look() -> None:
-        verb = ctx.invoked_subcommand or ""  # known once the command begins
-        seconds = time.monotonic() - begun
-        is_due = verb in SPOKEN or (verb in LATER and seconds > LATER_SECONDS)
-        if is_due and is_too_quiet(begun, patience=1.35):
-            words = get_current_activity() or SPOKEN.get(verb) or LATER[verb]
-            say(f"curate {verb}: at work for {seconds:.0f} s ({words})")
-
-    with every(0.5, look):
-        yield
 
 
 class _Verbs(click.Group):
@@ -95,10 +74,10 @@ class _Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return a command by its name, or ``None`` if there is none of that name."""
-        if (added := super().get_command(ctx, name)) is not None:
-            return added
-        command: click.Command | None = load_code(path) if (path := (USUAL | RARE).get(name)) else None
-        return command
+        found: click.Command | None = super().get_command(ctx, name)
+        if found is None and (path := (USUAL | RARE).get(name)) is not None:
+            found = load_code(path)
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their two headings."""
@@ -109,15 +88,22 @@ class _Verbs(click.Group):
                 formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
+        begun = time.monotonic()
+
+        def look() -> None:  # whether the command has printed nothing for long
+            verb = ctx.invoked_subcommand or ""  # known once the command begins
+            seconds = time.monotonic() - begun
+            is_due = verb in SPOKEN or (verb in LATER and seconds > LATER_SECONDS)
+            if is_due and is_too_quiet(begun, patience=1.35):
+                words = get_current_activity() or SPOKEN.get(verb) or LATER[verb]
+                say(f"curate {verb}: at work for {seconds:.0f} s ({words})")
+
         def farewell(number: signal.Signals) -> None:
-            kept = (
-                "; committed rows are kept: run the same command to continue"
-                if ctx.invoked_subcommand in RESUMABLE
-                else ""
-            )
+            is_kept = ctx.invoked_subcommand in RESUMABLE
+            kept = "; committed rows are kept: run the same command to continue" if is_kept else ""
             echo(f"curate: ended by {number.name} without waiting for running stages{kept}", err=True)
 
-        with stopped_by_signals(farewell) as signals, _heard(ctx):
+        with stopped_by_signals(farewell) as signals, every(0.5, look):
             try:
                 return self._invoke(ctx)
             except BaseException as stop:  # what the first signal made fail was stopped, too

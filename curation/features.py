@@ -49,16 +49,14 @@ class Feature:
     needs: tuple[str, ...] = ()
     """Names of the capabilities that a run must have (``curation.config.limits.CAPABILITIES``)."""
     problems: str | None = None
-    """A function of the run's configuration and the section that yields the conflicts with the feature, each with its
-    fix; a run with a conflict is refused."""
+    """A function of the run's configuration and section that yields conflicts and their fixes; they refuse the run."""
     warnings: str | None = None
     """A function of the same arguments that yields warnings of settings that are probably unintended."""
     settings: str | None = None
     """A function of the same arguments, called when the labels and columns of the pool are known, that yields lines for
     `curate validate` on the effect of settings and raises ``ConfigError`` if they do not fit the pool."""
     require: str | None = None
-    """A function of the section that is called before a run begins and raises ``ConfigError`` if this machine lacks
-    something that the feature needs."""
+    """A function of the section that raises ``ConfigError`` before a run if this machine lacks something."""
     dtypes: str | None = None
     """A function of the configuration and the section that yields ``curation.pipeline.outlook.TypedModels``: keys
     whose number type may be ``auto``; `curate validate` prints the type that is used."""
@@ -77,8 +75,7 @@ class Feature:
     analysis: str | None = None
     """Stages over a finished run, which ``curate analyze`` runs."""
     check: str | None = None
-    """A function of the run's configuration and the section that yields a sentence on each part of the analysis that is
-    omitted, or refuses the run."""
+    """A function of the same that yields a sentence on each omitted part of the analysis, or refuses the run."""
     numbers: str | None = None
     """A function from outputs by name (for ``columns``, those of the pool) to the JSON under ``features`` in
     metrics.json and the report; by default, the outputs that are JSON."""
@@ -121,8 +118,7 @@ def features() -> Mapping[str, Feature]:
 
 def list_flags() -> dict[str, str]:
     """Return the help of the options of ``curate filter`` for features of ``OURS``, by name; ``-h`` needs no other."""
-    found = {name: load_code(path).flag for name, path in OURS.items()}
-    return {name: text for name, text in found.items() if text is not None}
+    return {name: text for name, path in OURS.items() if (text := load_code(path).flag) is not None}
 
 
 def sections(taken: Set[str], of: Literal["run", "filter"]) -> dict[str, tuple[Any, Any]]:

@@ -27,8 +27,7 @@ LabelNumber = Literal[
     "num_output_tokens",
     "truncated",
 ]
-"""The name of a number that every labelling stores for each row; ``curation.tables.schemas.make_completions_schema``
-describes them."""
+"""A number that every labelling stores for each row (``curation.tables.schemas.make_completions_schema``)."""
 
 _PREFIX = "given_"
 WEAK_COMPLETION = "weak_completion"

@@ -20,13 +20,9 @@ class Memory(NamedTuple):
 
 
 def read_usable_memory(root: Path = ROOT) -> Memory:
-    """Return the memory of the machine within the limits of this process's control groups (cgroup v1 or v2).
+    """Return the memory of the machine within the limits of this process's control groups (v1 or v2), or ``OSError``.
 
-    A limit holds for a group and all groups in it, so those from this process's own up to the top are read. Files that
-    the group's processes have read count as free, as they do on a machine.
-
-    Raises:
-        OSError: the system does not say what is available.
+    A limit holds for a group and all groups in it, so those up to the top are read. Files that were read count as free.
     """
     lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
     if not {"MemTotal", "MemAvailable"} <= lines.keys():
@@ -39,11 +35,14 @@ def read_usable_memory(root: Path = ROOT) -> Memory:
 
 def _iter_limits(root: Path) -> Iterator[tuple[int, int]]:
     """Yield the limit and the use of each control group of this process that has a limit."""
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for number, controllers, path in (line.split(":", 2) for line in groups):
+
+    def read(path: Path) -> str:
+        try:
+            return path.read_text().strip()
+        except OSError:
+            return ""
+
+    for number, controllers, path in (line.split(":", 2) for line in read(root / "proc/self/cgroup").splitlines()):
         if number == "0" and not controllers:
             top, names, read_files = root / "sys/fs/cgroup", ("memory.max", "memory.current"), "inactive_file"
         elif "memory" in controllers.split(","):
@@ -54,26 +53,10 @@ def _iter_limits(root: Path) -> Iterator[tuple[int, int]]:
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts), -1, -1):  # a container may see its own group as the top, under another name
             group = top.joinpath(*parts[:depth])
-            limit, used = (_read_number(group / name) for name in names)
-            if limit is not None and used is not None:
-                yield limit, used - _read_statistic(group / "memory.stat", read_files)
-
-
-def _read_number(path: Path) -> int | None:
-    """Return the number in a file, or None if the file is missing or has no number, e.g. ``max`` for no limit."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _read_statistic(path: Path, name: str) -> int:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[0] == name), 0)
+            limit, used = (read(group / name) for name in names)
+            if limit.isdigit() and used.isdigit():  # not "max", for no limit
+                statistics = dict(line.split() for line in read(group / "memory.stat").splitlines())
+                yield int(limit), int(used) - int(statistics.get(read_files, 0))
 
 
 def trim() -> None:

@@ -57,7 +57,7 @@ def claim() -> None:
 
 
 def make_sender() -> Callable[[], None] | None:
-    """Return a picklable function that makes a worker of Ray find modules as this process does; or None if it would."""
+    """Return a picklable function that makes Ray's workers find modules as this process does; None if they do."""
     folder = os.path.abspath(os.curdir)
     paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]
     names = {path.name.removesuffix(".py") for path in paths}

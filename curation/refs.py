@@ -5,7 +5,7 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Self, TypeVar
 
@@ -65,7 +65,7 @@ class TrustRef(Ref):
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectionRef(Ref):
-    """A fitted projection of hidden states: a directory of safetensors and JSON, and the digest of its content."""
+    """A fitted projection of hidden states, in such a directory."""
 
     uri: str
     digest: str
@@ -95,7 +95,7 @@ def iter_leaves(value: object, kind: type[Leaf]) -> Iterator[Leaf]:
 
 
 def as_json(value: object) -> Any:
-    """Return outputs of a stage as JSON, references, dataclasses and NamedTuples as objects; a last _ is dropped."""
+    """Return outputs of a stage as JSON: references, dataclasses, NamedTuples (``from_`` as ``from``) are objects."""
     if isinstance(value, Ref):
         return value.to_json()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -110,7 +110,7 @@ def as_json(value: object) -> Any:
 
 
 def fingerprint(value: object) -> str:
-    """Return a 16-digit hexadecimal digest of a JSON value, equal for equal values; ``ValueError``, ``TypeError``."""
+    """Return a 16-digit hexadecimal digest of a JSON value, equal for equal values, or raise ``ValueError``."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
 
 
@@ -120,10 +120,6 @@ class ListDigest:
     def __init__(self) -> None:
         self.num_items = 0
         self._hash = hashlib.sha256(b"[")
-
-    def extend(self, items: Iterable[object]) -> None:
-        """Append items, which are JSON values."""
-        self.extend_texts([_canonical(item) for item in items])
 
     def extend_texts(self, texts: Sequence[str]) -> None:
         """Append items, each given as JSON text with its keys sorted and without spaces."""

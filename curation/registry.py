@@ -117,8 +117,7 @@ class Method:
     trained_by: str
     """A function with the parameters and the result of ``train.sft.train_sft``, as ``module:function``."""
     reads: tuple[Literal["domain", "examples"], ...] = ()
-    """Arguments beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows, and ``examples``, the table
-    of the pool's rows."""
+    """Arguments beside base, rows and recipe: ``domain``, the rows' ``DomainConfig``; ``examples``, the pool table."""
     learns: Literal["completions", "labels", "pairs"] = "completions"
     """The part of a selected row that it learns from beside the prompt. With labels, gold arms need no rollouts, and
     ``student.max_length`` limits only prompts. With pairs, rows are prompts with a chosen and a rejected answer
@@ -147,8 +146,7 @@ class Budget:
     counted_by: str
     """A class with the member ``count`` of ``curation.selection.budget.BudgetRule``, as ``module:Class``."""
     reads: tuple[Literal["scores", "right", "measured", "calibration"], ...] = ()
-    """Fields of ``curation.selection.budget.Pool`` that it reads beside the number of rows; ``right`` makes it an
-    oracle."""
+    """Fields of ``curation.selection.budget.Pool`` that it reads beside the rows; ``right`` makes it an oracle."""
     keys: tuple[str, ...] | None = None
     """The keys of ``selection.budget`` that its class takes; by default, those under the rule's own name."""
 
@@ -253,8 +251,7 @@ FORMS: Registry[str | None] = Registry(
     _accept_path,
     groups=("curation.forms",),
 )
-"""Forms of rows (``sources.NAME.form``) by name: a class with the members of ``curation.sources.forms.Form``, as
-``module:Class``, or ``None`` for columns as they stand."""
+"""Forms of rows by name: a class as ``module:Class`` (``curation.sources.forms.Form``), or None for plain columns."""
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",

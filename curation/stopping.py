@@ -70,7 +70,7 @@ def stopped_by(event: threading.Event) -> Iterator[None]:
 def deferred() -> Iterator[None]:
     """Let a signal within the context raise nothing by itself; :func:`check` raises, at the latest at its end.
 
-    An exception at any point of Ray's start could leave a lock locked, and one in a stage's record half of the work.
+    An exception could leave a lock of Ray's start locked, or half of a stage's record.
     """
     before, _own.is_deferred = _own.is_deferred, True
     try:
@@ -138,9 +138,9 @@ def compute_exit_code(number: signal.Signals) -> int:
 def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None) -> Iterator[Signals]:
     """Handle signals within the context as :class:`Signals` describes; a nested context changes nothing.
 
-    Commands of the command line give a ``farewell``. SIGINT is then handled even if it was ignored, as in a background
-    job of a shell script, because whoever sends it there wants the job to stop. Callers of the Python interface give
-    none: then only SIGTERM is handled, and SIGINT stays with the caller's process.
+    Commands give a ``farewell``; SIGINT is then handled even if it was ignored, as in a background job of a shell
+    script, because whoever sends it there wants the job to stop. Without one only SIGTERM is handled: SIGINT stays with
+    the caller.
     """
     global _listening
     signals = Signals(farewell)
@@ -161,7 +161,7 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
 
 
 def wait_for_call(call: Callable[[], Result]) -> Result:
-    """Return the result of ``call``, made in a daemon thread since calls outside Python wait on; or ``Stopped``."""
+    """Return the result of ``call``, made in a daemon thread, so that the wait can end by ``Stopped``."""
     (found,) = iter_arriving(call() for _ in range(1))
     return found
 

@@ -25,17 +25,12 @@ def run_in_tasks(
 ) -> Iterator[Result]:
     """Yield the results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
 
-    At most three tasks per CPU of the cluster are submitted whose result is not taken yet. A wait can be interrupted
-    (:mod:`curation.stopping`).
-
-    ``beside_actors``: The tasks run while idle actors hold CPUs, maybe all of them, until the driver goes on. A task
-    that requests a CPU, or part of one, might wait for ever, even if one was free when it was submitted: an actor may
-    take it first. So tasks request none, at most one per CPU is submitted, and if the cluster has workers, no task runs
-    on the head, which serves all of them. At worst two processes share a CPU meanwhile.
-
-    Raises:
-        UserError: the function raised it.
-        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    At most three tasks per CPU are submitted whose result is not taken yet, and a wait can be interrupted.
+    ``UserError`` is raised as in the function, ``RayError`` for another error or a process that died too often. With
+    ``beside_actors`` idle actors hold CPUs, maybe all of them, until the driver goes on. A task that requests a CPU
+    might wait for ever, even if one was free when it was submitted. So tasks request none, at most one per CPU is
+    submitted, and if the cluster has workers, none runs on the head, which serves all. At worst two processes share a
+    CPU meanwhile.
     """
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
     where: Json = {}

@@ -78,7 +78,7 @@ class Domain:
     writes; most domains say at least :meth:`question`, and :meth:`options` or :meth:`parse`. A class may also have a
     method ``position`` if its labels are chess moves in UCI notation (:func:`get_position_function`), and a method
     ``preference`` if they choose one of two answers (:func:`get_preference_function`). Methods raise ``RowError`` for
-    a row that they cannot handle.
+    a row that they cannot handle, and constructors ``ConfigError`` for options that they do not accept.
     """
 
     name: ClassVar[str]
@@ -96,8 +96,7 @@ class Domain:
     label_sets: "LabelSets | None" = None
     """The sets of classes if a row's label is a set; else ``None``."""
     blanks: ClassVar[tuple[Example, ...]] = ()
-    """Examples without content that :meth:`prompt` and :meth:`options` accept, by which the choice of options can be
-    calibrated."""
+    """Examples without content for :meth:`prompt` and :meth:`options`, by which the choice can be calibrated."""
     settles: ClassVar[tuple[str, ...]] = ()
     """Options that :meth:`settle` decides if the configuration leaves them out."""
 
@@ -145,7 +144,7 @@ class Domain:
         return SettledOptions({})
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
-        """Return a worked solution that states the gold label, for gold arms and in no example's column; or None."""
+        """Return a worked solution that states the gold label, on which gold arms train; by default ``None``."""
         return None
 
     def question(self, example: Example) -> str:
@@ -158,7 +157,7 @@ class Domain:
         return "\n\n".join([*filter(None, [self.head]), *blocks, self.question(example)])
 
     def identity(self, example: Example) -> Identity:
-        """Return what two rows share that ask the same question, however written; by default their plain prompts."""
+        """Return the question's identity, equal for rows that ask the same, however written; by default of prompts."""
         return plain_identity(self.prompt(example))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
@@ -174,7 +173,7 @@ class Domain:
         return ()
 
     def closed_labels(self) -> tuple[str, ...] | None:
-        """Return all labels, by which arms' places are divided, if they are few and the same for all rows; or None."""
+        """Return all labels if they are few and the same for all rows, to divide places among them; or ``None``."""
         return None
 
     def num_answers(self, example: Example) -> int | None:
@@ -187,7 +186,7 @@ class Domain:
         return f" {label}"
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """Return the label that a completion states, or None if unparsed; by default its text, of options one."""
+        """Return the label that a completion states, by default its stripped text, if an option; None if unparsed."""
         label, options = completion.strip(), self.options(example)
         known = options is None or label in {option.strip() for option in options}
         return label if label and known else None

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from curation.domains.identity import normalise_unicode
-from curation.errors import ConfigError
+from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 
 LETTERS = "ABCDEFGH"
@@ -76,8 +76,7 @@ READINGS: Mapping[str, Callable[[StatedAnswer], int | None]] = {
     "number_from_0": partial(_find_by_number, first=0),
     "number_from_1": partial(_find_by_number, first=1),
 }
-"""Readings by name, each returning the place of the option that an answer names, or ``None``. ``column``: the name of
-the option's column, or the number at its end. ``text``: as written, else ignoring Unicode forms and case."""
+"""Readings by name: functions to the place of the named option, or None; ``column`` also by the number at its end."""
 _FROM = ("number_from_0", "number_from_1")
 _NUMBERS = ("column", *_FROM)
 
@@ -165,11 +164,18 @@ class AnswerTally:
         return [name for name in fits if name != "number_from_1"], doubt
 
 
-def explain_unread(row: StatedAnswer, reading: str | None) -> str:
-    """Return why an answer names no option of its row, for a message."""
-    if reading is None and len(places := find_places(row)) > 1:
-        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in places.items())
-        return f"is {ways}; set {KEY} to the one that is meant"
+def find_place(row: StatedAnswer, reading: str | None) -> int:
+    """Return the option that an answer names by the file's reading or, without one, by all that fit the row alone.
+
+    ``RowError``: ``bad_answer``.
+    """
+    found = find_places(row) if reading is None else {reading: READINGS[reading](row)}
+    places = {place for place in found.values() if place is not None}
+    if len(places) == 1:
+        return places.pop()
+    if len(places) > 1:
+        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in found.items())
+        raise RowError(f"bad_answer: {row.text!r} is {ways}; set {KEY} to the one that is meant")
     names = {
         "column": row.columns,
         "letter": LETTERS[: len(row.choices)],
@@ -179,4 +185,4 @@ def explain_unread(row: StatedAnswer, reading: str | None) -> str:
     }
     known: Sequence[Any] = names[reading or ("column" if row.columns else "number_from_0")]
     others = "its letters and texts" if reading is None else f"{KEY}: {reading}"
-    return f"is not one of {', '.join(map(str, known))} ({others})"
+    raise RowError(f"bad_answer: {row.text!r} is not one of {', '.join(map(str, known))} ({others})")

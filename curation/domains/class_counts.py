@@ -23,7 +23,7 @@ from curation.tables import io, scans
 
 
 def make_held_mask(labels: pa.Array, sets: LabelSets) -> Bools:
-    """Return whether each label's set holds each class or, at last, is empty, bool [N, C + 1]; no set has none."""
+    """Return whether each label's set holds each class or, at last, is empty, bool [N, C + 1]; all false for no set."""
     place_of = {name: place for place, name in enumerate(sets.classes)}
     encoded = labels.dictionary_encode()
     held_MC = np.zeros((len(encoded.dictionary) + 1, len(place_of) + 1), dtype=np.bool_)

@@ -9,12 +9,10 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from curation.config.defaults import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, require_texts, to_one_line
 from curation.domains.identity import describe_code_points, look
-from curation.domains.label_sets import MOST_NAMED, LabelSets, list_classes, set_format, split_names, suggest_class
+from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, set_format, split_names
 from curation.domains.templates import Template
 from curation.domains.turns import read_cell_text
 from curation.errors import ConfigError, RowError
@@ -45,15 +43,9 @@ class Classification(Domain):
         multi: a row may have several classes, or none: each is asked as a yes/no question of its own, and an answer is
             right where the whole set is. A mapping says how a text holds them: ``separator``, ``,`` where unset, and
             ``empty``, the word for a row without classes, ``none`` where unset.
-
-    Raises:
-        ConfigError: there are fewer than two classes; one is no text; two of them, or their words, are the same but
-            for case, white space, or characters that look alike; a description is of no class; the template is wrong,
-            or reads the label's column; with ``multi`` a class holds the separator.
     """
 
     name = "classification"
-    columns = pa.schema([("text", pa.string())])
     defaults = make_greedy_defaults(8, "world_knowledge", stop=("\n",))
     answering = "scored"
     blanks = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
@@ -155,10 +147,7 @@ class Classification(Domain):
             return label
         if (known := self._by_look.get(look(label))) is not None:
             return known
-        raise RowError(
-            f"bad_label: {quote_text(label)} is not one of the {list_classes(self._words)} (domain.classes, or the "
-            f"labels of the labelled split){suggest_class(label, self._words)}"
-        )
+        raise make_class_error(quote_text(label), label, self._words)
 
     def question(self, example: Example) -> str:
         """Return the text and the cue."""

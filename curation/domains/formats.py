@@ -10,8 +10,7 @@ from curation.domains import Domain, Example, attempt
 Format = Literal["answer", "rollout", "label"]
 """Format of completions; ``label`` means that students learn from labels alone, whatever the completions are."""
 GoldSource = Literal["answer", "solution", "sample", "label"]
-"""The completion that gold arms train on: the domain's sentence for the label, worked solutions, the teacher's right
-rollouts, or the label alone (with the sentence beside it)."""
+"""The completions of gold arms: the domain's sentence, worked solutions, right rollouts, or labels alone."""
 GoldWanted = Literal["auto", "solutions", "samples", "answers"]
 """Values of ``selection.gold_rollouts.source``."""
 

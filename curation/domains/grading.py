@@ -27,8 +27,7 @@ class Graded:
     question_N: Int64s
     """A number shared by rows that ask the same question; the row's id if the question is unknown."""
     cluster_N: Int64s | None = None
-    """The cluster of each row (``curation.sources.splits``), or its question if the row is its own cluster. None if
-    ``splits.group`` is not set."""
+    """The cluster of each row, or its question if it is its own cluster; None without ``splits.group``."""
 
     def subset(self, keep_N: Bools | Int64s) -> "Graded":
         """Return the rows for which ``keep_N`` is true, or at these places."""

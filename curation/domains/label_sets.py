@@ -41,7 +41,7 @@ def set_format(multi: object) -> SetFormat | None:
 
 
 def split_names(value: Any, form: SetFormat) -> list[str]:
-    """Return the names in a cell, of a list, a list as text or a separated text; ``RowError`` of an empty one."""
+    """Return the names in a cell, which is a list, a list as text or a separated text; ``RowError`` of an empty one."""
     items = value if isinstance(value, list | tuple) else parse_list(text := format_cell(value))
     if items is None:
         items = text.split(form.separator)
@@ -55,17 +55,16 @@ def split_names(value: Any, form: SetFormat) -> list[str]:
     return names
 
 
-def suggest_class(name: str, classes: Collection[str]) -> str:
-    """Return a hint at the intended class, which differs in case alone or is the nearest; "" without one."""
+def make_class_error(what: str, name: str, classes: Collection[str], note: str = "") -> RowError:
+    """Return the error of a name that is no class, with a hint at one that differs in case alone or is the nearest."""
     alike = [other for other in classes if other.casefold() == name.casefold()]
-    found = alike or difflib.get_close_matches(name, classes, n=1)
-    return f"; did you mean {quote_text(found[0])}?" if found else ""
-
-
-def list_classes(classes: Collection[str]) -> str:
-    """Return the number and the names of the classes, for a message."""
-    more = ", ..." if len(classes) > MOST_NAMED else ""
-    return f"{len(classes)} classes {', '.join(list(classes)[:MOST_NAMED])}{more}"
+    near = alike or difflib.get_close_matches(name, classes, n=1)
+    hint = f"; did you mean {quote_text(near[0])}?" if near else ""
+    known = ", ".join(list(classes)[:MOST_NAMED]) + (", ..." if len(classes) > MOST_NAMED else "")
+    return RowError(
+        f"bad_label: {what} is not one of the {len(classes)} classes {known} (domain.classes, or the labels of the "
+        f"labelled split{note}){hint}"
+    )
 
 
 class LabelSets:
@@ -74,9 +73,6 @@ class LabelSets:
     Args:
         words: each class with the words that it is asked by.
         form: how a set is written.
-
-    Raises:
-        ConfigError: a class holds the separator, or is the word for the empty set.
     """
 
     def __init__(self, words: Mapping[str, str], form: SetFormat) -> None:
@@ -100,11 +96,8 @@ class LabelSets:
         names = [name if name in self._words else self._by_look.get(look(name), name) for name in found]
         for place, name in enumerate(names):
             if name not in self._words:
-                raise RowError(
-                    f"bad_label: {quote_text(name)} of {quote_text(str(value))} is not one of the "
-                    f"{list_classes(self._words)} (domain.classes, or the labels of the labelled split; the separator "
-                    f"is {self._form.separator!r}){suggest_class(name, self._words)}"
-                )
+                note = f"; the separator is {self._form.separator!r}"
+                raise make_class_error(f"{quote_text(name)} of {quote_text(str(value))}", name, self._words, note)
             if name in names[:place]:
                 raise RowError(f"bad_label: {quote_text(name)} stands twice in {quote_text(str(value))}; keep one")
         return self._join_names(names)

@@ -61,9 +61,6 @@ class Math(Domain):
         instruction: the text before the problem; empty for models that were trained without one.
         problem: the column with the problem, if it has none of the published names.
         answer: the column with the answer, likewise.
-
-    Raises:
-        ConfigError: the timeout is not a positive number.
     """
 
     name = "math"

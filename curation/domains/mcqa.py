@@ -15,25 +15,9 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.domains import (
-    Domain,
-    Example,
-    Identity,
-    SettledOptions,
-    attempt,
-    format_cell,
-    plain_identity,
-    require_texts,
-)
-from curation.domains.answer_readings import (
-    LETTERS,
-    READINGS,
-    AnswerTally,
-    StatedAnswer,
-    explain_unread,
-    find_places,
-    squeeze_spaces,
-)
+from curation.domains import Domain, Example, SettledOptions, attempt, format_cell, require_texts
+from curation.domains.answer_readings import LETTERS, READINGS, AnswerTally, StatedAnswer, find_place, squeeze_spaces
+from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
 from curation.json_types import Json, JsonView
 
@@ -55,10 +39,6 @@ class Mcqa(Domain):
         answer_is: how the right option of a list or of ``choices`` is named: ``column`` (its column's name, or the
             number or letter at the end of it), ``letter``, ``text``, ``number_from_0`` or ``number_from_1``. Unset, a
             run reads all labelled rows of a source in the one way that fits them, and refuses them where two do.
-
-    Raises:
-        ConfigError: the style or the reading is unknown, ``generative`` is set with ``texts``, or the columns are not
-            two to eight.
     """
 
     name = "mcqa"
@@ -125,12 +105,7 @@ class Mcqa(Domain):
             if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
                 raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
             return LETTERS[row.keys.index(key)]
-        answer = self._make_stated(row)
-        found = find_places(answer).values() if self._answer_is is None else [READINGS[self._answer_is](answer)]
-        places = {place for place in found if place is not None}
-        if len(places) != 1:
-            raise RowError(f"bad_answer: {answer.text!r} {explain_unread(answer, self._answer_is)}")
-        return LETTERS[places.pop()]
+        return LETTERS[find_place(self._make_stated(row), self._answer_is)]
 
     def _make_stated(self, row: "_ChoiceRow") -> StatedAnswer:
         is_number = isinstance(row.key, int | float) and not isinstance(row.key, bool)

@@ -26,9 +26,6 @@ class NextToken(Domain):
 
     Args:
         of: the domain whose texts are continued, by name or as ``{name: ..., option: ...}``.
-
-    Raises:
-        ConfigError: there is no such domain, or it is this one.
     """
 
     name = "next_token"

@@ -47,9 +47,6 @@ class AnswerPair(Domain):
             number ``order_agreement`` (:mod:`curation.stages.both_orders`), and the first one the label.
         guidelines: the first paragraph of the question: what makes an answer better.
         cue: the last line of the question, which "A" or "B" completes.
-
-    Raises:
-        ConfigError: two of the columns are the same; the template is wrong, or reads an answer; there is no such way.
     """
 
     name = "pair"

@@ -51,16 +51,8 @@ class WorkBudget(threading.local):
 
     left = MOST_WORK
 
-    def refill(self) -> None:
-        """Restore the whole budget, before another row is rendered."""
-        self.left = MOST_WORK
-
     def spend(self, amount: int) -> None:
-        """Subtract an amount of work from the budget.
-
-        Raises:
-            RowError: ``too_long``: nothing is left.
-        """
+        """Subtract an amount of work from the budget; ``RowError`` ``too_long`` if nothing is left."""
         self.left -= amount
         if self.left < 0:
             raise RowError(
@@ -112,17 +104,15 @@ def _iter_turns(values: Iterable[object]) -> Iterator[Any]:
         yield value
 
 
-def _concat(parts: Iterable[object]) -> str:
+def _concat(parts: Iterable[object], between: str = "") -> str:
     texts = [str(_to_writable(part)) for part in parts]
-    budget.spend(sum(map(len, texts)))  # before they are joined
-    return str(_bound_value("".join(texts)))
+    budget.spend(sum(map(len, texts)) + len(between) * len(texts))  # before they are joined
+    return str(_bound_value(between.join(texts)))
 
 
 def _join(values: Iterable[object], between: str = "", attribute: str | None = None) -> str:
-    found = [value if attribute is None else value[attribute] for value in _iter_turns(values)]
-    texts = [str(_to_writable(value)) for value in found]
-    budget.spend(sum(map(len, texts)) + len(str(between)) * len(texts))
-    return str(_bound_value(str(between).join(texts)))
+    parts = [value if attribute is None else value[attribute] for value in _iter_turns(values)]
+    return _concat(parts, str(between))
 
 
 def _to_json(value: object) -> str:
@@ -169,15 +159,8 @@ class BoundedEnvironment(SandboxedEnvironment):
             name: _bound_filter(self.filters[name], missing=name in _FOR_MISSING, of_text=name in _OF_TEXT)
             for name in _FILTERS
         }
-        own = {
-            "join": _join,
-            "replace": _replace,
-            "round": _round,
-            "sum": _sum,
-            "tojson": _to_json,
-            "truncate": _truncate,
-        }
-        self.filters = {**known, **own, "_turns": _iter_turns, "_concat": _concat}
+        own = {"join": _join, "replace": _replace, "round": _round, "sum": _sum, "tojson": _to_json}
+        self.filters = {**known, **own, "truncate": _truncate, "_turns": _iter_turns, "_concat": _concat}
         self.globals = {"range": _make_range}
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
@@ -244,9 +227,6 @@ class Template:
     Args:
         source: the template's text.
         key: where it stands in the configuration, for messages.
-
-    Raises:
-        ConfigError: its syntax is wrong, it uses something that is not allowed, or it reads no column.
     """
 
     def __init__(self, source: str, *, key: str) -> None:
@@ -255,7 +235,7 @@ class Template:
         if len(source) > MOST_SOURCE:
             raise ConfigError(f"{key}: has {len(source):,} characters, more than {MOST_SOURCE:,}; shorten it")
         environment = BoundedEnvironment()
-        budget.refill()  # of what is computed once, when it is compiled
+        budget.left = MOST_WORK  # of what is computed once, when it is compiled
         try:
             tree = environment.parse(source)
             _check(tree)
@@ -273,14 +253,9 @@ class Template:
             raise ConfigError(f"{key}: reads no column, so that all rows have one prompt; put {{{{ column }}}} in it")
 
     def render(self, row: Mapping[str, object]) -> str:
-        """Return the text of a row.
-
-        Raises:
-            RowError: ``null_field``: it writes a value that is missing; ``too_long``: it is longer, or costs more work,
-                than allowed; ``bad_template``: an expression fails for this row.
-        """
+        """Return the text of a row; ``RowError``: ``null_field``, ``too_long`` (also of work), ``bad_template``."""
         values = {name: row[name] for name in self.columns if name in row}
-        budget.refill()
+        budget.left = MOST_WORK
         parts, length = [], 0
         try:
             for part in self._template.generate({**values, ROW: values}):
@@ -296,11 +271,7 @@ class Template:
 
 
 def _check(tree: nodes.Template) -> None:
-    """Refuse a template that uses anything outside the language.
-
-    Raises:
-        TemplateSyntaxError: names it and its line.
-    """
+    """Raise ``TemplateSyntaxError`` for a template that uses anything outside the language."""
     for node in tree.find_all(nodes.Node):
         what = type(node).__name__
         if isinstance(node, nodes.Call):
@@ -323,11 +294,7 @@ def _check(tree: nodes.Template) -> None:
 
 
 def _find_columns(tree: nodes.Template) -> set[str]:
-    """Return the columns that a template reads: its free names, and the constant keys of ``row``.
-
-    Raises:
-        TemplateSyntaxError: ``row`` is used otherwise, so that nobody knows which columns are read.
-    """
+    """Return the columns that a template reads: its free names, and the constant keys of ``row``, its only use."""
     names = meta.find_undeclared_variables(tree) - {"range"}
     if ROW not in names:
         return names

@@ -28,9 +28,6 @@ class Text(Domain):
         reference: the column with the reference answer.
         check: how a completion is graded: ``equal``, ``normalised``, ``number``, ``regex``, ``json``, ``judge`` or
             ``command``, or a mapping of one of them to its options.
-
-    Raises:
-        ConfigError: the template is wrong, or reads the reference; there is no such check.
     """
 
     name = "text"
@@ -52,11 +49,7 @@ class Text(Domain):
 
     @property
     def checker(self) -> str | None:
-        """A digest of the checking command and its files; ``None`` where no command checks.
-
-        Raises:
-            ConfigError: the program or its script is not there.
-        """
+        """A digest of the checking command and its files, or ``None``; ``ConfigError`` if one is missing."""
         return self._check.digest if isinstance(self._check, CommandCheck) else None
 
     @property
@@ -65,11 +58,7 @@ class Text(Domain):
         return isinstance(self._check, Equal)
 
     def read(self, raw: Mapping[str, object]) -> Json:
-        """Return the rendered prompt and the columns that it reads.
-
-        Raises:
-            RowError: ``null_field``, ``too_long``, ``bad_template``.
-        """
+        """Return the rendered prompt and the columns that it reads."""
         question = self._template.render(raw)
         if not question.strip():
             raise RowError("null_field: the prompt is empty")
@@ -93,11 +82,7 @@ class Text(Domain):
         return label if str(example.get("question", ""))[-1:].isspace() else f" {label}"
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Return whether the rule says right; for a command, which grades rows (:meth:`check`), whether texts agree.
-
-        Raises:
-            RowError: as the rule.
-        """
+        """Return whether the rule says right; for a command, which grades rows (:meth:`check`), whether texts agree."""
         if label is None:
             return False
         if isinstance(self._check, CommandCheck | Removed):
@@ -113,11 +98,7 @@ class Text(Domain):
         return super().gold_problem(gold, example) if is_answer else ""
 
     def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
-        """Return a verdict for each row, by the rule or the command; an unparsed label is wrong.
-
-        Raises:
-            ConfigError: the command cannot be started, or fails on all rows.
-        """
+        """Return a verdict for each row, by the rule or the command; an unparsed label is wrong."""
         asked = [place for place, label in enumerate(labels) if label is not None]
         rows = [json.loads(examples[place]["fields"]) for place in asked] if self._check.needs_rows else []
         verdicts = self._check([str(labels[place]) for place in asked], [golds[place] for place in asked], rows)

@@ -12,11 +12,7 @@ _FORMS = (("role", "content"), ("from", "value"))
 
 
 def read_cell_text(value: Any, name: str = "a value") -> str:
-    """Return a value of the column ``name`` as text; chat messages give one line per turn, as ``user: hi``.
-
-    Raises:
-        RowError: ``not_a_text``: it is another list, an object, or bytes that are not UTF-8.
-    """
+    """Return a cell as text, chat messages a line per turn (``user: hi``); ``RowError`` of other lists or objects."""
     # CSV has them in JSON, or as Python writes them.
     is_text = isinstance(value, str) and value.lstrip().startswith("[{")
     turns = (parse_list(value) or []) if is_text else value if isinstance(value, list | tuple) else []

@@ -19,8 +19,7 @@ from curation.storage.files import read_file
 from curation.storage.inside import HERE, to_record
 from curation.storage.json_files import parse_json
 from curation.storage.paths import Place, Remote, find_files, list_files, write_atomically
-from curation.tables.digests import DATA, list_contents
-from curation.tables.versions import VERSIONS
+from curation.tables.versions import DATA, VERSIONS, list_contents
 
 
 class Lost(NamedTuple):
@@ -60,8 +59,9 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
         files |= {name: content for name, content in (load(home, other) or {}).items() if name in outside}
     new = [name for name, content in files.items() if content is None]
     durable.sync(home / name for name in new)
-    for name, now in find_files(home, new).items():
-        at = home / name
+    there = find_files(home, new)
+    for name in new:
+        now, at = there[name], home / name
         files[name] = Content(now.size, TAG + now.tag) if isinstance(at, Remote) else compute_quick_content(at)
     text = json.dumps(files, indent=0)
     sums = list_of(home / folder)

@@ -204,13 +204,10 @@ def parse_folder_columns(inner: str) -> dict[str, str]:
 
 
 def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
-    """Refuse ``files``, each with its format, that mix several splits or formats, unless the source says ``mixed``.
+    """Raise ``SourceError`` for ``files`` of several splits or formats, unless the source says ``mixed``.
 
     A folder is often a clone of a data set's repository, with test rows, a sample and the same rows in two formats
     beside the intended files. Read together, they would silently become labelled rows.
-
-    Raises:
-        SourceError: names the kinds with their files.
     """
     kinds: dict[str, list[str]] = defaultdict(list)
     plain = Counter(_without_compression(file.inner)[0] for file, _ in files)

@@ -101,24 +101,22 @@ class LabelStudio:
         """Return the task's data and choices."""
         data, annotations = record.get("data"), record.get("annotations")
         if not isinstance(data, dict) or not isinstance(annotations, list):
-            found = {name: chosen for name, value in record.items() if (chosen := _parse_choices(value)) is not None}
-            return _with_choices(dict(record), found)
+            parsed = {name: _parse_choices(value) for name, value in record.items()}
+            return _with_choices(dict(record), {name: chosen for name, chosen in parsed.items() if chosen is not None})
         done = [annotation for annotation in annotations if not _get(annotation, "was_cancelled")]
         if annotations and not done:
             return FlatRow(None, left_out="its annotators skipped it")
-        choices = [self._collect_choices(annotation) for annotation in done]
+        choices: list[dict[str, list[Any]]] = []
+        for annotation in done:
+            found: dict[str, list[Any]] = {}
+            for result in _get(annotation, "result") or []:
+                if isinstance(chosen := _get(_get(result, "value"), "choices"), list):
+                    found.setdefault(_get(result, "from_name") or "label", []).extend(chosen)
+            choices.append(found)
         if any(_sort_choices(other) != _sort_choices(choices[0]) for other in choices[1:]):
             return FlatRow(None, left_out="its annotators disagree")
         row = ({"id": record["id"]} if "id" in record else {}) | data
         return _with_choices(row, choices[0] if choices else {})
-
-    def _collect_choices(self, annotation: object) -> dict[str, list[Any]]:
-        """Return the choices in an annotation by the names of their fields."""
-        found: dict[str, list[Any]] = {}
-        for result in _get(annotation, "result") or []:
-            if (chosen := _get(_get(result, "value"), "choices")) is not None and isinstance(chosen, list):
-                found.setdefault(_get(result, "from_name") or "label", []).extend(chosen)
-        return found
 
 
 def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:

@@ -46,7 +46,7 @@ def as_json(values: Iterable[object]) -> pa.Array:
 
 
 def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
-    """Return the rows of a file's batch as a domain receives them, with None for missing values, or raise as below."""
+    """Return the rows of a file's batch as a domain receives them, with None for missing values."""
     columns = [to_python_values(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return [
         {name: replace_missing(value) for name, value in zip(batch.schema.names, row, strict=True)}
@@ -55,7 +55,7 @@ def to_raw_rows(batch: pa.RecordBatch) -> list[Json]:
 
 
 def to_python_values(column: pa.Array, name: str) -> list[Any]:
-    """Return a column's Python values, or Arrow's text of one without (a date after 9999); or ``SourceError``."""
+    """Return a column's Python values, or Arrow's text of one without (a date after 9999), or raise ``SourceError``."""
     if column.type == pa.json_():
         return [None if text is None else json.loads(text) for text in column.storage.to_pylist()]
     try:

@@ -55,10 +55,8 @@ def get_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
 def find(path: str) -> tuple[list[FoundFile], bool]:
     """Return the visible files at a path, in a folder or matching a glob, sorted; and whether the path names one file.
 
-    A directory that ends in ``.lance`` counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
-
-    Raises:
-        SourceError: nothing exists at the path, nothing matches, or the path cannot be looked at.
+    A ``.lance`` directory counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
+    ``SourceError`` if there is nothing, or the path cannot be looked at.
     """
     with naming_errors(path, "cannot be looked at ({}); correct the path or URL, or see that its store answers"):
         base, _, query = path.partition("?") if "://" in path else (path, "", "")
@@ -84,10 +82,7 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
 
 
 def is_of_store(error: Exception, path: str) -> bool:
-    """Return whether an error comes from the store of a path; exceptions of stores' clients have no common type.
-
-    A client's failed connection may not be an ``OSError``, e.g. that of the Hugging Face Hub.
-    """
+    """Return whether an error is of a path's store: clients' errors have no common type, nor are all ``OSError``."""
     return isinstance(error, OSError | pa.ArrowException) or "://" in path
 
 
@@ -106,7 +101,7 @@ def naming_errors(path: str, message: str) -> Iterator[None]:
 
 
 def read_stamp(path: str) -> tuple[int, str]:
-    """Return the size and the tag of a file, as in :class:`FoundFile`. Raises OSError."""
+    """Return the size and the tag of a file, as in :class:`FoundFile`, or raise ``OSError``."""
     fs, inner = get_filesystem(path)
     info = fs.get_file_info(inner)
     return info.size or 0, _read_modified(fs, info)

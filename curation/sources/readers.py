@@ -82,9 +82,8 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
 
-    Raises:
-        SourceError: a record cannot be read (with its line), the file has fewer rows than counted before, or it is
-            another one than was found.
+    ``SourceError``: a record cannot be read (with its line), rows are missing, or the file is not the one that was
+    found.
     """
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]
@@ -287,10 +286,10 @@ def _inspect_record(path: str, number: int, record: bytes, format: str, names: S
     """Return a record, parsed as far as its keys and form require; faults of late records are reported later."""
     is_whole = number <= _HEAD_ROWS or dialect.found_form != ROWS
     if format == "csv":
-        quoted_end = b"\n" in record.rstrip()  # which quotes may have swallowed
-        if is_whole or quoted_end or b"choices" in record:
-            return dict(zip(names, parse_csv_fields(path, number, record, list(names), dialect), strict=True))
-        return {}
+        has_end = b"\n" in record.rstrip()  # which quotes may have swallowed
+        is_read = is_whole or has_end or b"choices" in record
+        fields = parse_csv_fields(path, number, record, list(names), dialect) if is_read else []
+        return dict(zip(names, fields, strict=is_read))
     if is_whole:
         return parse_json_object(path, number, record)
     try:

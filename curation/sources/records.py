@@ -44,11 +44,8 @@ def iter_records(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the records (for JSON: values) of a file from a byte on, as start and bytes, without blank ones.
 
-    ``number`` is that of the first record; a CSV file's header is record 0.
-
-    Raises:
-        SourceError: a quoted field has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16; an array
-            has no end, or something stands after it.
+    ``number`` is that of the first record; a CSV file's header is record 0. ``SourceError``: a quoted field or an array
+    has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16.
     """
     if form == "json":
         with _open(path, offset) as file:
@@ -156,43 +153,35 @@ def _encode(text: str) -> bytes:
 
 def parse_json_object(path: str, number: int, record: bytes) -> Json:
     """Return the object in a JSONL record; ``SourceError`` if it is none, or has a key twice or half of a character."""
-    where, text = f"{path}: record {number}", _decode(path, number, record)
+    text = _decode(path, number, record)
+
+    def make_error(problem: str, at: int = 0, mend: str = "fix the file") -> SourceError:
+        return SourceError(f"{path}: record {number} {problem} {_format_near(text, at)}; {mend}")
+
     try:
         value = json.loads(text, object_pairs_hook=_require_unique)
         if text.count("[") + text.count("{") > MAX_DEPTH and _compute_depth(value) > MAX_DEPTH:
             raise RecursionError
     except json.JSONDecodeError as error:
         mend = _AS_ARRAY if text.startswith("[") else "fix the file"
-        raise SourceError(f"{where} is not JSON ({error.msg}) {_format_near(text, error.pos)}; {mend}") from error
+        raise make_error(f"is not JSON ({error.msg})", error.pos, mend) from error
     except RecursionError as error:
-        raise SourceError(
-            f"{where} nests deeper than {MAX_DEPTH} levels, {_format_near(text, 0)}; make it flatter"
-        ) from error
+        raise make_error(f"nests deeper than {MAX_DEPTH} levels,", mend="make it flatter") from error
     except _TwiceError as error:
-        raise SourceError(
-            f"{where} has the key {quote_text(str(error))} twice, {_format_near(text, 0)}; fix the file"
-        ) from error
+        raise make_error(f"has the key {quote_text(str(error))} twice,") from error
     except ValueError as error:  # Python refuses to read integers of more than 4,300 digits
-        raise SourceError(
-            f"{where} has an integer of thousands of digits, {_format_near(text, 0)}; fix the file"
-        ) from error
+        raise make_error("has an integer of thousands of digits,") from error
     if not isinstance(value, dict):
         kind = type(value).__name__
-        mend = _AS_ARRAY if kind == "list" else "fix the file"
-        raise SourceError(f"{where} is not a JSON object but {kind}, {_format_near(text, 0)}; {mend}")
+        raise make_error(f"is not a JSON object but {kind},", mend=_AS_ARRAY if kind == "list" else "fix the file")
     if "\\u" in text and (half := _SURROGATE.search(json.dumps(value, ensure_ascii=False))):
         at = text.lower().find(f"\\u{ord(half[0]):04x}")
-        raise SourceError(f"{where} has half of a surrogate pair {_format_near(text, at)}; write the whole character")
+        raise make_error("has half of a surrogate pair", at, "write the whole character")
     return value
 
 
 def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
-    """Return the column names of a CSV file, without empty ones at the end, and its dialect as the header shows it.
-
-    Raises:
-        SourceError: as :func:`parse_csv_fields`; the lines end in carriage returns alone; or it is Excel's hint
-        ``sep=;``.
-    """
+    """Return a CSV file's column names, without empty ones at the end, and its dialect as the header shows it."""
     text = _decode(path, 0, record)
     if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
         raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
@@ -215,45 +204,42 @@ def parse_csv_fields(
 ) -> list[str]:
     """Return the fields of a CSV record, as many as ``names``; further empty ones are left out.
 
-    Raises:
-        SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields; or quotes
-            may have swallowed rows: its lines have the right number of fields by themselves, too; or a space stands
-            before a quote that opens a field.
+    ``SourceError``: not UTF-8, a quote or a space before one in the wrong place, another number of fields, or quotes
+    that may have swallowed rows: its lines have the right number of fields by themselves, too.
     """
-    where = f"{path}: record {number}" if names is not None else f"{path}: the header"
     text, delimiter = _decode(path, number, record), dialect.delimiter
+
+    def make_error(problem: str, at: int, mend: str) -> SourceError:
+        where = "the header" if names is None else f"record {number}"
+        return SourceError(f"{path}: {where} {problem} {_format_near(text, at)}; {mend}")
+
     quoting: Literal[0, 3] = csv.QUOTE_NONE if dialect.quoting == "none" else csv.QUOTE_MINIMAL
+    is_spaced = dialect.is_spaced
     try:
-        reader = csv.reader(
-            [text], strict=True, delimiter=delimiter, quoting=quoting, skipinitialspace=dialect.is_spaced
-        )
+        reader = csv.reader([text], strict=True, delimiter=delimiter, quoting=quoting, skipinitialspace=is_spaced)
         fields = next(reader, [])
     except csv.Error as error:
-        raise SourceError(
-            f"{where} cannot be read as CSV {_format_near(text, _find_fault(text, delimiter))}; a field with quotes "
-            "or line ends has to stand in quotes, with its own quotes doubled"
-        ) from error
-    if names is not None and quoting == csv.QUOTE_MINIMAL and not dialect.is_spaced and ' "' in text:
+        mend = "a field with quotes or line ends has to stand in quotes, with its own quotes doubled"
+        raise make_error("cannot be read as CSV", _find_fault(text, delimiter), mend) from error
+    if names is None:
+        return fields
+    if quoting == csv.QUOTE_MINIMAL and not is_spaced and ' "' in text:
         spaced = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))
         if [field.lstrip(" ") for field in fields] != [field.lstrip(" ") for field in spaced]:
-            near = _format_near(text, text.index(' "'))
-            raise SourceError(
-                f"{where} has a space before the quote that opens a field, {near}; take "
-                "such spaces out, or set quoting: none in its source if quotes are letters there"
-            )
-    if names is not None and not any(fields[len(names) :]):
+            mend = "take such spaces out, or set quoting: none in its source if quotes are letters there"
+            raise make_error("has a space before the quote that opens a field,", text.index(' "'), mend)
+    if not any(fields[len(names) :]):
         fields = fields[: len(names)]
     lines = text.rstrip("\r\n").split("\n")
-    if names is not None and dialect.quoting == "auto" and _can_be_rows(lines, len(names), delimiter):
-        raise SourceError(
-            f"{where} is one row of {len(lines)} lines if its quotes are CSV's, and the first and the last of these "
-            f"lines have {len(names)} fields if they are not, {_format_near(text, text.find(chr(34)))}; set quoting: "
-            "none (a quote is part of the text) or quoting: quotes in its source"
+    if dialect.quoting == "auto" and _can_be_rows(lines, len(names), delimiter):
+        problem = (
+            f"is one row of {len(lines)} lines if its quotes are CSV's, and the first and the last of these lines "
         )
-    if names is not None and len(fields) != len(names):
-        raise SourceError(
-            f"{where} has {len(fields)} fields, the header {len(names)}, {_format_near(text, 0)}; fix the file"
-        )
+        problem += f"have {len(names)} fields if they are not,"
+        mend = "set quoting: none (a quote is part of the text) or quoting: quotes in its source"
+        raise make_error(problem, text.find('"'), mend)
+    if len(fields) != len(names):
+        raise make_error(f"has {len(fields)} fields, the header {len(names)},", 0, "fix the file")
     return fields
 
 

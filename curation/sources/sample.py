@@ -32,13 +32,10 @@ class SampledRow(NamedTuple):
 def read_rows_at(
     files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None
 ) -> list[SampledRow]:
-    """Return the rows at these positions of a source, in the requested order.
+    """Return the rows at these positions of a source, counted through its files by number, in the requested order.
 
-    Positions count through the source's files in the order of their numbers. Only parts with a requested row are read:
-    of Parquet the row group up to the row, of JSONL and CSV at most 10,000 records.
-
-    Raises:
-        SourceError: a file cannot be read.
+    Only parts with a requested row are read: of Parquet the row group up to the row, of JSONL and CSV at most 10,000
+    records.
     """
     in_order = sorted(files, key=lambda file: file.index)
     ends = np.cumsum([file.num_rows for file in in_order])

@@ -47,8 +47,7 @@ class SourceFile:
     modified: str
     """Time of modification in nanoseconds, or an entity tag, or a Lance table's version."""
     schema: dict[str, str]
-    """The type of each column, by name: ``text`` in CSV, ``json`` in JSONL and JSON, ``choice`` for people's choices in
-    an annotation program, ``string`` for a folder's."""
+    """The type of each column: ``text`` in CSV, ``json`` in JSON(L), ``choice`` of people, ``string`` of folders."""
     marks: tuple[int, ...] = ()
     """The byte at which each ``readers.MARK_ROWS``-th row of a JSONL, JSON or CSV file starts."""
 
@@ -63,8 +62,7 @@ class SourceFile:
     folders: Mapping[str, str] = field(default_factory=dict)
     """The columns given by the names of the file's folders, with their value in all of its rows."""
     content: str = ""
-    """The digest of the file's bytes (``curation.sources.paths.compute_content_digest``); "" for a Lance table, a
-    user's own reader, or a file found by an earlier version."""
+    """The digest of the file's bytes, or "" for a Lance table, a user's reader or a file of an earlier version."""
 
     @property
     def dialect(self) -> Dialect:

@@ -29,10 +29,7 @@ from curation.sources.source_file import SourceFile
 
 
 def compute_cluster(value: object) -> int | None:
-    """Return a row's cluster by its value, as int64; ``None`` for a missing value, which is a cluster of its own.
-
-    Whole numbers are equal however written, since a column with missing values holds 7 as 7.0.
-    """
+    """Return a row's cluster by its value, as int64 (7 as 7.0), or ``None``: a cluster of its own."""
     if (value := replace_missing(value)) is None:
         return None
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -180,12 +177,8 @@ def assign(
 ) -> Assignment:
     """Assign the rows of one source to its ``splits``, except the ``taken`` ones, counted by split.
 
-    With ``cluster_N`` [total_rows], the clusters of the rows, splits get whole clusters and about as many rows as
-    requested: a split ends within half a cluster of its size.
-
-    Raises:
-        ConfigError: two splits take the rest.
-        SourceError: the splits ask for more rows than are left, or a split gets none.
+    With ``cluster_N`` [total_rows], the clusters of the rows, splits get whole clusters and end within half a cluster
+    of their size. ``ConfigError``: two splits take the rest. ``SourceError``: rows are too few, or a split gets none.
     """
     rest = [name for name, split in splits.items() if split.rows is None and split.fraction is None]
     if len(rest) > 1:

@@ -30,7 +30,7 @@ class Content(NamedTuple):
 
 
 def compute_quick_content(path: Path) -> Content:
-    """Return size and 128-bit XXH3 of a local file, to detect accidents, not forgeries, as fast as memory is read."""
+    """Return size and 128-bit XXH3 of a local file, which detects accidents, not forgeries, at the cost of a read."""
     with path.open("rb", buffering=0) as file:
         digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         return Content(file.tell(), QUICK + digest)

@@ -26,13 +26,10 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
 
 
 def append_lines(path: Path, lines: bytes) -> int:
-    """Append lines to a file, all or none, and return the offset of the first.
+    """Append lines to a file, all or none, and return the offset of the first; or raise ``OSError``.
 
     A last line that a killed process left unfinished is ended first. The file is created if it does not exist; a link
     is not followed, since it may lead to a file of someone else.
-
-    Raises:
-        OSError: the disk is full, or the file cannot be opened or is no regular file.
     """
     with open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW) as file:
         end = file.seek(0, os.SEEK_END)
@@ -91,13 +88,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two files or folders atomically; return False if the system cannot.
-
-    See renameat2(2) of Linux, which Python lacks; some network file systems refuse it.
-
-    Raises:
-        OSError: one of the two does not exist, or may not be renamed.
-    """
+    """Exchange two files' or folders' names atomically (renameat2(2)); return False where a system lacks that."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

@@ -23,13 +23,7 @@ HERE = "./"
 
 
 def resolve_inside(home: Place, name: object, named_by: str) -> Place:
-    """Return the place of a relative path in a directory.
-
-    ``named_by``: the record that names the path, for the message.
-
-    Raises:
-        RunDirError: the name is no relative path, has a part ``..``, or leads out of the directory by a link.
-    """
+    """Return the place of a relative path in a directory; ``RunDirError``, which says ``named_by``, if it leads out."""
     parts = name.split("/") if isinstance(name, str) else [""]
     if any(part in ("", ".", "..") or "\\" in part or not part.isprintable() for part in parts):
         raise RunDirError(

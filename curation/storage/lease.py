@@ -138,10 +138,7 @@ class Lease:
     def acquire(self, *, wait: bool = False) -> None:
         """Take the directory at once or, with ``wait``, when it is free; a thread renews the lease from then on.
 
-        A record that is out of date is watched as long as a living driver would need to renew it.
-
-        Raises:
-            RunDirError: another driver has the directory, or no lease can be written there.
+        A record that is out of date is watched as long as a living driver would need to renew it. Else ``RunDirError``.
         """
         announced, first = "", None
         while (holder := self._take()) is not None:
@@ -269,12 +266,7 @@ class Lease:
 
 @contextmanager
 def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
-    """Hold the lease on a run directory.
-
-    Raises:
-        RunDirError: another driver has the directory, and ``wait`` is not set; a link leads out of the directory; or
-            the store does not show what was just written.
-    """
+    """Hold the lease on a run directory; ``RunDirError`` if another driver has it, or it cannot safely be written."""
     require_enclosed(directory)
     lease = Lease(directory, seconds=seconds)
     lease.acquire(wait=wait)

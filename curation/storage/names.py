@@ -29,13 +29,7 @@ def check_name(text: str) -> str:
 
 
 def require_folder(directory: Path, *, writable: bool) -> None:
-    """Refuse a path that cannot be a run directory: blocked by a file, too long, or with a control character.
-
-    ``writable``: also refuse a path where this user has no right to write.
-
-    Raises:
-        RunDirError: the path is refused; the message has the file system's reason.
-    """
+    """Raise ``RunDirError`` for a path that cannot be a run directory or, if ``writable``, be written by this user."""
     if _CONTROL.search(str(directory.absolute())):
         raise RunDirError(
             f"{str(directory)!r}: a name holds a line break or another control character, and Lance opens no table "

@@ -24,13 +24,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore import exceptions
 from obstore.store import ObjectStore, from_url
 
 from curation.errors import RunDirError
@@ -197,7 +191,7 @@ class Remote:
         with _errors(self):
             try:
                 return _get_tag(obstore.put(self.store, self.key, content, mode=mode))
-            except (AlreadyExistsError, PreconditionError) as error:
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
                 raise FileExistsError(f"{self}: was written by another since it was read") from error
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -369,9 +363,9 @@ def _errors(asked: object) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{asked}: there is no such object ({shorten_error(error)})") from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise PermissionError(f"{asked}: {shorten_error(error)}") from error
-    except BaseError as error:
+    except exceptions.BaseError as error:
         raise OSError(f"{asked}: {shorten_error(error)}") from error
 
 

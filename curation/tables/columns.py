@@ -12,9 +12,8 @@ from lance.schema import LanceSchema
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage.lease import Guard, guard_nothing
-from curation.tables.digests import rename_files
 from curation.tables.io import open_table
-from curation.tables.versions import set_torn_aside
+from curation.tables.versions import rename_files, set_torn_aside
 from curation.tasks import run_in_tasks
 
 
@@ -26,10 +25,10 @@ def add_columns(
     *,
     guard: Guard = guard_nothing,
 ) -> TableRef:
-    """Make a new version of a table with the columns ``added``, computed fragment by fragment in Ray tasks.
+    """Make a new version of ``ref`` with the columns ``added``, computed fragment by fragment in Ray tasks.
 
-    ``compute`` maps a batch of ``columns`` to a batch of ``added``. Existing files stay unchanged. If there are
-    versions newer than ``ref`` (columns that an interrupted run added), the new version is still built on ``ref``.
+    ``compute`` maps a batch of ``columns`` to one of ``added``. Files stay unchanged, and versions after ``ref``
+    unused.
     """
     dataset = open_table(ref)
     set_torn_aside(ref.uri, after=ref.version)

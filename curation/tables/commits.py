@@ -28,16 +28,14 @@ from curation.errors import REFUSALS, CommitError, describe_lance_error
 from curation.escaping import get_logger
 from curation.storage.lease import Guard, guard_nothing
 from curation.tables.compaction import Merger
-from curation.tables.digests import rename_files
 from curation.tables.row_ids import RowIds, include_all, make_bitmap
-from curation.tables.versions import Superseded, sync_version
+from curation.tables.versions import Superseded, rename_files, sync_version
 
 logger = get_logger(__name__)
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
-"""Seconds before the second attempt of a commit. They double each time, to 51 s in all, because a store may be
-unavailable for some time."""
+"""Seconds before a commit's second attempt, doubled each time to 51 s in all: a store may be away for some time."""
 WRITTEN = pa.schema(
     [
         ("uri", pa.string()),
@@ -95,7 +93,7 @@ def with_note(written: pa.Table, **facts: object) -> pa.Table:
 
 
 class Committer:
-    """A writer that appends fragments to one table; it calls ``guard`` before each commit and commits no row id twice.
+    """A writer of one table that calls ``guard`` before each commit and commits no row id twice.
 
     ``fragment_mb``: size in MiB to which small fragments are merged meanwhile (``compaction.Merger``); None: never.
     """

@@ -27,9 +27,8 @@ from curation.heavy import ray
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.storage.lease import Guard, guard_nothing
-from curation.tables.digests import find_changed, rename_files
 from curation.tables.row_ids import RowIds
-from curation.tables.versions import sync_version
+from curation.tables.versions import find_changed, rename_files, sync_version
 from curation.tasks import MAX_RETRIES, find_root_error, keep_off_head, run_in_tasks
 
 logger = get_logger(__name__)
@@ -124,9 +123,9 @@ class MergedFragments(NamedTuple):
 class Merger:
     """A merger of a table's small fragments by Ray tasks, while the table's one committer adds rows and commits.
 
-    It merges fragments of about the same size as soon as there are ``FANOUT`` of them, or they reach the size of a
-    large fragment together. So a row is rewritten about three times at most, and a version has at most a few hundred
-    small fragments. The first fragment of the table is kept, because each commit names it.
+    It merges fragments of about the same size once there are ``FANOUT`` of them, or they make a large one. So a row is
+    rewritten about three times at most, and a version has a few hundred small fragments. The first one is kept, because
+    each commit names it.
     """
 
     def __init__(self, uri: str, fragment_mb: int) -> None:

@@ -79,12 +79,12 @@ def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> Table
     """Write like :func:`write_batches`, at least ``FRAGMENT_ROWS`` rows at a time; pass on errors of ``parts``."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
-    held = schema.empty_table()
+    held: list[pa.Table] = []
     for part in chain(parts, [None]):
-        held = held if part is None else pa.concat_tables([held, part])
-        if held.num_rows >= (1 if part is None else FRAGMENT_ROWS):
-            fragments += write_fragments(held, uri, schema=schema, mode="append")
-            held = schema.empty_table()
+        held += [] if part is None else [part]
+        if sum(table.num_rows for table in held) >= (1 if part is None else FRAGMENT_ROWS):
+            fragments += write_fragments(pa.concat_tables(held), uri, schema=schema, mode="append")
+            held = []
     if not fragments:
         return empty
     operation = lance.LanceOperation.Append(fragments)

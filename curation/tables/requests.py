@@ -21,16 +21,12 @@ class Requests(NamedTuple):
     """Number of requests that read, list, or ask for an object's metadata."""
 
 
-def count_file_puts(num_bytes: float) -> float:
-    """Return the number of requests that write a file of ``num_bytes``."""
-    return 1.0 if num_bytes <= PART_BYTES else num_bytes / PART_BYTES + 2
-
-
 def count_pass_requests(*, chunks: float, commits: float, num_bytes: float) -> Requests:
     """Return the requests of a pass that writes ``num_bytes`` in one fragment per chunk, with ``commits`` commits."""
     if not chunks:
         return Requests(0.0, 0.0)
-    puts = PUTS_AT_FIRST + chunks * count_file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits
+    parts = num_bytes / chunks / PART_BYTES
+    puts = PUTS_AT_FIRST + chunks * (1.0 if parts <= 1 else parts + 2) + PUTS_A_COMMIT * commits
     gets = GETS_AT_FIRST + GETS_A_CHUNK * chunks + GETS_A_COMMIT * commits
     if chunks >= FEWEST:  # the table is compacted
         puts += 2 * PUTS_A_COMMIT + num_bytes / PART_BYTES

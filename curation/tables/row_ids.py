@@ -63,8 +63,7 @@ class RowIds:
     def _add_unknown(self, dataset: lance.LanceDataset, fragments: Mapping[str, lance.LanceFragment]) -> bool:
         """Load the ids of unknown fragments; return whether there are as many ids as rows in the version.
 
-        Known fragments that the version does not name were merged into others, which hold the same ids; if they had
-        been dropped, there would be more ids than rows.
+        Known fragments that it does not name were merged into others; had they been dropped, there would be more ids.
         """
         unknown = [fragment for name, fragment in fragments.items() if name not in self._names]
         new = BitMap64()

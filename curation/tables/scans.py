@@ -29,7 +29,7 @@ def iter_table_batches(
     *,
     num_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that match an SQL ``filter``, in the table's own order; only those of ``fragments``, if given.
+    """Yield the rows, or those of ``fragments``, that match an SQL ``filter``, in the table's own order.
 
     ``columns`` are SQL expressions by name; ``num_rows`` is the maximum number of rows of a batch.
     """
@@ -50,7 +50,7 @@ def iter_table_batches(
 
 
 def map_fragments(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
-    """Yield ``function(None)`` or, for a large table, ``function(fragments)`` of each task, as the next function."""
+    """Yield ``function(None)`` or, for a large table, ``function(fragments)``, as :func:`stream_fragments` does."""
     yield from stream_fragments(ref, lambda fragments: [function(fragments)])
 
 

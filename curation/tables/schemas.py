@@ -22,8 +22,7 @@ ERROR = pa.field("error", pa.string())
 
 
 CLUSTER = pa.field("row_cluster", pa.int64())
-"""Cluster of the row (``curation.sources.splits``); null for a row that is a cluster of its own. Tables of examples and
-grades have this column if ``splits.group`` is set."""
+"""Cluster of the row (null: its own) in tables of examples and grades, if ``splits.group`` is set."""
 
 
 def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = False) -> pa.Schema:
@@ -32,11 +31,9 @@ def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = Fa
 
 
 AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
-"""Gold labels of pool rows, and the rows' worked solutions as completions that state them (null if there is none).
-
-``solution_error`` (``kind: detail``) says why an existing solution is not used. Readers of this table are grading and
-the stages that find long rows, make rollouts, select and report.
-"""
+"""Gold labels of pool rows, and the rows' worked solutions as completions, null if there is none or an existing one is
+not used (``solution_error``, ``kind: detail``). Readers are grading and the stages that find long rows, make rollouts,
+select and report."""
 
 
 def get_state_column(state: str) -> str:
@@ -48,8 +45,7 @@ NUMBERS: tuple[str, ...] = get_args(LabelNumber)
 """Columns of :func:`make_completions_schema` with one number a row. A trust function may read them beside states."""
 
 TOKEN_LOGPROBS = "token_logprobs"
-"""A column of :func:`make_completions_schema` with several numbers a row, present if ``teacher.token_logprobs`` is set.
-A trust function may read it, too."""
+"""A column with several numbers a row for trust functions, present if ``teacher.token_logprobs`` is set."""
 
 
 def is_number(column: str) -> bool:
@@ -172,10 +168,9 @@ def find_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
-    """Return a labels table that was scored while it was labelled: it keeps the named states of a sample of rows.
+    """Return the schema of labels scored while they were made, with the named states of a sample of rows alone.
 
-    The states are lists of variable length, null outside the sample, because Lance stores a null of a fixed-size list
-    in full.
+    States are lists of variable length, null outside it: Lance stores a null of a fixed-size list in full.
     """
     kept = {get_state_column(state) for state in states}
     return pa.schema(
@@ -215,8 +210,7 @@ def _escape_name(name: str) -> str:
 
 
 SIGNAL = pa.schema([ROW_ID, pa.field("value", pa.float32()), ERROR])
-"""One number per row from a pass beyond labelling, null if it cannot be read. Later it becomes a column of the labels
-table with the signal's name."""
+"""One number per row (or null) from a pass beyond labelling; later a column of the labels with the signal's name."""
 
 GRADES = pa.schema(
     [

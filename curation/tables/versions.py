@@ -1,4 +1,4 @@
-"""The versions of a table: their files, setting aside those that a power cut tore, removing those that were replaced.
+"""The versions of a table: their files and digests, setting aside those that a power cut tore, removing old ones.
 
 A commit is done when its version is on the disk (:mod:`curation.storage.durable`). If the power fails during a commit,
 the version's file may lack its content, and then Lance opens no version at all. Such a torn version is set aside: the
@@ -8,29 +8,32 @@ version before it is complete, and the rows that only the torn version named are
 import re
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 import lance
+from lance.fragment import FragmentMetadata
 
 from curation.errors import REFUSALS, TableError, describe_lance_error
 from curation.escaping import format_error, get_logger
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.stopping import Stopped
 from curation.storage import durable
+from curation.storage.digest import QUICK, Content, compute_quick_content
 from curation.storage.files import sync_folder
 from curation.storage.lease import Guard
 from curation.storage.paths import Remote, to_place
 
-VERSIONS = "_versions"
+VERSIONS, DATA = "_versions", "data"
+_DIGEST = re.compile(r"(?:.*/)?([0-9a-f]{32})-[^/]+\.lance")
 MAGIC = b"LANC"
 """Last bytes of each file that describes a version (https://lance.org/format/table/)."""
 EVERY = 100
 """Number of commits between two removals of replaced versions; each removal reads all existing manifests."""
 KEPT_SECONDS = 1800.0
-"""Seconds to keep a version after it was replaced. Lance gives a commit this long, so no pending commit needs an older
-version."""
+"""Seconds to keep a replaced version: Lance gives a commit this long, so no pending one needs an older version."""
 
 logger = get_logger(__name__)
 
@@ -61,7 +64,7 @@ def list_version_files(ref: TableRef) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     try:
         for fragment in lance.dataset(ref.uri, version=ref.version).get_fragments():
-            found |= {f"data/{file.path}": file.file_size_bytes for file in fragment.metadata.files}
+            found |= {f"{DATA}/{file.path}": file.file_size_bytes for file in fragment.metadata.files}
             if (deleted := fragment.deletion_file()) is not None:
                 found[deleted] = None
     except (KeyboardInterrupt, SystemExit, Stopped):
@@ -70,6 +73,54 @@ def list_version_files(ref: TableRef) -> dict[str, int | None]:
         reason = describe_lance_error(error) or f"it cannot be read ({type(error).__name__}: {format_error(error)})"
         raise TableError(f"{ref.uri}: version {ref.version}: {reason}") from error
     return found
+
+
+def digest_in(name: str) -> str | None:
+    """Return the digest in the name of a data file, as in :class:`curation.storage.digest.Content`, or None."""
+    found = _DIGEST.fullmatch(name)
+    return None if found is None else QUICK + found[1]
+
+
+def list_contents(ref: TableRef) -> dict[str, Content | None]:
+    """Return the files of a table's version by path, with None for an unknown content; empty if there is no version."""
+    home = to_place(ref.uri)
+    manifest = next((name for name in make_manifest_names(ref.version) if (home / name).is_file()), None)
+    if manifest is None:
+        return {}
+    found: dict[str, Content | None] = {manifest: None}
+    for name, size in list_version_files(ref).items():
+        digest = digest_in(name)
+        found[name] = None if size is None or digest is None else Content(size, digest)
+    return found
+
+
+def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) -> None:
+    """Put digests into the names of newly written local data files and the fragments' descriptions, and sync the files.
+
+    ``fragments``: descriptions by ``FragmentMetadata.to_json``, whose paths are changed. ``old``: data files that keep
+    their names, since a version names them.
+    """
+    data = to_place(uri) / DATA
+    if isinstance(data, Remote):
+        return
+    new = [file for fragment in fragments for file in fragment["files"] if file["path"] not in old]
+    for file in new:
+        written = data / file["path"]
+        file["path"] = f"{compute_quick_content(written).digest.removeprefix(QUICK)}-{file['path']}"
+        written.replace(data / file["path"])
+    durable.sync([*(data / file["path"] for file in new), data])
+
+
+def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:
+    """Return the names of the fragments' local data files whose content differs from the digest in the name."""
+    home = to_place(uri)
+    names = {f"{DATA}/{file.path}" for fragment in fragments for file in fragment.files if digest_in(file.path)}
+    local = {name: home / name for name in sorted(names)}
+    return [
+        name
+        for name, path in local.items()
+        if not isinstance(path, Remote) and compute_quick_content(path).digest != digest_in(name)
+    ]
 
 
 def find_torn(table: Path, after: int | None = None) -> list[Path]:
@@ -111,10 +162,10 @@ def set_torn_aside(uri: str, after: int | None = None) -> None:
 class Superseded:
     """The versions that one committer made of a table and replaced, which it removes while the pass still runs.
 
-    Each version's manifest names all fragments of the table, so n commits leave n * n / 2 names. No reference can name
-    these versions, because a pass returns only its last one. A pass only adds rows, so every later version holds the
-    same rows. A reader that has a version open for longer than ``KEPT_SECONDS`` may find that its small files were
-    merged and removed. The store refuses a commit that was made for a removed version, however late.
+    Each version's manifest names all fragments, so n commits leave n * n / 2 names. No reference can name these
+    versions, because a pass returns only its last one, and later ones hold the same rows. A reader that has one open
+    for longer than ``KEPT_SECONDS`` may find small files merged and removed. The store refuses a commit made for a
+    removed version.
     """
 
     def __init__(self, guard: Guard) -> None:

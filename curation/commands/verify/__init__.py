@@ -5,6 +5,7 @@ Like ``curation.cli``, it imports heavy modules only when it runs.
 
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +35,7 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
 
     with progress("verify") as update:
         found = verify_target(target, update, allow_code)
-    echo(json.dumps(found.to_json(), indent=1) if as_json else _format_page(found))
+    echo(json.dumps(asdict(found), indent=1) if as_json else _format_page(found))
     sys.exit(1 if found.damage else 0)
 
 

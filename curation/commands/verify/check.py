@@ -4,14 +4,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from curation.config.filter import WORK
 from curation.errors import PackageError, RunDirError, TableError
 from curation.filter.output import MANIFEST, load_content
 from curation.filter.package.checks import check_content
 from curation.filter.package.folder import PACKAGE, load
-from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load as load_seal
@@ -19,8 +18,7 @@ from curation.storage.digest import SHA256, Content, find_problem, is_digest_los
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, find_files, require_reachable, to_place
 from curation.tables import io
-from curation.tables.digests import list_contents
-from curation.tables.versions import VERSIONS, find_torn
+from curation.tables.versions import VERSIONS, find_torn, list_contents
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
@@ -51,10 +49,6 @@ class Verified:
     unsealed: list[str] = field(default_factory=list)
     """Stages that were recorded without a list of their files."""
     damage: list[Damage] = field(default_factory=list)
-
-    def to_json(self) -> Json:
-        """Return the result as JSON."""
-        return asdict(self)
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import regex
 
@@ -21,22 +21,8 @@ Verdict = bool | RowError
 """Whether a completion is right, or the error if that is undecidable."""
 
 
-class Check(Protocol):
-    """A grader of completions."""
-
-    needs_rows: ClassVar[bool]
-    """Whether the check needs the rows' columns."""
-
-    def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
-    ) -> list[Verdict]:
-        """Return a verdict for each completion; ``rows`` is empty if the check needs none."""
-        ...
-
-
 PATTERN_SECONDS = 1.0
-"""Seconds after which a pattern match is given up; the package checks the clock rarely, so it may take some seconds
-more."""
+"""Seconds after which a match is given up; the package checks the clock rarely, so it may take some more."""
 MOST_MATCHED = 20_000
 """Maximum length of a completion to match, in characters."""
 MOST_PATTERN = 10_000
@@ -53,11 +39,12 @@ class _Rule(ABC):
     """A check of one completion and one reference at a time."""
 
     needs_rows: ClassVar[bool] = False
+    """Whether the check needs the rows' columns."""
 
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
-    ) -> list[bool | RowError]:
-        """Return a verdict for each completion."""
+    ) -> list[Verdict]:
+        """Return a verdict for each completion; ``rows`` is empty if the check needs none."""
         verdicts: list[Verdict] = []
         for completion, reference in zip(completions, references, strict=True):
             try:
@@ -93,9 +80,6 @@ class Number(_Rule):
     Args:
         absolute: the largest difference.
         relative: the largest difference as a share of the reference; of 0, none. With both, either will do.
-
-    Raises:
-        ConfigError: a tolerance is negative, or no number.
     """
 
     def __init__(self, *, absolute: float = 0, relative: float = 0) -> None:
@@ -120,9 +104,6 @@ class Pattern(_Rule):
 
     Args:
         pattern: the expression; without one, each row's reference is.
-
-    Raises:
-        ConfigError: it is not a regular expression.
     """
 
     def __init__(self, *, pattern: str | None = None) -> None:
@@ -161,9 +142,6 @@ class Json(_Rule):
 
     Args:
         fields: the keys of both objects that are compared; without any, the whole values are.
-
-    Raises:
-        ConfigError: the fields are no list of names.
     """
 
     def __init__(self, *, fields: Sequence[str] = ()) -> None:
@@ -236,9 +214,6 @@ class JudgeCheck(Normalised):
         prompt: a Jinja template over ``prompt`` (what the teacher was asked), ``reference`` and ``answer``.
         right: the word that says right.
         wrong: the word that says wrong.
-
-    Raises:
-        ConfigError: the template is wrong, reads another name or not ``answer``, or a word is none, or both are equal.
     """
 
     def __init__(self, *, prompt: str = PROMPT, right: str = "yes", wrong: str = "no") -> None:
@@ -275,6 +250,8 @@ class JudgeCheck(Normalised):
         return f"{space}{right}", f"{space}{wrong}"
 
 
+Check = _Rule | CommandCheck | Removed
+"""A grader of completions."""
 _RULES: Mapping[str, Any] = {
     "equal": Equal,
     "normalised": Normalised,

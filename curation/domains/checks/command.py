@@ -63,9 +63,6 @@ class CommandCheck:
         memory_mb: address space of each of its processes, in MiB.
         processes: processes and threads that it may have at once.
         sandbox: ``full``, or ``none`` for a program that is trusted to use network, files and processes.
-
-    Raises:
-        ConfigError: an option is out of its range.
     """
 
     needs_rows: ClassVar[bool] = True
@@ -85,11 +82,8 @@ class CommandCheck:
             raise ConfigError(f"check.command: {command!r} is not a list of words; give e.g. [python, check.py]")
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ConfigError(f"check.seconds: {seconds!r} is not a time limit for a batch; give a positive number")
-        for name, value, least in (
-            ("batch_rows", batch_rows, 1),
-            ("memory_mb", memory_mb, 16),
-            ("processes", processes, 1),
-        ):
+        numbers = (("batch_rows", batch_rows, 1), ("memory_mb", memory_mb, 16), ("processes", processes, 1))
+        for name, value, least in numbers:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"check.{name}: {value!r} is too small; give a whole number, {least} or larger")
         self.command, self._seconds, self._batch_rows = words, float(seconds), batch_rows
@@ -98,8 +92,7 @@ class CommandCheck:
         self._is_boxed = sandbox == "full"
         self._num_failed = 0
         """Number of consecutive rows that failed alone, over all batches."""
-        self._limits = {"memory_bytes": memory_mb * 2**20, "processes": processes, "file_bytes": FILE_BYTES}
-        self._limits["total_bytes"] = TOTAL_BYTES
+        self._memory_bytes, self._processes = memory_mb * 2**20, processes
 
     @property
     def digest(self) -> str:
@@ -130,39 +123,32 @@ class CommandCheck:
         known: dict[str, bool | RowError] = {}
         for start in range(0, len(each), self._batch_rows):
             batch = each[start : start + self._batch_rows]
-            known.update(zip(batch, self._check_batch(batch), strict=True))
+            known.update(zip(batch, self._check_batch(batch, self._seconds), strict=True))
         return [known[item] for item in items]
 
-    def _check_batch(self, batch: Sequence[str]) -> list[bool | RowError]:
-        try:
-            verdicts = self._run(batch, self._seconds)
-        except _Failed as error:
-            first = error
-        else:
-            self._num_failed = 0
-            return [*verdicts]
-        if len(batch) == 1:
-            return [self._make_row_error(first)]
-        logger.warning("check.command: %s; its %d rows are tried one by one", first, len(batch))
-        found: list[bool | RowError] = []
-        seconds = min(self._seconds, max(LEAST_ALONE, self._seconds * SHARE_ALONE / len(batch)))
-        for item in batch:
-            try:
-                found += self._run([item], seconds)
-                self._num_failed = 0
-            except _Failed as error:
-                found.append(self._make_row_error(error))
-        return found
+    def _check_batch(self, batch: Sequence[str], seconds: float) -> list[bool | RowError]:
+        """Return a verdict for each row; the rows of a batch that fails are given alone, each with more time.
 
-    def _make_row_error(self, error: _Failed) -> RowError:
-        """Return the error of a row given alone; raise ``ConfigError`` after ``MOST_FAILED`` of them in succession."""
-        self._num_failed += 1
-        if self._num_failed >= MOST_FAILED:
-            raise ConfigError(
-                f"check.command: {' '.join(self.command)} fails on each of {MOST_FAILED} rows that it was given alone, "
-                f"the last time: {error}; mend the program (docs/data-forms.md says what it reads and prints)"
-            )
-        return RowError(f"check_failed: the command was given this row alone, and {error}")
+        ``ConfigError`` after ``MOST_FAILED`` rows alone in succession.
+        """
+        found: list[bool | RowError] = []
+        try:
+            found += self._run(batch, seconds)
+            self._num_failed = 0
+        except _Failed as error:
+            if len(batch) > 1:
+                logger.warning("check.command: %s; its %d rows are tried one by one", error, len(batch))
+                alone = min(seconds, max(LEAST_ALONE, seconds * SHARE_ALONE / len(batch)))
+                return [verdict for item in batch for verdict in self._check_batch([item], alone)]
+            self._num_failed += 1
+            if self._num_failed >= MOST_FAILED:
+                raise ConfigError(
+                    f"check.command: {' '.join(self.command)} fails on each of {MOST_FAILED} rows that it was given "
+                    f"alone, the last time: {error}; mend the program (docs/data-forms.md says what it reads and "
+                    "prints)"
+                ) from error
+            found.append(RowError(f"check_failed: the command was given this row alone, and {error}"))
+        return found
 
     def _run(self, items: Sequence[str], seconds: float) -> list[bool]:
         """Return the verdicts of one start of the command; raise ``_Failed``, or ``ConfigError`` if it cannot start."""
@@ -221,7 +207,10 @@ class CommandCheck:
             (folder / "status").open("wb") as status,
         ):
             limits = {
-                **self._limits,
+                "memory_bytes": self._memory_bytes,
+                "processes": self._processes,
+                "file_bytes": FILE_BYTES,
+                "total_bytes": TOTAL_BYTES,
                 "seconds": math.ceil(seconds) + 1,
                 "status": status.fileno(),
                 "parent": os.getpid(),

@@ -46,20 +46,6 @@ def call(name: str, *arguments: object) -> bool:
         return False
 
 
-def write(path: str, text: str) -> None:
-    """Write a setting of the kernel if this process may."""
-    with suppress(OSError), open(path, "w") as file:
-        file.write(text)
-
-
-def hurry() -> int:
-    """Raise this process's priority above the command's processes, to keep counting them; return the old niceness."""
-    before = os.nice(0)
-    with suppress(OSError):
-        os.nice(-20)  # root may, for whom the kernel's limit does not hold
-    return before
-
-
 def isolate() -> dict[str, bool]:
     """Leave the network and the process table; return by name which of them were left."""
     uid, gid = os.geteuid(), os.getegid()
@@ -67,7 +53,8 @@ def isolate() -> dict[str, bool]:
         inside = uid or NOBODY  # not root there: a root of its own namespace has capabilities
         maps = ("gid_map", f"{gid or NOBODY} {gid} 1"), ("uid_map", f"{inside} {uid} 1")
         for name, text in (("setgroups", "deny"), *maps):
-            write(f"/proc/self/{name}", text)  # without it, it is nobody all the same
+            with suppress(OSError), open(f"/proc/self/{name}", "w") as file:  # without it, it is nobody all the same
+                file.write(text)
         return {"network": True, "processes": True}
     made = call("unshare", ALL)  # root without user namespaces
     return {"network": made, "processes": made}
@@ -174,21 +161,15 @@ def count_user_threads() -> int:
     return found
 
 
-def is_of_command(pid: int, table: str | None, first: int) -> bool:
-    """Return whether a process belongs to the command: by its process table, or else by this session."""
-    try:
-        if table is not None:
-            return os.readlink(f"/proc/{pid}/ns/pid") == table
-        return pid not in (os.getpid(), first) and os.getsid(pid) == os.getsid(0)
-    except OSError:
-        return False
-
-
 def has_too_many(table: str | None, first: int, most: int) -> bool:
-    """Return whether the command has more processes than allowed, counting no further than that."""
+    """Return whether the command has too many processes, by its process table or this session, and count no further."""
     found = 0
     for pid in reversed(list_pids()):
-        found += is_of_command(pid, table, first)
+        with suppress(OSError):
+            if table is not None:
+                found += os.readlink(f"/proc/{pid}/ns/pid") == table
+            else:
+                found += pid not in (os.getpid(), first) and os.getsid(pid) == os.getsid(0)
         if found > most + 2:  # its first process and the one that waits for it
             return True
     return False
@@ -240,7 +221,9 @@ def main() -> int:
     if os.getppid() != limits["parent"]:
         return CANNOT_START  # it ended before this could be noticed
     os.set_inheritable(limits["status"], False)
-    others, niceness = count_user_threads(), hurry()
+    others, niceness = count_user_threads(), os.nice(0)
+    with suppress(OSError):
+        os.nice(-20)  # above the command's processes, to keep counting them; root may, whom the kernel does not limit
     isolated = isolate() if limits["sandbox"] else {"network": False, "processes": False}
     tell(limits, **isolated)
     first = os.fork()

@@ -80,11 +80,6 @@ class _Helper:
                 "'python -c \"import math_verify\"' works"
             )
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
-
     def ask(self, gold: str, label: str, timeout: float) -> bool | None:
         """Return the helper's verdict, or ``None`` after ``timeout`` seconds, when the helper can no longer be used."""
         try:
@@ -115,7 +110,7 @@ def _ask(gold: str, label: str, timeout: float) -> bool | None:
     """Return the helper's verdict; ``None`` if it took too long or ended."""
     global _helper
     with _lock:
-        helper = _helper if _helper and _helper.alive else _Helper()
+        helper = _helper if _helper and _helper._process.poll() is None else _Helper()
         _helper = None  # set again only after a complete exchange: an interrupt would leave an answer in the pipe
         verdict = helper.ask(gold, label, timeout)
         if verdict is None:
@@ -159,13 +154,17 @@ def _serve(connection: Connection) -> None:
 
 def _verify(gold: str, label: str) -> bool:
     """Return Math-verify's verdict on two canonical expressions; False if they are two clearly different numbers."""
+    import sympy
     from math_verify import verify
 
     try:
         left, right = _read(gold), _read(label)
-        return not _is_apart(left, right) and bool(
-            verify(left, right, timeout_seconds=None, allow_set_relation_comp=True)
-        )
+        if getattr(left, "is_number", False) and getattr(right, "is_number", False):
+            one, other = sympy.N(left, 30), sympy.N(right, 30)
+            difference, tolerance = abs(one - other), sympy.Rational(*TOLERANCE.as_integer_ratio())
+            if difference.is_comparable and difference > tolerance * abs(one):
+                return False
+        return bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
     except (MemoryError, RecursionError):
         raise
     except Exception:  # latex2sympy raises a bare Exception for unreadable input, sympy whatever its terms meet
@@ -180,17 +179,6 @@ def _read(text: str) -> Any:
 
     expression = parse_latex_cached(text)
     return expression.subs({symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"})
-
-
-def _is_apart(left: object, right: object) -> bool:
-    """Return whether both are numbers that differ by more than the tolerance."""
-    import sympy
-
-    if not (getattr(left, "is_number", False) and getattr(right, "is_number", False)):
-        return False
-    one, other = sympy.N(left, 30), sympy.N(right, 30)
-    difference = abs(one - other)
-    return bool(difference.is_comparable and difference > sympy.Rational(*TOLERANCE.as_integer_ratio()) * abs(one))
 
 
 if __name__ == "__main__":

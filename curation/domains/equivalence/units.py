@@ -9,63 +9,38 @@ Unit = frozenset[tuple[str, int, Fraction]]
 """The meanings of a unit: a dimension, its power, and the unit's size in it. Pounds are a mass or money."""
 
 _SIZES = {
-    "time": {
-        "1": "s sec second",
-        "60": "min minute",
-        "3600": "h hr hour",
-        "86400": "day",
-        "604800": "wk week",
-        "1/1000": "ms millisecond",
-    },
-    "months": {"1": "mo month", "12": "yr year"},
-    "length": {
-        "1/1000": "mm millimeter millimetre",
-        "1/100": "cm centimeter centimetre",
-        "1/10": "dm decimeter decimetre",
-        "1": "m meter metre",
-        "1000": "km kilometer kilometre",
-        "127/5000": "in inch inches",
-        "381/1250": "ft foot feet",
-        "1143/1250": "yd yard",
-        "201168/125": "mi mile",
-    },
-    "mass": {
-        "1/1000": "mg milligram",
-        "1": "g gram gramme",
-        "1000": "kg kilogram kilo",
-        "1000000": "tonne",
-        "45359237/100000": "lb pound",
-        "45359237/1600000": "oz ounce",
-    },
-    "volume": {"1/1000": "ml milliliter millilitre", "1/100": "cl", "1": "l liter litre"},
-    "volume, us": {"1": "cup", "2": "pint", "4": "quart", "16": "gal gallon"},
-    "speed": {
-        "1": "m/s meter/second metre/second",
-        "5/18": "km/h kph kmh km/hr km/hour kilometer/hour kilometre/hour",
-        "1397/3125": "mph mi/h mile/hour",
-        "381/1250": "ft/s feet/second foot/second",
-    },
-    "frequency": {"1": "hz hertz", "1000": "khz", "1000000": "mhz", "1000000000": "ghz"},
-    "power": {"1": "watt", "1000": "kw kilowatt"},
-    "energy": {"1": "joule", "1000": "kj kilojoule", "3600000": "kwh"},
-    "memory": {"1": "byte", "1000": "kb", "1000000": "mb", "1000000000": "gb"},
-    "memory, binary": {"1": "byte", "1024": "kb", "1048576": "mb", "1073741824": "gb"},
-    "dollars": {"1": "$ dollar usd", "1/100": "¢ cent"},
-    "euros": {"1": "€ euro eur", "1/100": "cent"},
-    "pounds": {"1": "£ pound gbp", "1/100": "penny pence"},
-    "yen": {"1": "¥ yen jpy"},
-    "rupees": {"1": "₹ rupee inr"},
-    "degrees": {"1": "° degree deg"},
-    "radians": {"1": "radian rad"},
-    "degrees celsius": {"1": "°c celsius degreecelsius degreescelsius degree °"},
-    "degrees fahrenheit": {"1": "°f fahrenheit degreefahrenheit degreesfahrenheit degree °"},
+    "time": "1 s sec second; 60 min minute; 3600 h hr hour; 86400 day; 604800 wk week; 1/1000 ms millisecond",
+    "months": "1 mo month; 12 yr year",
+    "length": "1/1000 mm millimeter millimetre; 1/100 cm centimeter centimetre; 1/10 dm decimeter decimetre; "
+    "1 m meter metre; 1000 km kilometer kilometre; 127/5000 in inch inches; 381/1250 ft foot feet; 1143/1250 yd yard; "
+    "201168/125 mi mile",
+    "mass": "1/1000 mg milligram; 1 g gram gramme; 1000 kg kilogram kilo; 1000000 tonne; 45359237/100000 lb pound; "
+    "45359237/1600000 oz ounce",
+    "volume": "1/1000 ml milliliter millilitre; 1/100 cl; 1 l liter litre",
+    "volume, us": "1 cup; 2 pint; 4 quart; 16 gal gallon",
+    "speed": "1 m/s meter/second metre/second; 5/18 km/h kph kmh km/hr km/hour kilometer/hour kilometre/hour; "
+    "1397/3125 mph mi/h mile/hour; 381/1250 ft/s feet/second foot/second",
+    "frequency": "1 hz hertz; 1000 khz; 1000000 mhz; 1000000000 ghz",
+    "power": "1 watt; 1000 kw kilowatt",
+    "energy": "1 joule; 1000 kj kilojoule; 3600000 kwh",
+    "memory": "1 byte; 1000 kb; 1000000 mb; 1000000000 gb",
+    "memory, binary": "1 byte; 1024 kb; 1048576 mb; 1073741824 gb",
+    "dollars": "1 $ dollar usd; 1/100 ¢ cent",
+    "euros": "1 € euro eur; 1/100 cent",
+    "pounds": "1 £ pound gbp; 1/100 penny pence",
+    "yen": "1 ¥ yen jpy",
+    "rupees": "1 ₹ rupee inr",
+    "degrees": "1 ° degree deg",
+    "radians": "1 radian rad",
+    "degrees celsius": "1 °c celsius degreecelsius degreescelsius degree °",
+    "degrees fahrenheit": "1 °f fahrenheit degreefahrenheit degreesfahrenheit degree °",
 }
-
+"""Names of units by dimension, after each unit's size."""
 
 _MEANINGS: dict[str, list[tuple[str, Fraction]]] = {}
-for _dimension, _sizes_of in _SIZES.items():
-    for _size, _listed in _sizes_of.items():
-        for _name in _listed.split():
+for _dimension, _listed in _SIZES.items():
+    for _size, *_names in map(str.split, _listed.split("; ")):
+        for _name in _names:
             _MEANINGS.setdefault(_name, []).append((_dimension, Fraction(_size)))
 
 NO_UNIT: Unit = frozenset()

@@ -21,8 +21,7 @@ from curation.rundir.status import iter_statuses
 from curation.storage.digest import compute_quick_content
 from curation.storage.paths import to_place
 from curation.tables import columns, commits, io
-from curation.tables.digests import digest_in, find_changed
-from curation.tables.versions import list_version_files, make_manifest_names
+from curation.tables.versions import digest_in, find_changed, list_version_files, make_manifest_names
 
 
 @pytest.fixture(scope="module")
