@@ -66,10 +66,8 @@ class UciEngine:
     def value(self, fen: str, move: str) -> Value:
         """Return the value of a move (UCI) in a position (FEN) to its mover, by a search of the position after it.
 
-        A move that ends the game is not searched.
-
-        Raises:
-            RowError: of kind ``illegal_move``, ``engine_timeout``, ``engine_failed`` or ``engine_given_up``.
+        A move that ends the game is not searched. A ``RowError`` is of kind ``illegal_move``, ``engine_timeout``,
+        ``engine_failed`` or ``engine_given_up``.
         """
         board = chess.Board(fen)
         mover = board.turn

@@ -65,10 +65,6 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
     """Write ``combined.html`` and ``combined.json``; return the combined report, the page's path and a text table.
 
     The report repeats arms, teacher and base of the last generation at the top level.
-
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished, or the
-            runs differ as :func:`require_alike` forbids.
     """
     members = read_members(directories, "--combine")
     for other in members[1:]:

@@ -31,10 +31,6 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
 
     Row ids are unique only within a source. If rows of several splits have the id, ``split`` chooses one of them
     (default: the pool's, if it has one), and ``also_in`` names the other splits.
-
-    Raises:
-        ExportError: the directory is not a run directory.
-        TableError: the run has no rows yet, no such split, or no row with this id.
     """
     found = RecordedRun.of(run)
     examples = _find_examples(found, row_id, split)
@@ -179,12 +175,7 @@ def _compute_scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]
 
 
 def explain_student(run: Place, student: str, generation: int | None, num_rows: int) -> Json:
-    """Return the rows that taught a student, as JSON; ``student`` is an arm or the name of the stage that trained it.
-
-    Raises:
-        ExportError: the directory is not a run directory, or has no such student.
-        TableError: the stage's name and the generation contradict each other.
-    """
+    """Return the rows that taught a student, as JSON; ``student`` is an arm or the stage that trained it."""
     arm, name = student or REFERENCE_ARM, None
     named = next((item for item in iter_students(*read_run(run)) if item.stage == student), None)
     if named is not None:

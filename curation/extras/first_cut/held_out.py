@@ -70,20 +70,10 @@ def write_cut_target(
     """Write the target of the first function: whether the full function is to select a row (schema ``schemas.GRADES``).
 
     The first function thus predicts which rows a first cut must not lose, without gold labels. Predicting whether the
-    label is right, as other trust functions do, works too but loses more.
-
-    Args:
-        labels: answered rows.
-        full: the full function.
-        takes: function from row ids to a mask of the rows to fit on.
-        keep: the share of them that the full pass selects, the best by its raw score.
-        uri: where to write.
-
-    Raises:
-        UserError: no row is taken.
+    label is right, as other trust functions do, works too but loses more. ``takes`` masks the rows to fit on by their
+    ids; of these the full pass selects the share ``keep`` with the highest raw scores.
     """
-    ids: list[Int64s] = [np.zeros(0, dtype=np.int64)]
-    raw: list[Float64s] = [np.zeros(0)]
+    ids, raw = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
     function = load_fitted(full)
     for batch in _iter_answered(labels, [function], takes):
         ids.append(batch.column("row_id").to_numpy())
@@ -93,11 +83,11 @@ def write_cut_target(
         raise UserError(
             f"{labels.uri}: no answered row to fit a first cut on; `curate inspect` shows why its rows failed"
         )
-    order = np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
-    chosen_N = np.zeros(len(ids_N), dtype=np.bool_)
-    chosen_N[order[: round(keep * len(ids_N))]] = True
+    num, order = len(ids_N), np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
+    chosen_N = np.zeros(num, dtype=np.bool_)
+    chosen_N[order[: round(keep * num)]] = True
     chosen_N &= ~np.isnan(raw_N)
-    columns = [ids_N, chosen_N, np.zeros(len(ids_N), dtype=np.bool_), pa.nulls(len(ids_N), pa.string()), ids_N]
+    columns = [ids_N, chosen_N, np.zeros(num, dtype=np.bool_), pa.nulls(num, pa.string()), ids_N]
     return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
 
 
@@ -106,10 +96,6 @@ def collect_held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: C
 
     Neither function may have been fitted on these rows: ``curation.trust.parts`` says which part of the source a row
     is in. A row whose label could not be read is never selected by the full pass.
-
-    Raises:
-        SourceError: the labels lack a column that a function reads.
-        UserError: no row is taken.
     """
     functions = [load_fitted(ref) for ref in (first, full)]
     parts: list[list[Float64s]] = [[np.zeros(0)] * 4]
@@ -117,13 +103,9 @@ def collect_held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: C
         tokens = [batch.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
         full_B = _mask_unselectable(batch, functions[1].source_score(batch))
         parts.append([functions[0].raw_score(batch).astype(np.float64), full_B, *tokens])
-    first_M, full_M, prompt_M, output_M = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return HeldOut(
-        first_M=first_M,
-        full_M=full_M,
-        prompt_tokens_M=prompt_M.astype(np.int64),
-        output_tokens_M=output_M.astype(np.int64),
-    )
+    first_M, full_M, *tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
+    asked_M, answered_M = (tokens_M.astype(np.int64) for tokens_M in tokens)
+    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked_M, output_tokens_M=answered_M)
 
 
 def _iter_answered(

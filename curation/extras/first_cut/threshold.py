@@ -52,11 +52,6 @@ class HeldOut:
     output_tokens_M: Int64s
 
     def __post_init__(self) -> None:
-        """Check that the columns describe the same rows.
-
-        Raises:
-            UserError: there are no rows, or the columns differ in length.
-        """
         lengths = {len(column) for column in (self.first_M, self.full_M, self.prompt_tokens_M, self.output_tokens_M)}
         if len(lengths) != 1 or 0 in lengths:
             raise UserError(
@@ -187,7 +182,7 @@ def find_first_cut(
     dropped_M = first_M < threshold
     means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
     saved = _estimate_saved(rows, dropped_M, fed_twice)
-    needed, off = None, None
+    needed = None
     least = math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)  # the fewest rows with (1 - loss) ** rows <= delta
     if threshold == -np.inf and int(counts.min()) < least:
         needed = _estimate_needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
@@ -200,6 +195,11 @@ def find_first_cut(
     else:
         off = _describe_too_little(rows, dropped_M, saved)
     lost = int((ranked_M[:num_selected] < threshold).sum())
+    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
+    guarantee = (
+        f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
+        f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
+    )
     on = off is None
     return FirstCut(
         threshold=float(threshold) if on else None,
@@ -217,7 +217,7 @@ def find_first_cut(
         break_even=min(1.0, float((LEAST_SAVED * sum(means) + fed_twice) / max(means[1] + fed_twice, 1e-9))),
         fed_twice=fed_twice,
         answers_dropped=AnswerLengths.of(rows.output_tokens_M[dropped_M]),
-        guarantee=_describe_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
+        guarantee=guarantee if on else "none: the first cut is off",
         needed=needed,
     )
 
@@ -293,21 +293,11 @@ def _estimate_saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estima
     gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
     num_rows, mean = len(tokens_M), float(tokens_M.mean())
     value = float(gain_M.mean()) / mean
-    error = (
-        float(np.std(gain_M - value * tokens_M, ddof=1)) / (mean * math.sqrt(num_rows)) if num_rows > 1 else math.nan
-    )
-    margin = float(scipy.special.ndtri(1 - TAIL)) * error
+    spread = float(np.std(gain_M - value * tokens_M, ddof=1)) if num_rows > 1 else math.nan
+    margin = float(scipy.special.ndtri(1 - TAIL)) * (spread / (mean * math.sqrt(num_rows)))
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
 def _mask_unselectable(full_M: Float64s) -> Float64s:
     """Return the full scores with -inf for rows that are never selected."""
     return np.where(np.isnan(full_M), -np.inf, full_M.astype(np.float64))
-
-
-def _describe_guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
-    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
-    return (
-        f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
-        f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
-    )

@@ -85,11 +85,7 @@ class TableFiles:
         return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
 
     def require(self, column: str, option: str) -> str:
-        """Return the column that the user named by an option, if it exists.
-
-        Raises:
-            SourceError: there is no such column; the message names the existing ones.
-        """
+        """Return the column that the user named by an option; a ``SourceError`` if there is none."""
         if column in self.columns:
             return column
         close = find_nearest_column(column, self.columns)
@@ -103,11 +99,7 @@ class TableFiles:
 
 
 def look(path: str) -> TableFiles:
-    """Count and sample the rows of a file, folder or glob; use the first delimiter with which CSV can be read.
-
-    Raises:
-        SourceError: the files cannot be read, have no rows, or have no column in common.
-    """
+    """Count and sample the rows of a file, folder or glob; use the first delimiter with which CSV can be read."""
     first: SourceError | None = None
     for delimiter in DELIMITERS:
         try:

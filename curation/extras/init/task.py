@@ -78,12 +78,7 @@ class _Roles(NamedTuple):
 
 
 def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
-    """Return the task of one or two files. ``ask`` is None if nobody can be asked.
-
-    Raises:
-        ConfigError: the task, the answer or the text cannot be guessed, and nobody can be asked; the message names the
-            columns and the option to give.
-    """
+    """Return the task of one or two files. ``ask`` is None if nobody can be asked; then what is unclear is refused."""
     if not 1 <= len(tables) <= 2:
         raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
     if not (wishes.text or wishes.choices or wishes.answer):
@@ -167,11 +162,7 @@ def _refuse_columns(name: str, tables: Sequence[TableFiles]) -> NoReturn:
 
 
 def check_readable(task: DetectedTask) -> None:
-    """Check that a task can read the sampled labelled rows, up to the error rate that a run accepts.
-
-    Raises:
-        ConfigError: more rows are unreadable; the message has the first one and the reason.
-    """
+    """Refuse a task that cannot read the sampled labelled rows, up to the error rate that a run accepts."""
     options = {**task.domain, "given_labels": task.given}
     if options["name"] == "classification" and "classes" not in options:
         options["classes"] = list(task.labelled.counts(options["label"]))
@@ -327,11 +318,7 @@ def _find_text(
 
 
 def _ask_user(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
-    """Ask the user a question and return the answer.
-
-    Raises:
-        ConfigError: nobody can be asked, or there is nothing to choose from.
-    """
+    """Ask the user a question and return the answer; a ``ConfigError`` if nobody can be asked."""
     if ask is not None and options:
         return ask(question, options)
     has = "; ".join(f"{table.path} has {table.listed}" for table in tables)

@@ -81,11 +81,7 @@ def describe_classes(inputs: FeatureInputs) -> Classes | None:
 
 
 def describe_settings(config: RunConfig, section: QuotaKeys) -> Iterator[str]:
-    """Yield a description of a run's class quotas, if the pool has two classes or more.
-
-    Raises:
-        ConfigError: as :func:`find_divided_classes`.
-    """
+    """Yield a description of a run's class quotas, if the pool has two classes or more, or refuse them."""
     domain = get_domain(config.domain_of("pool"))
     find_divided_classes(section, domain)
     classes = _get_classes(domain)
@@ -114,11 +110,7 @@ def _get_classes(domain: Domain) -> tuple[str, ...] | None:
 
 
 def find_divided_classes(selection: QuotaKeys, domain: Domain) -> tuple[str, ...] | None:
-    """Return the classes that have quotas or cuts of their own, or None if classes have neither.
-
-    Raises:
-        ConfigError: the quotas do not fit the domain, or what counts as a label.
-    """
+    """Return the classes that have quotas or cuts of their own, or None; refuse quotas that do not fit the domain."""
     classes, quota = _get_classes(domain), selection.quota
     if domain.label_sets is not None:
         _check_sets(selection)
@@ -172,11 +164,7 @@ class QuotaDivision(RowDivision[ClassShares]):
     """
 
     def set(self, budget: ComputedBudget) -> ClassShares | None:
-        """Return the classes' shares among an arm's rows, or None if places are not divided.
-
-        Raises:
-            BudgetError: the budget is a cut although the configuration sets shares of classes.
-        """
+        """Return the classes' shares among an arm's rows, or None if places are not divided."""
         if budget.is_cut and budget.shares is None and self._classes is not None and self._classes.wanted is not None:
             raise BudgetError(f"selection.{explain_no_quota(budget.rule)}")
         if budget.is_cut or self._classes is None:
@@ -184,11 +172,7 @@ class QuotaDivision(RowDivision[ClassShares]):
         return self._classes.shares(self.job.labels, get_domain(self.job.domain).label_sets)
 
     def group(self, arm: Arm, scores: PoolScores, n: int, value: ClassShares, before: Groups | None) -> Groups | None:
-        """Return the classes with their places: n in total, or fewer if a cap on each class leaves fewer.
-
-        Raises:
-            BudgetError: n is larger than the number of rows with a class.
-        """
+        """Return the classes with their places: n in total, or fewer if a cap on each class leaves fewer."""
         if not arm.takes_top:
             return before
         size_C, num_rows = scores.sizes(self._grouping)

@@ -103,12 +103,7 @@ def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
 
 
 def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
-    """Write ``review.json``, ``judged.parquet`` and, if the arm ranks, ``calibration.parquet``; return the first.
-
-    Raises:
-        ReviewError: no row has a verdict yet.
-        ConfigError: alpha or delta is not a share.
-    """
+    """Write ``review.json``, ``judged.parquet`` and, if the arm ranks, ``calibration.parquet``; return the first."""
     rows, drawn, strata = review.rows, review.drawn, review.strata
     standing = review.log.standing()
     verdicts = [standing[row_id] for row_id in rows["row_id"].to_pylist() if row_id in standing]

@@ -174,9 +174,6 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> tuple[Sco
 
     Return the number of rows that could be selected, too. If the arm does not rank, return its selected rows. Scores
     are streamed, so memory grows with the region, not with the pool (if nothing is selected, the region is the pool).
-
-    Raises:
-        ReviewError: a table of the run cannot be read.
     """
     try:
         selected_n = _read_ids(origin.selection)
