@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from curation.errors import ConfigError, RowError
@@ -60,7 +59,7 @@ class UciEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._kill()
 
     def value(self, fen: str, move: str) -> Value:

@@ -116,8 +116,13 @@ def average(parts: Sequence[_Part], values: Sequence[Json | None]) -> Json | Non
 
 
 def _combine_generation(parts: Sequence[_Part]) -> Json:
-    test_rows = _count_test_rows(parts)
-    shared = test_rows is not None and test_rows["distinct"] < test_rows["total"]
+    """Return a generation's averages; runs may share test rows, so that fewer are ``distinct`` than their ``total``."""
+    ids: dict[str, list[Int64s]] = {}
+    for part in parts:
+        if part.tests:
+            ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
+    every = [np.concatenate(of_runs) for of_runs in ids.values()]
+    total, distinct = sum(map(len, every)), sum(len(np.unique(ids_N)) for ids_N in every)
     trust: Json = {}
     for where in ("validation", "pool"):
         views = [part.report["trust"].get(where, {}) for part in parts]
@@ -125,11 +130,11 @@ def _combine_generation(parts: Sequence[_Part]) -> Json:
             if all(view in of_run for of_run in views):
                 trust.setdefault(where, {})[view] = _combine_trust(parts, [of_run[view] for of_run in views])
     return {
-        "arms": [_combine_arm(name, parts, shared=shared) for name in parts[0].arms],
+        "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
         "teacher": {key: average(parts, [part.report["teacher"][key] for part in parts]) for key in ("test", "pool")},
         "base": average(parts, [part.report["base"] for part in parts]),
         "trust": trust,
-        "test_rows": test_rows,
+        "test_rows": {"total": total, "distinct": distinct} if ids else None,
     }
 
 
@@ -148,18 +153,6 @@ def _combine_trust(parts: Sequence[_Part], tables: Sequence[Json]) -> Json:
             measure: average(parts, [table["constant"][measure] for table in tables]) for measure in ("ece", "brier")
         },
     }
-
-
-def _count_test_rows(parts: Sequence[_Part]) -> Json | None:
-    """Return the ``total`` number of test rows of all runs, and that of ``distinct`` ones: runs may share test rows."""
-    ids: dict[str, list[Int64s]] = {}
-    for part in parts:
-        if part.tests:
-            ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
-    if not ids:
-        return None
-    every = [np.concatenate(of_runs) for of_runs in ids.values()]
-    return {"total": sum(map(len, every)), "distinct": sum(len(np.unique(ids_N)) for ids_N in every)}
 
 
 def _combine_arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:

@@ -39,29 +39,24 @@ def write_held_out(rows: HeldOut, folder: Path) -> None:
 def read_held_out(package: TrustPackage) -> HeldOut:
     """Return the rows of a package; a ``PackageError`` if it has none, or the file holds something else."""
     if "cascade" not in package.description.parts:
-        raise PackageError(
-            f"{package.uri}: holds no first cut, so that a filter cannot have a cascade: {_explain_absence(package)}"
+        why = (
+            "its run kept no state of the last prompt token, or its rows allowed none (`curate export-trust` says "
+            "which); leave cascade out, or run again with teacher.states: [prompt_last, output_last] (and what else "
+            "trust reads), and export that run"
         )
+        if package.description.ask.reads_given:
+            why = (
+                "its model reads answers that are there before the prompt is read, so that a first cut would save "
+                "none; leave cascade out"
+            )
+        elif package.description.served is not None:
+            why = "a server answers, and keeps no state of a prompt; leave cascade out"
+        raise PackageError(f"{package.uri}: holds no first cut, so that a filter cannot have a cascade: {why}")
     with package.reading(FILE):
         table = read_rows(fetch_folder(package.uri) / FILE, SCHEMA)
         first_M, full_M = (to_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
         asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
     return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
-
-
-def _explain_absence(package: TrustPackage) -> str:
-    if package.description.ask.reads_given:
-        return (
-            "its model reads answers that are there before the prompt is read, so that a first cut would save "
-            "none; leave cascade out"
-        )
-    if package.description.served is not None:
-        return "a server answers, and keeps no state of a prompt; leave cascade out"
-    return (
-        "its run kept no state of the last prompt token, or its rows allowed none (`curate export-trust` says "
-        "which); leave cascade out, or run again with teacher.states: [prompt_last, output_last] (and what else "
-        "trust reads), and export that run"
-    )
 
 
 def write_cut_target(

@@ -178,11 +178,16 @@ def find_first_cut(
     num_selected, counts = _count_selected(rows, keep, full_threshold, COUNT_SHARE * delta)
     if keep is not None:
         delta *= 1 - COUNT_SHARE
-    threshold = min(_compute_tolerance_limit(ranked_M[:count], loss, delta) for count in np.unique(counts).tolist())
+    threshold = math.inf
+    for count in np.unique(counts).tolist():
+        rank = compute_tolerance_rank(count, loss, delta)
+        limit = float(np.partition(ranked_M[:count], rank - 1)[rank - 1]) if rank else -math.inf
+        threshold = min(threshold, limit)
     dropped_M = first_M < threshold
     means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
     saved = _estimate_saved(rows, dropped_M, fed_twice)
-    needed = None
+    needed: int | None = None
+    off: str | None = None
     least = math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)  # the fewest rows with (1 - loss) ** rows <= delta
     if threshold == -np.inf and int(counts.min()) < least:
         needed = _estimate_needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
@@ -192,8 +197,13 @@ def find_first_cut(
             f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; {more}allow a "
             "larger loss"
         )
-    else:
-        off = _describe_too_little(rows, dropped_M, saved)
+    elif not dropped_M.any():
+        off = "it would drop no row: the first score does not tell the rows apart that the full pass selects"
+    elif saved.value < LEAST_SAVED:
+        off = (
+            f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
+            f"less than {LEAST_SAVED:.0%} (prompts of {means[0]:.0f} tokens, answers of {means[1]:.0f})"
+        )
     lost = int((ranked_M[:num_selected] < threshold).sum())
     what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
     guarantee = (
@@ -238,31 +248,12 @@ def _count_selected(
     return min(round(keep * num_rows), num_selectable), counts
 
 
-def _describe_too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
-    """Return the reason why a cut that the loss allows does not pay, or None if it does."""
-    if not dropped_M.any():
-        return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
-    if saved.value < LEAST_SAVED:
-        return (
-            f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
-            f"less than {LEAST_SAVED:.0%} (prompts of {rows.prompt_tokens_M.mean():.0f} tokens, answers of "
-            f"{rows.output_tokens_M.mean():.0f})"
-        )
-    return None
-
-
 def can_still_pay(num_asked: int, num_dropped: int, break_even: float) -> bool:
     """Return whether the share of dropped rows of a pool may still reach ``break_even``, by the rows so far.
 
     It cannot if even the exact upper bound (97.5 %) on that share is lower.
     """
     return compute_proportion(num_dropped, num_asked).high >= break_even
-
-
-def _compute_tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
-    """Return the largest of K first scores with at most ``loss`` of such scores below it, at confidence 1 - delta."""
-    rank = compute_tolerance_rank(len(first_K), loss, delta)
-    return float(np.partition(first_K, rank - 1)[rank - 1]) if rank else -math.inf
 
 
 def compute_tolerance_rank(num_rows: int, loss: float, delta: float) -> int:

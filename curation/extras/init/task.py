@@ -90,7 +90,10 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
     if wishes.domain in ("chess", "pair"):
         _refuse_columns(wishes.domain, tables)
     common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
-    choices = [tables[0].require(name, "--choices") for name in wishes.choices] or _find_options(tables, common)
+    options = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
+    choices = [tables[0].require(name, "--choices") for name in wishes.choices]
+    if not choices and 2 <= len(options) <= len(LETTERS):
+        choices = options
     is_choice = bool(choices) and wishes.domain in (None, "mcqa")
     if wishes.domain == "mcqa" and not is_choice:
         raise ConfigError(
@@ -203,12 +206,6 @@ def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask |
         f"{labelled.path} has the right answers: of {max(shares):.0%} of the rows looked at",
     )
     return DetectedTask({"name": name, **options}, labelled, others[0] if others else None, audited, why)
-
-
-def _find_options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
-    """Return the columns, if there are two to eight, that are named like options: A, B, C or option1, option2."""
-    found = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
-    return found if 2 <= len(found) <= len(LETTERS) else []
 
 
 def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
