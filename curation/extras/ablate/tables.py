@@ -49,7 +49,7 @@ class AblationRecord:
     shares: Mapping[str, float]
     """Share of all rows, the best-ranked, whose purity is measured, by variant."""
     seeds: Mapping[int, JsonView]
-    """Outputs of each seed's stages: the fields of ``stages.AblationStages``."""
+    """Outputs of each seed's stages: the fields of ``running.AblationStages``."""
 
 
 def collect(record: AblationRecord) -> Json:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review
-from curation.extras.review.log import VERDICTS, VerdictLine
+from curation.extras.review.folder import VERDICTS, Review, VerdictLine
 from curation.json_types import Json
 from curation.storage.paths import write_atomically
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review, write_record
-from curation.extras.review.log import Standing, VerdictLine
+from curation.extras.review.folder import Review, Standing, VerdictLine, write_record
 from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
