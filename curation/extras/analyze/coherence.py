@@ -56,18 +56,12 @@ class Coherence:
     without_Gk: Floats
     """``energy_k`` without each group of rows, [G, k]."""
     decay_Gk: Floats
-    """``share_k`` without each group of rows, [G, k]."""
+    """The share of the total in each direction, without each group of rows, [G, k]."""
     rows_energy_N: Floats
     """The top-``SHOWN`` energy of every row, ascending."""
     dimension: float
     """The participation ratio of the squared singular values, (sum)^2 / sum of squares: the number of equally strong
     directions with the same ratio."""
-
-    @property
-    def share_k(self) -> Floats:
-        """The share of the total in each direction."""
-        share_k: Floats = self.singular_values**2 / self.total
-        return share_k
 
     def to_json(self) -> Json:
         """Return the findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
@@ -83,7 +77,7 @@ class Coherence:
             "mean_energy": _compute_jackknife(float(self.energy_k.mean()), self.without_Gk.mean(axis=1), n),
             "quantiles": np.quantile(self.rows_energy_N, np.linspace(0, 1, 101)).tolist(),
             "singular_values": self.singular_values.tolist(),
-            "shares": estimate_each(self.share_k, self.decay_Gk),
+            "shares": estimate_each(self.singular_values**2 / self.total, self.decay_Gk),
             "total": self.total,
             "dimension": self.dimension,
         }

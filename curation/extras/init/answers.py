@@ -16,7 +16,6 @@ from curation.domains.label_sets import SetFormat, split_names
 from curation.domains.turns import parse_list, read_cell_text
 from curation.errors import RowError
 from curation.extras.init.table import MOST_VALUES, TableFiles
-from curation.sources import read_rows, to_raw_rows
 
 SEPARATORS = (";", "|", ",")
 JOINTS = (*SEPARATORS, "||", ";;")
@@ -94,8 +93,7 @@ def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bo
     counts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     num_rows = 0
-    cells = (raw for file in table.files for batch in read_rows(file, columns=[column]) for raw in to_raw_rows(batch))
-    for value in (raw[column] for raw in cells if raw.get(column) is not None):
+    for value in (value for batch in table.batches(column) for value in batch):
         names, _ = attempt(split_names, value, form)
         if names is None or len({*names}) < len(names):
             return None

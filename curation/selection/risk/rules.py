@@ -40,11 +40,6 @@ class CandidateCuts(NamedTuple):
     kept_G: Int64s
     wrong_G: Int64s
 
-    def noise_G(self) -> Floats:
-        """Return the observed noise of each cut; NaN if it keeps no row."""
-        noise_G: Floats = np.where(self.kept_G > 0, self.wrong_G / np.maximum(self.kept_G, 1), np.nan)
-        return noise_G
-
 
 class RankedRows(NamedTuple):
     """The calibration rows that may be selected, best first; ``num_rows`` counts all calibration rows."""
@@ -65,11 +60,6 @@ class RankedRows(NamedTuple):
         """Return the cuts that keep the rows with at least the given scores."""
         kept_G = np.searchsorted(-self.score_M, -threshold_G, side="right")
         return CandidateCuts(threshold_G, kept_G, self.wrong_M[kept_G])
-
-    def prefix_ends(self, share_G: Floats) -> Floats:
-        """Return the last row's score in the prefix of each share, except for prefixes that end at an unscored row."""
-        last_G = compute_ranks(share_G, self.num_rows) - 1
-        return self.score_M[last_G[last_G < len(self.score_M)]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -227,7 +217,11 @@ def apply_hoeffding_grid(problem: Problem) -> RuleResult:
 def make_coarse_grid(problem: Problem) -> tuple[Floats, float]:
     """Return the candidates of the coarse grid, and each one's part of delta."""
     share_G = np.arange(1, NUM_COARSE + 1) / NUM_COARSE
-    ends_G = problem.quantiles(share_G) if problem.kind == "threshold" else problem.rows.prefix_ends(share_G)
+    if problem.kind == "threshold":
+        ends_G = problem.quantiles(share_G)
+    else:  # the last rows of prefixes, except of those that end at an unscored row
+        last_G = compute_ranks(share_G, problem.rows.num_rows) - 1
+        ends_G = problem.rows.score_M[last_G[last_G < len(problem.rows.score_M)]]
     thresholds_G = sort_distinct(ends_G)
     return thresholds_G, problem.delta / max(len(thresholds_G), 1)
 
@@ -275,7 +269,7 @@ def _find_most_inclusive(problem: Problem, candidates: CandidateCuts, level: flo
 
 def _estimate_hoeffding_rows(problem: Problem, candidates: CandidateCuts, level: float) -> tuple[int | None, str]:
     """Return how many rows of the same noise would have let the best candidate pass, at the same level."""
-    noise_G = candidates.noise_G()
+    noise_G = np.where(candidates.kept_G > 0, candidates.wrong_G / np.maximum(candidates.kept_G, 1), np.nan)
     hopeful = np.flatnonzero(noise_G < problem.alpha - 1e-6)
     if len(hopeful) == 0:
         return None, "no cut has an observed noise below alpha"
