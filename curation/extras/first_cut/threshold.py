@@ -186,8 +186,7 @@ def find_first_cut(
     dropped_M = first_M < threshold
     means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
     saved = _estimate_saved(rows, dropped_M, fed_twice)
-    needed: int | None = None
-    off: str | None = None
+    needed, off = None, None
     least = math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)  # the fewest rows with (1 - loss) ** rows <= delta
     if threshold == -np.inf and int(counts.min()) < least:
         needed = _estimate_needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
@@ -197,19 +196,9 @@ def find_first_cut(
             f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; {more}allow a "
             "larger loss"
         )
-    elif not dropped_M.any():
-        off = "it would drop no row: the first score does not tell the rows apart that the full pass selects"
-    elif saved.value < LEAST_SAVED:
-        off = (
-            f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
-            f"less than {LEAST_SAVED:.0%} (prompts of {means[0]:.0f} tokens, answers of {means[1]:.0f})"
-        )
+    else:
+        off = _describe_too_little(rows, dropped_M, saved)
     lost = int((ranked_M[:num_selected] < threshold).sum())
-    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
-    guarantee = (
-        f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
-        f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
-    )
     on = off is None
     return FirstCut(
         threshold=float(threshold) if on else None,
@@ -227,7 +216,7 @@ def find_first_cut(
         break_even=min(1.0, float((LEAST_SAVED * sum(means) + fed_twice) / max(means[1] + fed_twice, 1e-9))),
         fed_twice=fed_twice,
         answers_dropped=AnswerLengths.of(rows.output_tokens_M[dropped_M]),
-        guarantee=guarantee if on else "none: the first cut is off",
+        guarantee=_describe_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
         needed=needed,
     )
 
@@ -246,6 +235,27 @@ def _count_selected(
     num_rows, num_selectable = len(rows.full_M), int((_mask_unselectable(rows.full_M) > -np.inf).sum())
     counts = np.minimum(_compute_counts(num_rows, keep, delta), num_selectable)
     return min(round(keep * num_rows), num_selectable), counts
+
+
+def _describe_too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
+    """Return the reason why a cut that the loss allows does not pay, or None if it does."""
+    if not dropped_M.any():
+        return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
+    if saved.value < LEAST_SAVED:
+        return (
+            f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
+            f"less than {LEAST_SAVED:.0%} (prompts of {rows.prompt_tokens_M.mean():.0f} tokens, answers of "
+            f"{rows.output_tokens_M.mean():.0f})"
+        )
+    return None
+
+
+def _describe_guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
+    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
+    return (
+        f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
+        f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
+    )
 
 
 def can_still_pay(num_asked: int, num_dropped: int, break_even: float) -> bool:
