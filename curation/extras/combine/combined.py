@@ -74,8 +74,8 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
     generations = []
     for index, record in enumerate(members[0].run.generations):
         parts = []
-        for member, whole, benchmark in zip(members, reports, benchmarks, strict=True):
-            report = whole["generations"][index]
+        for member, of_run, benchmark in zip(members, reports, benchmarks, strict=True):
+            report = of_run["generations"][index]
             part = _Part(
                 benchmark=benchmark,
                 report=report,

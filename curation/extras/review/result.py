@@ -135,7 +135,7 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
             }
             for stratum, count in zip(strata, counts, strict=True)
         ],
-        "cut": _certify_cut(review, answer_M, alpha, delta),
+        "cut": _compute_cut(review, answer_M, alpha, delta),
     }
     _write_tables(review, answer_M)
     write_record(review.folder / "review.json", result, review.folder)
@@ -178,7 +178,7 @@ def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCoun
     }
 
 
-def _certify_cut(review: Review, answer_M: Answers, alpha: float | None, delta: float | None) -> Json:
+def _compute_cut(review: Review, answer_M: Answers, alpha: float | None, delta: float | None) -> Json:
     """Return the certified cut before and after the review; ``after`` is None if the arm does not rank."""
     origin, floor = review.origin, review.drawn["floor"]
     before = origin.risk
