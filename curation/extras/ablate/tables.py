@@ -105,8 +105,14 @@ def _make_line(
     """Return the line of a variant on one set of rows, compared with ``references``, the reference variant's rows."""
     share = record.shares[variant]
     measured = [_measure_rows(rows, share, seed) for seed, rows in rows_of.items()]
-    pairs = [_compare_rows(rows_of[seed], others, share, seed) for seed, others in references.items()]
-    compared = [pair for pair in pairs if pair is not None]
+    compared = []
+    for seed, others in references.items():
+        rows, labels = rows_of[seed], ("row_ids_N", "correct_N", "parsed_N")
+        if all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
+            parsed, best = rows.readable, [_find_best(of, share, seed) for of in (rows, others)]
+            raws = [of.scores[REFERENCE_ARM].raw_N for of in (parsed, others.readable)]
+            auc = metrics.compute_auc_difference(*raws, parsed.correct_N)
+            compared.append({"auc": auc, "purity": metrics.compute_purity_difference(*best, rows.correct_N)})
     seeds, paper = record.seeds.values(), record.config["paper"]
     fits = [saved.read_description(made["fits"][variant])["fit"] for made in seeds if variant in made["fits"]]
     reduced = [*fits, *(made["projections"].get(variant, {}) for made in seeds)]
@@ -121,7 +127,7 @@ def _make_line(
             for name in (*METRICS, "share_right", "constant_brier")
         },
         "differences": {name: _average_differences([found[name] for found in compared]) for name in COMPARED}
-        if compared and len(compared) == len(pairs)
+        if compared and len(compared) == len(references)
         else {},
         "num_fit": [fit["num_fit"] for fit in fits],
         "variance_kept": float(np.mean(kept)) if kept else None,
@@ -145,20 +151,6 @@ def _measure_rows(rows: Judged, share: float, seed: int) -> dict[str, float]:
         "constant_brier": right * (1 - right),
         "share_right": right,
         "purity": float(rows.correct_N[_find_best(rows, share, seed)].mean()),
-    }
-
-
-def _compare_rows(rows: Judged, others: Judged, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
-    """Return the differences of two variants for one seed, or ``None`` if their labels differ."""
-    labels = ("row_ids_N", "correct_N", "parsed_N")
-    if not all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
-        return None
-    parsed, of_others = rows.readable, others.readable.scores[REFERENCE_ARM]
-    return {
-        "auc": metrics.compute_auc_difference(parsed.scores[REFERENCE_ARM].raw_N, of_others.raw_N, parsed.correct_N),
-        "purity": metrics.compute_purity_difference(
-            _find_best(rows, share, seed), _find_best(others, share, seed), rows.correct_N
-        ),
     }
 
 

@@ -127,31 +127,29 @@ def _combine_generation(parts: Sequence[_Part]) -> Json:
     for where in ("validation", "pool"):
         views = [part.report["trust"].get(where, {}) for part in parts]
         for view in views[0]:
-            if all(view in of_run for of_run in views):
-                trust.setdefault(where, {})[view] = _combine_trust(parts, [of_run[view] for of_run in views])
+            if not all(view in of_run for of_run in views):
+                continue
+            tables = [of_run[view] for of_run in views]
+            names = [name for name in tables[0]["functions"] if all(name in table["functions"] for table in tables)]
+            trust.setdefault(where, {})[view] = {
+                "functions": {
+                    name: {
+                        measure: average(parts, [table["functions"][name][measure] for table in tables])
+                        for measure in ("auc", "ece", "brier")
+                    }
+                    for name in names
+                },
+                "constant": {
+                    measure: average(parts, [table["constant"][measure] for table in tables])
+                    for measure in ("ece", "brier")
+                },
+            }
     return {
         "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
         "teacher": {key: average(parts, [part.report["teacher"][key] for part in parts]) for key in ("test", "pool")},
         "base": average(parts, [part.report["base"] for part in parts]),
         "trust": trust,
         "test_rows": {"total": total, "distinct": distinct} if ids else None,
-    }
-
-
-def _combine_trust(parts: Sequence[_Part], tables: Sequence[Json]) -> Json:
-    """Return averages of the trust functions that all runs have and of the runs' constants, on one view of the rows."""
-    common = [name for name in tables[0]["functions"] if all(name in table["functions"] for table in tables)]
-    return {
-        "functions": {
-            name: {
-                measure: average(parts, [table["functions"][name][measure] for table in tables])
-                for measure in ("auc", "ece", "brier")
-            }
-            for name in common
-        },
-        "constant": {
-            measure: average(parts, [table["constant"][measure] for table in tables]) for measure in ("ece", "brier")
-        },
     }
 
 

@@ -113,7 +113,22 @@ def find_divided_classes(selection: QuotaKeys, domain: Domain) -> tuple[str, ...
     """Return the classes that have quotas or cuts of their own, or None; refuse quotas that do not fit the domain."""
     classes, quota = _get_classes(domain), selection.quota
     if domain.label_sets is not None:
-        _check_sets(selection)
+        several = "with domain.multi a row may have several classes"
+        if isinstance(selection.quota, dict):
+            raise ConfigError(
+                f"{_KEY}: {selection.quota}: {several}, so shares of classes do not divide the rows; set {_KEY}: auto, "
+                "which follows the pool's shares, or none"
+            )
+        if selection.budget.is_by_label:
+            raise ConfigError(
+                f"{_RISK}: {several}, and is right where the whole set is, so that no class has rows of its own to "
+                "certify; leave per out: the guarantee is then of all selected rows"
+            )
+        for key in selection.counted_by if selection.quota != "none" and selection.budget.rule not in CUTS else ():
+            raise ConfigError(
+                f"selection.{key}: {getattr(selection, key)}: counts rows of one set of labels, and places go to "
+                f"classes, since {several}; both at once are not possible: set {_KEY}: none, or leave {key} out"
+            )
     if isinstance(quota, dict):
         if classes is None:
             raise ConfigError(f"{_KEY}: domain {domain.name} has no closed set of labels; leave it out")
@@ -134,26 +149,6 @@ def find_divided_classes(selection: QuotaKeys, domain: Domain) -> tuple[str, ...
                 f"set {_KEY}: none, or leave {key} out"
             )
     return classes
-
-
-def _check_sets(selection: QuotaKeys) -> None:
-    """Refuse settings that are impossible if labels are sets of classes."""
-    several = "with domain.multi a row may have several classes"
-    if isinstance(selection.quota, dict):
-        raise ConfigError(
-            f"{_KEY}: {selection.quota}: {several}, so shares of classes do not divide the rows; set {_KEY}: auto, "
-            "which follows the pool's shares, or none"
-        )
-    if selection.budget.is_by_label:
-        raise ConfigError(
-            f"{_RISK}: {several}, and is right where the whole set is, so that no class has rows of its own to "
-            "certify; leave per out: the guarantee is then of all selected rows"
-        )
-    for key in selection.counted_by if selection.quota != "none" and selection.budget.rule not in CUTS else ():
-        raise ConfigError(
-            f"selection.{key}: {getattr(selection, key)}: counts rows of one set of labels, and places go to classes, "
-            f"since {several}; both at once are not possible: set {_KEY}: none, or leave {key} out"
-        )
 
 
 class QuotaDivision(RowDivision[ClassShares]):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review, Standing, VerdictLine, write_record
+from curation.extras.review.folder import Review, VerdictLine, write_record
 from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
@@ -84,12 +84,6 @@ class VerdictCounts(NamedTuple):
         return self.unsure + self.disputed
 
 
-def find_answers(review: Review, standing: Standing) -> Answers:
-    """Return the answer for each row of a review [M] according to the verdicts that count."""
-    row_ids = review.rows["row_id"].to_pylist()
-    return np.array([answer_of(standing.get(row_id, {})) for row_id in row_ids], dtype=np.str_)
-
-
 def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
     """Return the common answer of several people; unsure is outvoted, and right against wrong is disputed."""
     said = {entry.verdict for entry in verdicts.values()}
@@ -111,7 +105,8 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
             f"{review.folder}: none of its {len(rows):,} rows has a verdict; give some by `curate review serve` or "
             "`curate review import`"
         )
-    answer_M = find_answers(review, standing)
+    said = [answer_of(standing.get(row_id, {})) for row_id in rows["row_id"].to_pylist()]
+    answer_M = np.array(said, dtype=np.str_)
     counts = [VerdictCounts.of(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
     result = {
         "format": 1,
