@@ -21,8 +21,7 @@ from curation.arrays import Bools, Floats
 from curation.config.states import parse
 from curation.errors import ConfigError
 from curation.extras.first_cut.config import Cascade, CascadeConfig
-from curation.extras.first_cut.held_out import read_held_out
-from curation.extras.first_cut.threshold import CHECK_ROWS, can_still_pay, find_first_cut
+from curation.extras.first_cut.threshold import CHECK_ROWS, can_still_pay, find_first_cut, read_held_out
 from curation.filter.described import get_package_place
 from curation.filter.extending import FilterGate, FilterInputs
 from curation.heavy import torch

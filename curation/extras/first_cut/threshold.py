@@ -21,16 +21,27 @@ The guarantee holds for rows drawn as the held-out rows were, not for a pool who
 
 import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import scipy
 
 from curation.arrays import Bools, Float64s, Int64s
-from curation.errors import ConfigError, UserError
+from curation.errors import ConfigError, PackageError, UserError
+from curation.filter.package.folder import TrustPackage
+from curation.filter.package.tables import read_rows, to_floats
 from curation.json_types import Json
 from curation.metrics.estimates import TAIL, Estimate, compute_proportion
 from curation.selection.risk.rules import compute_exact_upper
+from curation.storage.cache import fetch_folder
 
+FILE = "cascade.parquet"
+"""The file of a package with the held-out rows, by ``SCHEMA``."""
+SCHEMA = pa.schema(
+    [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
+)
 COUNT_SHARE = 0.1
 """Part of delta spent on the number of held-out rows in the selected share of the pool, which is unknown."""
 LEAST_SAVED = 0.05
@@ -57,6 +68,36 @@ class HeldOut:
             raise UserError(
                 f"first cut: held-out columns of {sorted(lengths)} rows; give the same rows, at least one, to all"
             )
+
+
+def write_held_out(rows: HeldOut, folder: Path) -> None:
+    """Write the rows into the folder of a package."""
+    scores = (pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in (rows.first_M, rows.full_M))
+    tokens = (pa.array(tokens_M, pa.int32()) for tokens_M in (rows.prompt_tokens_M, rows.output_tokens_M))
+    pq.write_table(pa.table([*scores, *tokens], schema=SCHEMA), folder / FILE)
+
+
+def read_held_out(package: TrustPackage) -> HeldOut:
+    """Return the rows of a package; a ``PackageError`` if it has none, or the file holds something else."""
+    if "cascade" not in package.description.parts:
+        why = (
+            "its run kept no state of the last prompt token, or its rows allowed none (`curate export-trust` says "
+            "which); leave cascade out, or run again with teacher.states: [prompt_last, output_last] (and what else "
+            "trust reads), and export that run"
+        )
+        if package.description.ask.reads_given:
+            why = (
+                "its model reads answers that are there before the prompt is read, so that a first cut would save "
+                "none; leave cascade out"
+            )
+        elif package.description.served is not None:
+            why = "a server answers, and keeps no state of a prompt; leave cascade out"
+        raise PackageError(f"{package.uri}: holds no first cut, so that a filter cannot have a cascade: {why}")
+    with package.reading(FILE):
+        table = read_rows(fetch_folder(package.uri) / FILE, SCHEMA)
+        first_M, full_M = (to_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
+        asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
 
 
 @dataclass(frozen=True, kw_only=True)
