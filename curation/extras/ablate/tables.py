@@ -190,16 +190,28 @@ def _collect_students(record: AblationRecord) -> list[Json]:
     return found
 
 
-def make_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
+def make_tables(content: JsonView) -> list[tuple[str, TextTable]]:
     """Return the tables of the page with their captions: one of trust, and one of students if there are any."""
     found = [("Trust functions", _make_trust_table(content))]
-    if content["students"]:
-        caption = "Students: test accuracy in %, and the difference to ground truth"
-        found.append((caption, _make_student_table(content)))
-    return found
+    if not content["students"]:
+        return found
+    models = list(dict.fromkeys(line["model"] for line in content["students"]))
+    by_variant: dict[str, dict[str, str]] = {}
+    for line in content["students"]:
+        words = f"{100 * line['accuracy']['value']:.1f}"
+        if (against := line["against_ground_truth"]) is not None:
+            rows, seeds = against["rows"], against["seeds"]
+            words += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
+            words += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
+            words += ")"
+        by_variant.setdefault(line["variant"], {})[line["model"]] = words
+    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
+    lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
+    caption = "Students: test accuracy in %, and the difference to ground truth"
+    return [*found, (caption, TextTable(["variant", *order], lines))]
 
 
-def format_markdown(content: Mapping[str, object]) -> str:
+def format_markdown(content: JsonView) -> str:
     """Return the tables as Markdown."""
     texts = []
     for _, (head, lines) in make_tables(content):
@@ -238,23 +250,6 @@ def _make_trust_table(content: JsonView) -> TextTable:
     cells = {name: [write(line) for line in content["lines"]] for name, write in columns.items()}
     kept = {name: texts for name, texts in cells.items() if any(texts)}
     return TextTable([name.strip() for name in kept], [list(row) for row in zip(*kept.values(), strict=True)])
-
-
-def _make_student_table(content: JsonView) -> TextTable:
-    """Return the table of students, with a line for each variant and a column for each model."""
-    models = list(dict.fromkeys(line["model"] for line in content["students"]))
-    by_variant: dict[str, dict[str, str]] = {}
-    for line in content["students"]:
-        words = f"{100 * line['accuracy']['value']:.1f}"
-        if (against := line["against_ground_truth"]) is not None:
-            rows, seeds = against["rows"], against["seeds"]
-            words += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
-            words += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
-            words += ")"
-        by_variant.setdefault(line["variant"], {})[line["model"]] = words
-    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
-    lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
-    return TextTable(["variant", *order], lines)
 
 
 def _format_mean(over: Json) -> str:
