@@ -46,19 +46,6 @@ class LabelColumn:
     is_list: bool
     """Whether the cells are lists, which leaves no doubt."""
 
-    @property
-    def why(self) -> str:
-        """The reason why the column is read as sets of labels, in words."""
-        if self.is_list:
-            return "the cells are lists"
-        return f"{self.form.separator!r} stands between labels that occur in other cells, too"
-
-    @property
-    def multi(self) -> bool | dict[str, str]:
-        """The value of the option ``domain.multi`` with which the domain reads the column."""
-        usual = SetFormat()._asdict()
-        return {name: sign for name, sign in self.form._asdict().items() if sign != usual[name]} or True
-
 
 def label_column(table: TableFiles, column: str) -> LabelColumn | None:
     """Return the labels of a column whose cells hold several labels each, or ``None`` if they do not."""

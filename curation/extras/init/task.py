@@ -14,6 +14,7 @@ from curation.config.inputs import LimitedSplits
 from curation.domains import attempt, get_domain
 from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
+from curation.domains.label_sets import SetFormat
 from curation.errors import ConfigError
 from curation.escaping import quote_text
 from curation.extras.init.answers import LabelColumn, free_text, has_objects, is_list_column, label_column
@@ -146,7 +147,8 @@ def _describe_classes(
     section: dict[str, Any] = {"name": "classification", "text": list(texts) if len(texts) > 1 else texts[0]}
     section["label"] = label
     if sets is not None:
-        section["multi"] = sets.multi
+        usual, signs = SetFormat()._asdict(), sets.form._asdict()
+        section["multi"] = {name: sign for name, sign in signs.items() if sign != usual[name]} or True
     all_drawn = is_gold and (roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS)
     if len(classes) <= MOST_LISTED or numbers or not all_drawn:
         section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
@@ -264,7 +266,9 @@ def _find_kind(
     are_sums = numbers >= 0.8 and asks and len(counts) > 2 and wishes.domain is None
     sets = label_column(roles.labelled, roles.answer) if wishes.domain in (None, "classification") else None
     if sets is not None and (sets.is_list or (not are_sums and _has_few_values(sets.counts, sets.num_rows))):
-        about = f"{len(sets.counts)} classes, of which each of {sets.num_rows:,} rows may have several: {sets.why}"
+        sign = f"{sets.form.separator!r} stands between labels that occur in other cells, too"
+        about = f"{len(sets.counts)} classes, of which each of {sets.num_rows:,} rows may have several: "
+        about += "the cells are lists" if sets.is_list else sign
         return "classification", f"the task is classification with {about}", sets
     if wishes.domain is not None:
         return wishes.domain, f"the task is {wishes.domain}: by --domain", None
