@@ -38,8 +38,8 @@ from curation.arrays import Bools, Int64s
 from curation.config import RunConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config
 from curation.domains import get_domain
+from curation.extras.first_cut.export import collect_held_out, write_cut_target
 from curation.extras.first_cut.gate import FirstCutRule, PromptGate
-from curation.extras.first_cut.held_out import collect_held_out, write_cut_target
 from curation.extras.first_cut.threshold import HeldOut, find_first_cut
 from curation.hashing import derive, hash_unit
 from curation.metrics import average_over_seeds, compute_proportion

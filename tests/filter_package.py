@@ -12,8 +12,7 @@ import torch
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig, TrustConfig
 from curation.extras.first_cut.config import Cascade
-from curation.extras.first_cut.held_out import write_held_out
-from curation.extras.first_cut.threshold import HeldOut, find_first_cut
+from curation.extras.first_cut.threshold import HeldOut, find_first_cut, write_held_out
 from curation.filter.package.description import CalibrationRows, Description, Made, Sample
 from curation.filter.package.folder import TrustPackage, write
 from curation.filter.parts import PartFiles

@@ -25,7 +25,7 @@ import curation.teachers.transformers  # noqa: F401 (what a healthy package may 
 from curation.commands.verify.check import verify
 from curation.config import AskConfig, DecodingConfig, TrustConfig
 from curation.errors import CurationError
-from curation.extras.first_cut.held_out import read_held_out
+from curation.extras.first_cut.threshold import read_held_out
 from curation.filter import Filter
 from curation.filter.package.folder import TrustPackage, copy_package, load
 

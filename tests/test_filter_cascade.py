@@ -19,8 +19,7 @@ from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
 from curation.extras.first_cut.gate import FirstCutRule, settle
-from curation.extras.first_cut.held_out import read_held_out
-from curation.extras.first_cut.threshold import find_first_cut
+from curation.extras.first_cut.threshold import find_first_cut, read_held_out
 from curation.filter.described import FilterInputs
 from curation.filter.forecast import make_askings
 from curation.filter.opened import look

@@ -16,7 +16,7 @@ from curation.commands.plan import make_plan
 from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.domains.grading import read_grades
-from curation.extras.tracking.entry import make_entry
+from curation.extras.tracking.publish import make_entry
 from curation.refs import TableRef
 
 pytestmark = pytest.mark.whole_run

@@ -59,7 +59,18 @@ def estimate_shares(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64
     elif not given_T.sum():
         why = "no row of the pool is labelled"
     if why is None:
-        share_C = _find_most_probable(given_T / given_T.sum(), confusion_CT)
+        # the most probable shares; the prior, the labelled rows' shares, weighs as much as C labelled rows
+        share_T, probability_CT = given_T / given_T.sum(), label_probabilities(confusion_CT)
+        prior_C: Float64s = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
+        weight = num_classes / (num_classes + num_labelled)
+        share_C = prior_C
+        for _ in range(MOST_STEPS):
+            # the pool's rows by class, if the shares were these
+            known_T = share_T / np.maximum(share_C @ probability_CT, 1e-300)
+            before_C, share_C = share_C, (1 - weight) * share_C * (probability_CT @ known_T) + weight * prior_C
+            share_C = share_C / share_C.sum()
+            if np.abs(share_C - before_C).sum() < LEAST_CHANGE:
+                break
     else:
         some_C = given_T[:num_classes] + 1e-9  # equal shares, where nothing is labelled
         share_C = some_C / some_C.sum()
@@ -87,23 +98,6 @@ def label_probabilities(confusion_CT: Int64s) -> Float64s:
     rows_C1 = confusion_CT.sum(axis=1, keepdims=True)
     found: Float64s = (confusion_CT + PRIOR_ROWS * prior_CT) / (rows_C1 + PRIOR_ROWS)
     return found
-
-
-def _find_most_probable(given_T: Float64s, confusion_CT: Int64s) -> Float64s:
-    """Return the most probable shares [C]; the prior, the labelled rows' shares, weighs as much as C labelled rows."""
-    probability_CT, num_labelled = label_probabilities(confusion_CT), confusion_CT.sum()
-    num_classes = len(confusion_CT)
-    prior_C: Float64s = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
-    weight = num_classes / (num_classes + num_labelled)
-    share_C: Float64s = prior_C
-    for _ in range(MOST_STEPS):
-        # the pool's rows by class, if the shares were these
-        known_T = given_T / np.maximum(share_C @ probability_CT, 1e-300)
-        before_C, share_C = share_C, (1 - weight) * share_C * (probability_CT @ known_T) + weight * prior_C
-        share_C = share_C / share_C.sum()
-        if np.abs(share_C - before_C).sum() < LEAST_CHANGE:
-            break
-    return share_C
 
 
 def compute_share_distance(first_C: npt.ArrayLike, second_C: npt.ArrayLike) -> float:

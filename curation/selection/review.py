@@ -91,7 +91,12 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
     stratum_R = _assign_strata(rows, region_R, num, seed) if ranked else np.zeros(len(region_R), dtype=np.int64)
     num_strata = int(stratum_R.max()) + 1
     size_S = np.bincount(stratum_R, minlength=num_strata)
-    prior_S = _compute_priors(rows.trust_N[region_R], stratum_R, num_strata)
+    trust_R = rows.trust_N[region_R]
+    known_R = np.isfinite(trust_R)
+    count_S = np.bincount(stratum_R[known_R], minlength=num_strata)
+    total_S = np.bincount(stratum_R[known_R], weights=trust_R[known_R], minlength=num_strata)
+    mean_S = np.where(count_S > 0, total_S / np.maximum(count_S, 1), 0.5)
+    prior_S = np.clip(mean_S, 0.05, 0.95)  # for 0 and 1 Neyman's allocation draws no row
     ids_R = rows.row_ids_N[region_R]
     num_extra = max(num - round(UNIFORM_SHARE * num), FEWEST * num_strata) if ranked and num < len(region_R) else 0
     uniform_R = _find_smallest(hash64(ids_R, derive(seed, "audit uniform")), max(num - num_extra, 0))
@@ -141,14 +146,6 @@ def _assign_strata(rows: ScoredRows, region_R: Int64s, num: int, seed: int) -> I
             stratum_R[part] = first + index
         first += len(parts)
     return stratum_R
-
-
-def _compute_priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> Float64s:
-    """Return the mean trust of each stratum, kept away from 0 and 1, for which Neyman's allocation draws no row."""
-    known_R = np.isfinite(trust_R)
-    count_S = np.bincount(stratum_R[known_R], minlength=num_strata)
-    total_S = np.bincount(stratum_R[known_R], weights=trust_R[known_R], minlength=num_strata)
-    return np.clip(np.where(count_S > 0, total_S / np.maximum(count_S, 1), 0.5), 0.05, 0.95)
 
 
 def _allocate_extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: int) -> Int64s:

@@ -49,7 +49,7 @@ class AblationRecord:
     shares: Mapping[str, float]
     """Share of all rows, the best-ranked, whose purity is measured, by variant."""
     seeds: Mapping[int, JsonView]
-    """Outputs of each seed's stages: the fields of ``stages.AblationStages``."""
+    """Outputs of each seed's stages: the fields of ``running.AblationStages``."""
 
 
 def collect(record: AblationRecord) -> Json:
@@ -105,8 +105,19 @@ def _make_line(
     """Return the line of a variant on one set of rows, compared with ``references``, the reference variant's rows."""
     share = record.shares[variant]
     measured = [_measure_rows(rows, share, seed) for seed, rows in rows_of.items()]
-    pairs = [_compare_rows(rows_of[seed], others, share, seed) for seed, others in references.items()]
-    compared = [pair for pair in pairs if pair is not None]
+    compared = []
+    for seed, others in references.items():
+        rows, labels = rows_of[seed], ("row_ids_N", "correct_N", "parsed_N")
+        if all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
+            parsed = rows.readable
+            raw_N, others_N = (of.scores[REFERENCE_ARM].raw_N for of in (parsed, others.readable))
+            best_N, best_others_N = (_find_best(of, share, seed) for of in (rows, others))
+            compared.append(
+                {
+                    "auc": metrics.compute_auc_difference(raw_N, others_N, parsed.correct_N),
+                    "purity": metrics.compute_purity_difference(best_N, best_others_N, rows.correct_N),
+                }
+            )
     seeds, paper = record.seeds.values(), record.config["paper"]
     fits = [saved.read_description(made["fits"][variant])["fit"] for made in seeds if variant in made["fits"]]
     reduced = [*fits, *(made["projections"].get(variant, {}) for made in seeds)]
@@ -121,7 +132,7 @@ def _make_line(
             for name in (*METRICS, "share_right", "constant_brier")
         },
         "differences": {name: _average_differences([found[name] for found in compared]) for name in COMPARED}
-        if compared and len(compared) == len(pairs)
+        if compared and len(compared) == len(references)
         else {},
         "num_fit": [fit["num_fit"] for fit in fits],
         "variance_kept": float(np.mean(kept)) if kept else None,
@@ -145,20 +156,6 @@ def _measure_rows(rows: Judged, share: float, seed: int) -> dict[str, float]:
         "constant_brier": right * (1 - right),
         "share_right": right,
         "purity": float(rows.correct_N[_find_best(rows, share, seed)].mean()),
-    }
-
-
-def _compare_rows(rows: Judged, others: Judged, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
-    """Return the differences of two variants for one seed, or ``None`` if their labels differ."""
-    labels = ("row_ids_N", "correct_N", "parsed_N")
-    if not all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
-        return None
-    parsed, of_others = rows.readable, others.readable.scores[REFERENCE_ARM]
-    return {
-        "auc": metrics.compute_auc_difference(parsed.scores[REFERENCE_ARM].raw_N, of_others.raw_N, parsed.correct_N),
-        "purity": metrics.compute_purity_difference(
-            _find_best(rows, share, seed), _find_best(others, share, seed), rows.correct_N
-        ),
     }
 
 
@@ -198,16 +195,28 @@ def _collect_students(record: AblationRecord) -> list[Json]:
     return found
 
 
-def make_tables(content: Mapping[str, object]) -> list[tuple[str, TextTable]]:
+def make_tables(content: JsonView) -> list[tuple[str, TextTable]]:
     """Return the tables of the page with their captions: one of trust, and one of students if there are any."""
     found = [("Trust functions", _make_trust_table(content))]
-    if content["students"]:
-        caption = "Students: test accuracy in %, and the difference to ground truth"
-        found.append((caption, _make_student_table(content)))
-    return found
+    if not content["students"]:
+        return found
+    models = list(dict.fromkeys(line["model"] for line in content["students"]))
+    by_variant: dict[str, dict[str, str]] = {}
+    for line in content["students"]:
+        words = f"{100 * line['accuracy']['value']:.1f}"
+        if (against := line["against_ground_truth"]) is not None:
+            rows, seeds = against["rows"], against["seeds"]
+            words += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
+            words += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
+            words += ")"
+        by_variant.setdefault(line["variant"], {})[line["model"]] = words
+    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
+    lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
+    caption = "Students: test accuracy in %, and the difference to ground truth"
+    return [*found, (caption, TextTable(["variant", *order], lines))]
 
 
-def format_markdown(content: Mapping[str, object]) -> str:
+def format_markdown(content: JsonView) -> str:
     """Return the tables as Markdown."""
     texts = []
     for _, (head, lines) in make_tables(content):
@@ -246,23 +255,6 @@ def _make_trust_table(content: JsonView) -> TextTable:
     cells = {name: [write(line) for line in content["lines"]] for name, write in columns.items()}
     kept = {name: texts for name, texts in cells.items() if any(texts)}
     return TextTable([name.strip() for name in kept], [list(row) for row in zip(*kept.values(), strict=True)])
-
-
-def _make_student_table(content: JsonView) -> TextTable:
-    """Return the table of students, with a line for each variant and a column for each model."""
-    models = list(dict.fromkeys(line["model"] for line in content["students"]))
-    by_variant: dict[str, dict[str, str]] = {}
-    for line in content["students"]:
-        words = f"{100 * line['accuracy']['value']:.1f}"
-        if (against := line["against_ground_truth"]) is not None:
-            rows, seeds = against["rows"], against["seeds"]
-            words += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
-            words += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
-            words += ")"
-        by_variant.setdefault(line["variant"], {})[line["model"]] = words
-    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
-    lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
-    return TextTable(["variant", *order], lines)
 
 
 def _format_mean(over: Json) -> str:

@@ -56,18 +56,12 @@ class Coherence:
     without_Gk: Floats
     """``energy_k`` without each group of rows, [G, k]."""
     decay_Gk: Floats
-    """``share_k`` without each group of rows, [G, k]."""
+    """The share of the total in each direction, without each group of rows, [G, k]."""
     rows_energy_N: Floats
     """The top-``SHOWN`` energy of every row, ascending."""
     dimension: float
     """The participation ratio of the squared singular values, (sum)^2 / sum of squares: the number of equally strong
     directions with the same ratio."""
-
-    @property
-    def share_k(self) -> Floats:
-        """The share of the total in each direction."""
-        share_k: Floats = self.singular_values**2 / self.total
-        return share_k
 
     def to_json(self) -> Json:
         """Return the findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
@@ -83,7 +77,7 @@ class Coherence:
             "mean_energy": _compute_jackknife(float(self.energy_k.mean()), self.without_Gk.mean(axis=1), n),
             "quantiles": np.quantile(self.rows_energy_N, np.linspace(0, 1, 101)).tolist(),
             "singular_values": self.singular_values.tolist(),
-            "shares": estimate_each(self.share_k, self.decay_Gk),
+            "shares": estimate_each(self.singular_values**2 / self.total, self.decay_Gk),
             "total": self.total,
             "dimension": self.dimension,
         }
@@ -102,16 +96,27 @@ def compute_coherence(batches: Batches, size: int) -> Coherence:
     value_k, vector_Dk = find_directions(total_DD, most)
     rows_Nk = np.concatenate([compute_energies(gradient_ND, vector_Dk) for _, gradient_ND in _iter_kept(batches)])
     trace, energy_k = float(np.trace(total_DD)), rows_Nk.mean(axis=0)
-    without = [  # a group without rows leaves all of them
-        _without(batches, total_DD, group, most) if group in filled else (energy_k, value_k / trace)
-        for group in range(GROUPS)
-    ]
+    without = []
+    for group in range(GROUPS):
+        if group not in filled:  # all rows are left
+            without.append((energy_k, value_k / trace))
+            continue
+        left_DD, sum_k, num_left = total_DD.copy(), np.zeros(most), 0
+        for ids_N, gradient_ND in _iter_kept(batches):
+            out_MD = gradient_ND[_assign_groups(ids_N) == group]
+            left_DD -= out_MD.T @ out_MD
+        left_k, left_Dk = find_directions(left_DD, most)
+        for ids_N, gradient_ND in _iter_kept(batches):
+            in_MD = gradient_ND[_assign_groups(ids_N) != group]
+            sum_k += compute_energies(in_MD, left_Dk).sum(axis=0)
+            num_left += len(in_MD)
+        without.append((sum_k / num_left, left_k / np.trace(left_DD)))
     return Coherence(
         num_rows=num_rows,
         singular_values=np.sqrt(value_k),
         total=trace,
         energy_k=energy_k,
-        without_Gk=np.stack([left_k for left_k, _ in without]),
+        without_Gk=np.stack([mean_k for mean_k, _ in without]),
         decay_Gk=np.stack([share_k for _, share_k in without]),
         rows_energy_N=np.sort(rows_Nk[:, min(SHOWN, most) - 1]),
         dimension=trace**2 / float((total_DD**2).sum()),
@@ -147,21 +152,6 @@ def compute_energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
     norm_N1 = (gradient_ND**2).sum(axis=1, keepdims=True)
     energy_Nk: Floats = np.minimum(np.cumsum((gradient_ND @ vector_Dk) ** 2, axis=1) / norm_N1, 1.0)
     return energy_Nk
-
-
-def _without(batches: Batches, total_DD: Floats, group: int, most: int) -> tuple[Floats, Floats]:
-    """Return the mean energies of the rows outside a group, and the share of their total in each direction."""
-    left_DD = total_DD.copy()
-    for ids_N, gradient_ND in _iter_kept(batches):
-        out_MD = gradient_ND[_assign_groups(ids_N) == group]
-        left_DD -= out_MD.T @ out_MD
-    value_k, vector_Dk = find_directions(left_DD, most)
-    sum_k, num = np.zeros(most), 0
-    for ids_N, gradient_ND in _iter_kept(batches):
-        in_MD = gradient_ND[_assign_groups(ids_N) != group]
-        sum_k += compute_energies(in_MD, vector_Dk).sum(axis=0)
-        num += len(in_MD)
-    return sum_k / num, value_k / np.trace(left_DD)
 
 
 def _iter_kept(batches: Batches) -> Iterable[tuple[Int64s, Floats]]:

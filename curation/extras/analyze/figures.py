@@ -1,6 +1,7 @@
 """The figures of ``curate analyze``: advantage gaps and coherence of gradients (paper, section "Mechanisms")."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from curation.arms import REFERENCE_ARM
 from curation.extras.analyze.coherence import SHOWN
@@ -25,20 +26,26 @@ def figures(found: JsonView, prefix: str) -> dict[str, str]:
     return made
 
 
+def _iter_styled(arms: Mapping[str, JsonView]) -> Iterator[tuple[str, JsonView, dict[str, Any]]]:
+    """Yield each arm with its findings and the style of its line."""
+    for index, (arm, found) in enumerate(arms.items()):
+        colour, dashes = get_arm_style(arm, index)
+        yield arm, found, {"color": colour, "linestyle": dashes, "label": describe_name(arm)}
+
+
 def draw_gaps(arms: Mapping[str, JsonView], name: str) -> str:
     """Draw each arm's histogram of advantage gaps, in pawns; the end bins include all larger gaps."""
     with use_chart_style():
         figure, axes = make_report_figure()
         axes.axvline(0, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)))
-        for index, (arm, found) in enumerate(arms.items()):
+        for arm, found, style in _iter_styled(arms):
             if not found["n"]:
                 continue
-            colour, dashes = get_arm_style(arm, index)
             edges = [edge / 100 for edge in found["edges"]]
             shares = [count / found["n"] for count in found["counts"]]
             if arm == REFERENCE_ARM:
-                axes.stairs(shares, edges, color=colour, linewidth=0, fill=True, alpha=0.18)
-            axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=1.5, label=describe_name(arm))
+                axes.stairs(shares, edges, color=style["color"], linewidth=0, fill=True, alpha=0.18)
+            axes.stairs(shares, edges, linewidth=1.5, **style)
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xticks(edges[::2])
         axes.set_ylim(bottom=0)
@@ -52,15 +59,15 @@ def draw_energies(arms: Mapping[str, JsonView], name: str) -> str:
     """Draw each arm's mean top-k energy against k with 95 % bands (of many arms, only the reference arm's)."""
     with use_chart_style():
         figure, axes = make_report_figure()
-        for index, (arm, found) in enumerate(arms.items()):
-            colour, dashes = get_arm_style(arm, index)
+        for arm, found, style in _iter_styled(arms):
             low, value, high = ([item[key] for item in found["energy"]] for key in ("low", "value", "high"))
             ks = range(1, len(value) + 1)
             if arm == REFERENCE_ARM or len(arms) <= MOST_BANDS:
-                axes.fill_between(ks, low, [min(bound, 1.0) for bound in high], color=colour, alpha=0.13, linewidth=0)
-            axes.plot(ks, value, color=colour, linestyle=dashes, label=describe_name(arm))
-        axes.set_xscale("log", base=2)
+                top = [min(bound, 1.0) for bound in high]
+                axes.fill_between(ks, low, top, color=style["color"], alpha=0.13, linewidth=0)
+            axes.plot(ks, value, **style)
         ticks = [k for k in POWERS if k <= ks[-1]]
+        axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [str(k) for k in ticks])
         axes.set_xlim(1, ks[-1])
         axes.set_ylim(top=1)
@@ -72,14 +79,9 @@ def draw_row_shares(arms: Mapping[str, JsonView], name: str) -> str:
     """Draw each arm's cumulative distribution of rows' top-8 energy."""
     with use_chart_style():
         figure, axes = make_report_figure()
-        starts = []
-        for index, (arm, found) in enumerate(arms.items()):
-            colour, dashes = get_arm_style(arm, index)
-            energy = found["quantiles"]
-            starts.append(energy[1])
-            shares = [number / 100 for number in range(101)]
-            axes.plot(energy, shares, color=colour, linestyle=dashes, label=describe_name(arm))
-        axes.set_xlim(min(starts), 1)
+        for _, found, style in _iter_styled(arms):
+            axes.plot(found["quantiles"], [number / 100 for number in range(101)], **style)
+        axes.set_xlim(min(found["quantiles"][1] for found in arms.values()), 1)
         axes.set_ylim(0, 1)
         set_percent_ticks(axes.xaxis)
         set_percent_ticks(axes.yaxis)
@@ -91,11 +93,9 @@ def draw_spectrum(arms: Mapping[str, JsonView], name: str) -> str:
     """Draw the largest singular values of each arm's gradient matrix."""
     with use_chart_style():
         figure, axes = make_report_figure()
-        for index, (arm, found) in enumerate(arms.items()):
-            colour, dashes = get_arm_style(arm, index)
+        for _, found, style in _iter_styled(arms):
             values = [value for value in found["singular_values"] if value > 0]
-            ks = range(1, len(values) + 1)
-            axes.plot(ks, values, color=colour, linestyle=dashes, label=describe_name(arm), marker=".", markersize=3)
+            axes.plot(range(1, len(values) + 1), values, marker=".", markersize=3, **style)
         axes.set_yscale("log")
         axes.set_xlim(1, max(len(found["singular_values"]) for found in arms.values()))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")

@@ -12,7 +12,7 @@ they do in training; only the output layer is differentiated.
 Shapes: B rows of a batch, K positions, D numbers of a hidden state.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,10 +32,9 @@ from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.stages.rows import compute_in_chunks
-from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
 from curation.tasks import run_in_tasks
-from curation.telemetry.standing import Standing, Update
+from curation.telemetry.standing import Standing
 from train.tokens import Pair, TrainingRow, tokenize
 
 if TYPE_CHECKING:
@@ -89,9 +88,19 @@ class TakeGradients(Stage):
         return {"CPU": float(self.gradients.cpus)} | ({"GPU": self.gradients.gpus} if self.gradients.gpus else {})
 
     def run(self, task: Task) -> Done:
-        """Compute the gradients, and report how many rows have none."""
+        """Compute the gradients of a sample of the rows, and report how many rows have none."""
+        ids_N, asked = io.read(self.rows, columns=["row_id"])["row_id"].to_numpy(), self.gradients
         with task.progress() as update:
-            ref = take_gradients(self, str(task.directory / "gradients.lance"), guard=task.guard, progress=update)
+            ref = compute_in_chunks(
+                partial(_compute_gradients, job=self),
+                draw_by_hash(ids_N, asked.rows, self.seed),
+                str(task.directory / "gradients.lance"),
+                make_schema(get_state_size(self.base, ())),
+                chunk_rows=CHUNK_ROWS,
+                resources={"num_cpus": asked.cpus, "num_gpus": asked.gpus},
+                guard=task.guard,
+                progress=update,
+            )
         if num_failed := io.count(ref, filter="error IS NOT NULL"):
             task.say(f"{num_failed:,} rows have no gradient; the table has their errors")
         return Done(outputs=self.Made(gradients=ref), rows=io.count(ref))
@@ -109,65 +118,42 @@ class CompareGradients(Stage):
     seed: int
 
     def run(self, task: Task) -> Done:
-        """Compare the arms."""
-        made = {arm: ref for arm, ref in self.tables.items() if ref is not None}
+        """Compare the arms; one Ray task per arm holds a few matrices [D, D]."""
+        tables = {arm: ref for arm, ref in self.tables.items() if ref is not None}
+        healthy = {arm: io.read(ref, ["row_id"], "error IS NULL")["row_id"].to_numpy() for arm, ref in tables.items()}
+        enough = {arm: ids_N for arm, ids_N in healthy.items() if len(ids_N) >= FEWEST}
+        if not enough:
+            most = max(map(len, healthy.values()), default=0)
+            raise ConfigError(
+                f"analyze.gradients: of no arm {FEWEST} rows have a gradient (the most are {most}); raise "
+                "analyze.gradients.rows or the budget, or turn them off by analyze.gradients: null"
+            )
+        num = min(map(len, enough.values()))
+        chosen = {arm: np.sort(draw_by_hash(ids_N, num, self.seed)) for arm, ids_N in enough.items()}
+        measured: dict[str, Coherence] = {}
         with task.progress() as update:
-            found = compare(made, reference=self.reference, seed=self.seed, progress=update)
-        return Done(outputs=self.Made(found=found), rows=found["n"] * len(found["arms"]))
-
-
-def take_gradients(
-    job: TakeGradients, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
-) -> TableRef:
-    """Return the gradients (schema :func:`make_schema`) of a sample of an arm's rows."""
-    ids_N = io.read(job.rows, columns=["row_id"])["row_id"].to_numpy()
-    return compute_in_chunks(
-        partial(_compute_gradients, job=job),
-        draw_by_hash(ids_N, job.gradients.rows, job.seed),
-        uri,
-        make_schema(get_state_size(job.base, ())),
-        chunk_rows=CHUNK_ROWS,
-        resources={"num_cpus": job.gradients.cpus, "num_gpus": job.gradients.gpus},
-        guard=guard,
-        progress=progress,
-    )
-
-
-def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progress: Update | None = None) -> Any:
-    """Return the coherence of each arm's gradients, as JSON; one Ray task per arm holds a few matrices [D, D]."""
-    healthy = {arm: io.read(ref, ["row_id"], "error IS NULL")["row_id"].to_numpy() for arm, ref in tables.items()}
-    enough = {arm: ids_N for arm, ids_N in healthy.items() if len(ids_N) >= FEWEST}
-    if not enough:
-        most = max(map(len, healthy.values()), default=0)
-        raise ConfigError(
-            f"analyze.gradients: of no arm {FEWEST} rows have a gradient (the most are {most}); raise "
-            "analyze.gradients.rows or the budget, or turn them off by analyze.gradients: null"
-        )
-    num = min(map(len, enough.values()))
-    chosen = {arm: np.sort(draw_by_hash(ids_N, num, seed)) for arm, ids_N in enough.items()}
-    found: dict[str, Coherence] = {}
-    for arm, measured in zip(
-        chosen, run_in_tasks(_measure_coherence, ((tables[arm], chosen[arm]) for arm in chosen)), strict=True
-    ):
-        found[arm] = measured
-        if progress is not None:
-            progress(Standing(rows=len(found), total=len(chosen), unit="arms"))
-    against = found.get(reference)
-    return {
-        "n": num,
-        "size": io.open_table(next(iter(tables.values()))).schema.field("gradient").type.list_size,
-        "reference": reference if against is not None else None,
-        "too_few": sorted(set(healthy) - set(enough)),
-        "errors": {arm: io.count(ref, filter="error IS NOT NULL") for arm, ref in tables.items()},
-        "arms": {
+            of_arms = run_in_tasks(_measure_coherence, ((tables[arm], ids_N) for arm, ids_N in chosen.items()))
+            for arm, coherence in zip(chosen, of_arms, strict=True):
+                measured[arm] = coherence
+                update(Standing(rows=len(measured), total=len(chosen), unit="arms"))
+        against = measured.get(self.reference)
+        arms = {
             arm: {
-                **measured.to_json(),
+                **coherence.to_json(),
                 "loss": float(np.mean(io.take(tables[arm], chosen[arm], ["loss"])["loss"].to_numpy())),
-                "against": None if against is None or arm == reference else compare_coherence(measured, against),
+                "against": None if against is None or arm == self.reference else compare_coherence(coherence, against),
             }
-            for arm, measured in found.items()
-        },
-    }
+            for arm, coherence in measured.items()
+        }
+        found = {
+            "n": num,
+            "size": io.open_table(next(iter(tables.values()))).schema.field("gradient").type.list_size,
+            "reference": None if against is None else self.reference,
+            "too_few": sorted(set(healthy) - set(enough)),
+            "errors": {arm: io.count(ref, filter="error IS NOT NULL") for arm, ref in tables.items()},
+            "arms": arms,
+        }
+        return Done(outputs=self.Made(found=found), rows=num * len(arms))
 
 
 def iter_gradients(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s]]:

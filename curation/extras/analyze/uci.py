@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from curation.errors import ConfigError, RowError
@@ -60,16 +59,14 @@ class UciEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._kill()
 
     def value(self, fen: str, move: str) -> Value:
         """Return the value of a move (UCI) in a position (FEN) to its mover, by a search of the position after it.
 
-        A move that ends the game is not searched.
-
-        Raises:
-            RowError: of kind ``illegal_move``, ``engine_timeout``, ``engine_failed`` or ``engine_given_up``.
+        A move that ends the game is not searched. A ``RowError`` is of kind ``illegal_move``, ``engine_timeout``,
+        ``engine_failed`` or ``engine_given_up``.
         """
         board = chess.Board(fen)
         mover = board.turn

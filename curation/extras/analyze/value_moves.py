@@ -26,9 +26,7 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.stages.rows import compute_in_chunks
-from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
-from curation.telemetry.standing import Update
 
 CHUNK_ROWS = 32
 """Number of rows per task: about 20 seconds with the default number of nodes."""
@@ -76,10 +74,19 @@ class ValueMoves(Stage):
     """The weak labels of the examples."""
 
     def run(self, task: Task) -> Done:
-        """Value the moves, and report how many rows could not be valued."""
-        uri = str(task.directory / "advantages.lance")
+        """Value the moves of all arms' rows together, and report how many rows could not be valued."""
+        drawn = {arm: _draw_differing(self, ref) for arm, ref in self.selections.items() if ref is not None}
+        every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in drawn.values())]))
         with task.progress() as update:
-            table, arms = measure_advantages(self, uri, guard=task.guard, progress=update)
+            table = compute_in_chunks(
+                partial(_evaluate_rows, job=self),
+                every_N,
+                str(task.directory / "advantages.lance"),
+                ADVANTAGES,
+                chunk_rows=CHUNK_ROWS,
+                guard=task.guard,
+                progress=update,
+            )
         num_rows, num_failed = io.count(table), io.count(table, filter="error IS NOT NULL")
         if num_failed:
             task.say(f"{num_failed:,} of {num_rows:,} rows could not be valued; the table has their errors")
@@ -90,32 +97,24 @@ class ValueMoves(Stage):
             "equal_within": self.engine.equal_within,
             "num_rows": num_rows,
             "num_failed": num_failed,
-            "arms": arms,
+            "arms": {
+                arm: {**counts, **_summarise_arm(table, drawn_M, self.engine.equal_within)}
+                for arm, (drawn_M, counts) in drawn.items()
+            },
         }
         return Done(outputs=self.Made(found=found, table=table), rows=num_rows)
 
 
-def measure_advantages(
-    job: ValueMoves, uri: str, *, guard: Guard = guard_nothing, progress: Update | None = None
-) -> tuple[TableRef, Json]:
-    """Write the table (schema ``ADVANTAGES``) of all arms' rows together; return it and each arm's findings."""
-    drawn = {arm: _draw_differing(job, ref) for arm, ref in job.selections.items() if ref is not None}
-    every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in drawn.values())]))
-    compute = partial(_evaluate_rows, job=job)
-    table = compute_in_chunks(compute, every_N, uri, ADVANTAGES, chunk_rows=CHUNK_ROWS, guard=guard, progress=progress)
-    found = {}
-    for arm, (drawn_M, counts) in drawn.items():
-        asked = io.take(table, drawn_M)
-        kinds = [get_error_kind(error) for error in asked["error"].to_pylist() if error is not None]
-        healthy = asked.filter(asked["error"].is_null())
-        gold_N, chosen_N = (
-            to_centipawns(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
-            for move in ("gold", "chosen")
-        )
-        errors = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-        compared = compare_moves(gold_N, chosen_N, equal_within=job.engine.equal_within)
-        found[arm] = {**counts, "errors": errors, **compared}
-    return table, found
+def _summarise_arm(table: TableRef, drawn_M: Int64s, equal_within: int) -> Json:
+    asked = io.take(table, drawn_M)
+    kinds = [get_error_kind(error) for error in asked["error"].to_pylist() if error is not None]
+    healthy = asked.filter(asked["error"].is_null())
+    gold_N, chosen_N = (
+        to_centipawns(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
+        for move in ("gold", "chosen")
+    )
+    errors = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+    return {"errors": errors, **compare_moves(gold_N, chosen_N, equal_within=equal_within)}
 
 
 def _draw_differing(job: ValueMoves, selection: TableRef) -> tuple[Int64s, Json]:

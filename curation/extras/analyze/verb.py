@@ -3,20 +3,12 @@
 import json
 import sys
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
 
 import click
 
 from curation.commands.options import ADDRESS, RUN, SET, WAIT, Overrides, add_address, find_run_config, format_command
 from curation.commands.tables import describe_features
 from curation.escaping import echo
-from curation.heavy import Lazy
-
-if TYPE_CHECKING:
-    from curation.config import load
-    from curation.pipeline import running
-else:
-    load, running = Lazy("curation.config.load"), Lazy("curation.pipeline.running")
 
 
 @click.command()
@@ -31,15 +23,15 @@ def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, 
     A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
     arm's rows are. The section analyze of CONFIG configures both. After a kill, the same command resumes.
     """
+    from curation.config import load
+    from curation.pipeline import running
+
     config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too
-        content = running.run_analysis(
-            settings, config_path=config, command=format_command("run", config, overrides), wait=wait
-        )
-    if as_json:
-        echo(json.dumps([generation["features"] for generation in content["generations"]], indent=1))
-    else:
-        for line in describe_features(content):
-            echo(line)
+        command = format_command("run", config, overrides)
+        content = running.run_analysis(settings, config_path=config, command=command, wait=wait)
+    found = json.dumps([generation["features"] for generation in content["generations"]], indent=1)
+    for line in [found] if as_json else describe_features(content):
+        echo(line)
     echo(f"report: {settings.directory / 'report.html'}", err=as_json)

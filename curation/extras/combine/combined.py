@@ -65,10 +65,6 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
     """Write ``combined.html`` and ``combined.json``; return the combined report, the page's path and a text table.
 
     The report repeats arms, teacher and base of the last generation at the top level.
-
-    Raises:
-        CombineError: there are fewer than two directories, one is named twice, is not a run or is unfinished, or the
-            runs differ as :func:`require_alike` forbids.
     """
     members = read_members(directories, "--combine")
     for other in members[1:]:
@@ -78,8 +74,8 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
     generations = []
     for index, record in enumerate(members[0].run.generations):
         parts = []
-        for member, whole, benchmark in zip(members, reports, benchmarks, strict=True):
-            report = whole["generations"][index]
+        for member, of_run, benchmark in zip(members, reports, benchmarks, strict=True):
+            report = of_run["generations"][index]
             part = _Part(
                 benchmark=benchmark,
                 report=report,
@@ -120,50 +116,41 @@ def average(parts: Sequence[_Part], values: Sequence[Json | None]) -> Json | Non
 
 
 def _combine_generation(parts: Sequence[_Part]) -> Json:
-    test_rows = _count_test_rows(parts)
-    shared = test_rows is not None and test_rows["distinct"] < test_rows["total"]
-    trust: Json = {}
-    for where in ("validation", "pool"):
-        views = [part.report["trust"].get(where, {}) for part in parts]
-        for view in views[0]:
-            if all(view in of_run for of_run in views):
-                trust.setdefault(where, {})[view] = _combine_trust(parts, [of_run[view] for of_run in views])
-    return {
-        "arms": [_combine_arm(name, parts, shared=shared) for name in parts[0].arms],
-        "teacher": {key: average(parts, [part.report["teacher"][key] for part in parts]) for key in ("test", "pool")},
-        "base": average(parts, [part.report["base"] for part in parts]),
-        "trust": trust,
-        "test_rows": test_rows,
-    }
-
-
-def _combine_trust(parts: Sequence[_Part], tables: Sequence[Json]) -> Json:
-    """Return averages of the trust functions that all runs have and of the runs' constants, on one view of the rows."""
-    common = [name for name in tables[0]["functions"] if all(name in table["functions"] for table in tables)]
-    return {
-        "functions": {
-            name: {
-                measure: average(parts, [table["functions"][name][measure] for table in tables])
-                for measure in ("auc", "ece", "brier")
-            }
-            for name in common
-        },
-        "constant": {
-            measure: average(parts, [table["constant"][measure] for table in tables]) for measure in ("ece", "brier")
-        },
-    }
-
-
-def _count_test_rows(parts: Sequence[_Part]) -> Json | None:
-    """Return the ``total`` number of test rows of all runs, and that of ``distinct`` ones: runs may share test rows."""
+    """Return a generation's averages; runs may share test rows, so that fewer are ``distinct`` than their ``total``."""
     ids: dict[str, list[Int64s]] = {}
     for part in parts:
         if part.tests:
             ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
-    if not ids:
-        return None
     every = [np.concatenate(of_runs) for of_runs in ids.values()]
-    return {"total": sum(map(len, every)), "distinct": sum(len(np.unique(ids_N)) for ids_N in every)}
+    total, distinct = sum(map(len, every)), sum(len(np.unique(ids_N)) for ids_N in every)
+    trust: Json = {}
+    for where in ("validation", "pool"):
+        views = [part.report["trust"].get(where, {}) for part in parts]
+        for view in views[0]:
+            if not all(view in of_run for of_run in views):
+                continue
+            tables = [of_run[view] for of_run in views]
+            names = [name for name in tables[0]["functions"] if all(name in table["functions"] for table in tables)]
+            trust.setdefault(where, {})[view] = {
+                "functions": {
+                    name: {
+                        measure: average(parts, [table["functions"][name][measure] for table in tables])
+                        for measure in ("auc", "ece", "brier")
+                    }
+                    for name in names
+                },
+                "constant": {
+                    measure: average(parts, [table["constant"][measure] for table in tables])
+                    for measure in ("ece", "brier")
+                },
+            }
+    return {
+        "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
+        "teacher": {key: average(parts, [part.report["teacher"][key] for part in parts]) for key in ("test", "pool")},
+        "base": average(parts, [part.report["base"] for part in parts]),
+        "trust": trust,
+        "test_rows": {"total": total, "distinct": distinct} if ids else None,
+    }
 
 
 def _combine_arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:

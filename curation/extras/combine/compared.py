@@ -48,6 +48,10 @@ def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place
         report, tests = collect(member.run), read_tests(member.run.generations[-1].tests)
         last = report["generations"][-1]
         runs.append(_Run(report=report, last=last, tests=tests, benchmark=benchmark, seed=member.run.seed))
+    configs = [{key: of for key, of in run.report["config"].items() if key not in UNSHOWN} for run in runs]
+    leaves = [_flatten_keys(config) for config in configs]  # a list is one value, a missing key is None
+    keys = {key for found in leaves for key in found}
+    values = {key: [found.get(key) for found in leaves] for key in keys}
     content: Json = make_finite(
         {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -62,7 +66,9 @@ def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place
                 }
                 for member, run in zip(members, runs, strict=True)
             ],
-            "configuration": _find_differing_keys([run.report["config"] for run in runs]),
+            "configuration": [
+                {"key": key, "values": of} for key, of in sorted(values.items()) if any(value != of[0] for value in of)
+            ],
             "measures": _collect_measures(runs),
             "costs": [
                 {"words": words, "name": name, "values": [run.report["spent"]["total"][name] for run in runs]}
@@ -71,14 +77,6 @@ def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place
         }
     )
     return content, write_several(content, "compared", output), format_compared(content)
-
-
-def _find_differing_keys(configs: Sequence[Mapping[str, object]]) -> list[Json]:
-    """Return keys at which configurations differ, with their values; a list is one value, a missing key is ``None``."""
-    leaves = [_flatten_keys({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
-    keys = dict.fromkeys(key for found in leaves for key in found)
-    values = {key: [found.get(key) for found in leaves] for key in keys}
-    return [{"key": key, "values": of} for key, of in sorted(values.items()) if any(value != of[0] for value in of[1:])]
 
 
 def _flatten_keys(value: Mapping[str, object], path: str = "") -> Json:

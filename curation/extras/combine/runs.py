@@ -38,7 +38,7 @@ def read_members(directories: Sequence[str], option: str) -> list[Member]:
         raise CombineError(f"{option}: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}
     for directory in directories:
-        resolved = str(_check_run_directory(directory).resolve())
+        resolved = str(to_place(directory).resolve())
         if resolved in seen:
             raise CombineError(f"{option}: {seen[resolved]} and {directory} are one directory; name each run once")
         seen[resolved] = directory
@@ -79,8 +79,13 @@ def require_alike(one: Member, other: Member) -> None:
 
 def load_member(directory: str) -> Member:
     """Load the finished run in a directory; a ``CombineError`` if it is no run or unfinished."""
-    config = load_config(_check_run_directory(directory) / "config.yaml")
-    config = config.model_copy(update={"run_dir": directory})
+    place = to_place(directory)
+    if not all((place / name).is_file() for name in ("manifest.json", "config.yaml")):
+        raise CombineError(
+            f"{directory}: is not a run directory (manifest.json or config.yaml is missing); "
+            "name directories that `curate run` wrote"
+        )
+    config = load_config(place / "config.yaml").model_copy(update={"run_dir": directory})
     try:
         return Member(directory=directory, run=get_finished_record(config))
     except Unfinished as unfinished:
@@ -88,16 +93,6 @@ def load_member(directory: str) -> Member:
             f"{directory}: is unfinished, stage {unfinished.stage} is missing ({unfinished.why}); "
             "finish it with `curate run`, or leave it out"
         ) from None
-
-
-def _check_run_directory(directory: str) -> Place:
-    found = to_place(directory)
-    if not all((found / name).is_file() for name in ("manifest.json", "config.yaml")):
-        raise CombineError(
-            f"{directory}: is not a run directory (manifest.json or config.yaml is missing); "
-            "name directories that `curate run` wrote"
-        )
-    return found
 
 
 def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:

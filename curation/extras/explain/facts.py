@@ -29,13 +29,20 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
 
     Row ids are unique only within a source. If rows of several splits have the id, ``split`` chooses one of them
     (default: the pool's, if it has one), and ``also_in`` names the other splits.
-
-    Raises:
-        ExportError: the directory is not a run directory.
-        TableError: the run has no rows yet, no such split, or no row with this id.
     """
     found = RecordedRun.of(run)
-    examples = _find_examples(found, row_id, split)
+    splits = [name for name in found.splits if name != "audit"]
+    if split is not None and split not in splits:
+        raise TableError(f"--split {split}: the run has the splits {', '.join(splits)}")
+    rows = {name: found.one(found.splits[name], row_id) for name in ([split] if split else splits)}
+    examples = {name: row for name, row in rows.items() if row is not None}
+    if not examples:
+        none = f"the split {split} has no row" if split else "no split of the run has a row"
+        raise TableError(
+            f"{found.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {found.place} prepare/pool` "
+            "(the number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask "
+            "the question of another split are dropped)"
+        )
     split = "pool" if "pool" in examples else next(iter(examples))
     example = examples.pop(split)
     domain = get_domain(found.config.domain_of(split))
@@ -57,22 +64,6 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
         "has_audit": split != "pool" or audit is not None,
         "generations": [_explain_generation(found, row_id, split, at) for at in range(max(labelled, default=-1) + 1)],
     }
-
-
-def _find_examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
-    """Return the prepared rows with an id, by split."""
-    splits = [name for name in run.splits if name != "audit"]
-    if split is not None and split not in splits:
-        raise TableError(f"--split {split}: the run has the splits {', '.join(splits)}")
-    found = {name: run.one(run.splits[name], row_id) for name in ([split] if split else splits)}
-    if examples := {name: example for name, example in found.items() if example is not None}:
-        return examples
-    none = f"the split {split} has no row" if split else "no split of the run has a row"
-    raise TableError(
-        f"{run.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {run.place} prepare/pool` (the "
-        "number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask the "
-        "question of another split are dropped)"
-    )
 
 
 def _explain_generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
@@ -177,12 +168,7 @@ def _compute_scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]
 
 
 def explain_student(run: Place, student: str, generation: int | None, num_rows: int) -> Json:
-    """Return the rows that taught a student, as JSON; ``student`` is an arm or the name of the stage that trained it.
-
-    Raises:
-        ExportError: the directory is not a run directory, or has no such student.
-        TableError: the stage's name and the generation contradict each other.
-    """
+    """Return the rows that taught a student, as JSON; ``student`` is an arm or the stage that trained it."""
     arm, name = student or REFERENCE_ARM, None
     named = next((item for item in iter_students(*read_run(run)) if item.stage == student), None)
     if named is not None:

@@ -133,22 +133,20 @@ def _describe_generation(found: JsonView) -> Iterator[str]:
         yield _format_fact("selection", found["unselected"])
         return
     for name, arm in found["arms"].items():
-        yield _format_fact(name, _describe_arm(arm))
-
-
-def _describe_arm(arm: JsonView) -> str:
-    cut = f"of {arm['num_selected']:,} selected"
-    if arm["threshold"] is not None:
-        cut += f", cut at raw score {_format_number(arm['threshold'])}"
-    if arm["place"] is not None:
-        cut += f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label"
-        cut += f", raw {_format_number(arm['raw'])}"
-    if arm["left_out"] is not None:
-        return f"not selected, since {arm['left_out']['by']} leaves it out: {arm['left_out']['why']} ({cut})"
-    if not arm["selected"]:
-        return f"not selected ({cut})"
-    label = _format_label(arm["label"])
-    return f"selected, rank {arm['rank']:,} ({cut}); learns the {arm['label_source']} label {label}"
+        cut = f"of {arm['num_selected']:,} selected"
+        if arm["threshold"] is not None:
+            cut += f", cut at raw score {_format_number(arm['threshold'])}"
+        if arm["place"] is not None:
+            cut += f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label"
+            cut += f", raw {_format_number(arm['raw'])}"
+        if arm["left_out"] is not None:
+            by, why = arm["left_out"]["by"], arm["left_out"]["why"]
+            yield _format_fact(name, f"not selected, since {by} leaves it out: {why} ({cut})")
+        elif not arm["selected"]:
+            yield _format_fact(name, f"not selected ({cut})")
+        else:
+            learns = f"learns the {arm['label_source']} label {_format_label(arm['label'])}"
+            yield _format_fact(name, f"selected, rank {arm['rank']:,} ({cut}); {learns}")
 
 
 def _describe_origin(origin: JsonView, row_id: int) -> str:

@@ -60,6 +60,7 @@ class Cascade(PackagePart):
 
     def check(self, package: "TrustPackage") -> None:
         """Refuse a package whose held-out rows cannot be read."""
-        from curation.extras.first_cut.held_out import read_held_out  # it reads packages, whose parts are known by then
+        # It reads packages, whose parts are known by then.
+        from curation.extras.first_cut.threshold import read_held_out
 
         read_held_out(package)

@@ -1,30 +1,31 @@
 """The first cut of a trust package: a trust function of prompts, and the held-out rows that set its threshold.
 
 The function is fitted if the run kept the teacher's state at the last prompt token. It learns which rows the package's
-own function would select (``held_out.write_cut_target``), from source rows that do not set the
-threshold.
+own function would select (``write_cut_target``), from source rows that do not set the threshold.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from curation.arrays import Bools, Int64s
+from curation.arrays import Bools, Float64s, Int64s
 from curation.commands.export.fit import Fit, has_held_out_score, is_of, split_inputs
 from curation.config import TrustConfig
 from curation.config.given import GIVEN
 from curation.config.states import parse
-from curation.errors import DegenerateSourceError
+from curation.errors import DegenerateSourceError, UserError
 from curation.extras.first_cut.config import Cascade
-from curation.extras.first_cut.held_out import collect_held_out, write_cut_target, write_held_out
-from curation.extras.first_cut.threshold import HeldOut, find_first_cut
+from curation.extras.first_cut.threshold import HeldOut, find_first_cut, write_held_out
 from curation.filter.parts import PartFiles
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
-from curation.tables import io
-from curation.trust import load_fitted
+from curation.stopping import iter_checked
+from curation.tables import io, schemas
+from curation.trust import Scores, load_fitted
+from curation.trust.states import StateTrust
 
 KEEP = 0.1
 """Share of rows that the prompt function learns to find, and for which the packaged first cut is set."""
@@ -119,3 +120,61 @@ def _make_threshold_mask(fit: Fit, labels: TableRef) -> Mask:
 def _read_answered_ids(labels: TableRef) -> Int64s:
     ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.make_answered_filter(labels))["row_id"].to_numpy()
     return ids_N
+
+
+def write_cut_target(labels: TableRef, full: TrustRef, takes: Mask, *, keep: float, uri: str) -> TableRef:
+    """Write the target of the first function: whether the full function is to select a row (schema ``schemas.GRADES``).
+
+    The first function thus predicts which rows a first cut must not lose, without gold labels. Predicting whether the
+    label is right, as other trust functions do, works too but loses more. ``takes`` masks the rows to fit on by their
+    ids; of these the full pass selects the share ``keep`` with the highest raw scores.
+    """
+    ids, raw = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    function = load_fitted(full)
+    for batch in _iter_answered(labels, [function], takes):
+        ids.append(batch.column("row_id").to_numpy())
+        raw.append(_score_selectable(batch, function.raw_score(batch)))
+    ids_N, raw_N = np.concatenate(ids), np.concatenate(raw)
+    if not len(ids_N):
+        raise UserError(
+            f"{labels.uri}: no answered row to fit a first cut on; `curate inspect` shows why its rows failed"
+        )
+    num, order = len(ids_N), np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
+    chosen_N = np.zeros(num, dtype=np.bool_)
+    chosen_N[order[: round(keep * num)]] = True
+    chosen_N &= ~np.isnan(raw_N)
+    columns = [ids_N, chosen_N, np.zeros(num, dtype=np.bool_), pa.nulls(num, pa.string()), ids_N]
+    return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
+
+
+def collect_held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Mask) -> HeldOut:
+    """Return both scores and the tokens of the labelled rows that ``takes`` marks by id, for ``find_first_cut``.
+
+    Neither function may have been fitted on these rows: ``curation.trust.parts`` says which part of the source a row
+    is in. A row whose label could not be read is never selected by the full pass.
+    """
+    functions = [load_fitted(ref) for ref in (first, full)]
+    parts: list[list[Float64s]] = [[np.zeros(0)] * 4]
+    for batch in _iter_answered(labels, functions, takes):
+        tokens = [batch.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
+        full_B = _score_selectable(batch, functions[1].source_score(batch))
+        parts.append([functions[0].raw_score(batch).astype(np.float64), full_B, *tokens])
+    first_M, full_M, *tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
+    asked_M, answered_M = (tokens_M.astype(np.int64) for tokens_M in tokens)
+    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked_M, output_tokens_M=answered_M)
+
+
+def _iter_answered(labels: TableRef, functions: Sequence[StateTrust], takes: Mask) -> Iterator[pa.RecordBatch]:
+    """Yield the answered rows that ``takes`` marks, with the columns that the functions read."""
+    features = dict.fromkeys(feature for function in functions for feature in function.features)
+    columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
+    scanner = io.open_table(labels).scanner(columns=list(columns), filter=io.make_answered_filter(labels))
+    for batch in iter_checked(scanner.to_batches()):
+        yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
+
+
+def _score_selectable(batch: pa.RecordBatch, score_N: Scores) -> Float64s:
+    """Return the full function's scores, with NaN for rows that are never selected."""
+    raw_N: Float64s = score_N.astype(np.float64)
+    raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return raw_N

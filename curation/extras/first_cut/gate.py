@@ -21,8 +21,7 @@ from curation.arrays import Bools, Floats
 from curation.config.states import parse
 from curation.errors import ConfigError
 from curation.extras.first_cut.config import Cascade, CascadeConfig
-from curation.extras.first_cut.held_out import read_held_out
-from curation.extras.first_cut.threshold import CHECK_ROWS, FirstCut, can_still_pay, find_first_cut
+from curation.extras.first_cut.threshold import CHECK_ROWS, can_still_pay, find_first_cut, read_held_out
 from curation.filter.described import FilterGate, FilterInputs, get_package_place
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
@@ -153,8 +152,16 @@ def settle(inputs: FilterInputs) -> FilterGate:
     )
 
     def collect(counts: Sequence[JsonView], of_all: bool) -> Json:
+        """Return the saving of the first cut, from the counts of labelling stages, as JSON."""
+        dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
+        spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
+        passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
+        tokens = found.tokens_saved(dropped, 0 if found.threshold is None else passed)
+        ends = {name: value for name in ("value", "low", "high") if np.isfinite(value := getattr(tokens, name))}
+        shares = {name: round(of / (spent + of), 6) if spent + of > 0 else None for name, of in ends.items()}
         evidence = {**goal, "words": found.words(), "found": found.to_json()} if of_all else {}
-        return {"first_cut": {**evidence, **_compute_saving(found, counts)}}
+        saving = {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
+        return {"first_cut": {**evidence, **saving}}
 
     off = FilterGate(words=(found.words(),), collect=collect)
     if found.threshold is None:
@@ -166,17 +173,6 @@ def settle(inputs: FilterInputs) -> FilterGate:
         f"tokens ({found.saved.low:.1%} to {found.saved.high:.1%})"
     )
     return replace(off, rule=rule, inputs=packaged.inputs, states=packaged.states, note=note)
-
-
-def _compute_saving(found: FirstCut, counts: Sequence[JsonView]) -> Json:
-    """Return the saving of the first cut, from the counts of labelling stages, as JSON."""
-    dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
-    spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
-    passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
-    tokens = found.tokens_saved(dropped, 0 if found.threshold is None else passed)
-    ends = {name: value for name in ("value", "low", "high") if np.isfinite(value := getattr(tokens, name))}
-    shares = {name: round(value / (spent + value), 6) if spent + value > 0 else None for name, value in ends.items()}
-    return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
 
 
 def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) -> dict[str, float]:

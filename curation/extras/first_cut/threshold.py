@@ -21,16 +21,26 @@ The guarantee holds for rows drawn as the held-out rows were, not for a pool who
 
 import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import scipy
 
 from curation.arrays import Bools, Float64s, Int64s
-from curation.errors import ConfigError, UserError
+from curation.errors import ConfigError, PackageError, UserError
+from curation.filter.package.folder import TrustPackage, read_rows, to_floats
 from curation.json_types import Json
 from curation.metrics.estimates import TAIL, Estimate, compute_proportion
 from curation.selection.risk.rules import compute_exact_upper
+from curation.storage.cache import fetch_folder
 
+FILE = "cascade.parquet"
+"""The file of a package with the held-out rows, by ``SCHEMA``."""
+SCHEMA = pa.schema(
+    [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
+)
 COUNT_SHARE = 0.1
 """Part of delta spent on the number of held-out rows in the selected share of the pool, which is unknown."""
 LEAST_SAVED = 0.05
@@ -52,16 +62,41 @@ class HeldOut:
     output_tokens_M: Int64s
 
     def __post_init__(self) -> None:
-        """Check that the columns describe the same rows.
-
-        Raises:
-            UserError: there are no rows, or the columns differ in length.
-        """
         lengths = {len(column) for column in (self.first_M, self.full_M, self.prompt_tokens_M, self.output_tokens_M)}
         if len(lengths) != 1 or 0 in lengths:
             raise UserError(
                 f"first cut: held-out columns of {sorted(lengths)} rows; give the same rows, at least one, to all"
             )
+
+
+def write_held_out(rows: HeldOut, folder: Path) -> None:
+    """Write the rows into the folder of a package."""
+    scores = (pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in (rows.first_M, rows.full_M))
+    tokens = (pa.array(tokens_M, pa.int32()) for tokens_M in (rows.prompt_tokens_M, rows.output_tokens_M))
+    pq.write_table(pa.table([*scores, *tokens], schema=SCHEMA), folder / FILE)
+
+
+def read_held_out(package: TrustPackage) -> HeldOut:
+    """Return the rows of a package; a ``PackageError`` if it has none, or the file holds something else."""
+    if "cascade" not in package.description.parts:
+        why = (
+            "its run kept no state of the last prompt token, or its rows allowed none (`curate export-trust` says "
+            "which); leave cascade out, or run again with teacher.states: [prompt_last, output_last] (and what else "
+            "trust reads), and export that run"
+        )
+        if package.description.ask.reads_given:
+            why = (
+                "its model reads answers that are there before the prompt is read, so that a first cut would save "
+                "none; leave cascade out"
+            )
+        elif package.description.served is not None:
+            why = "a server answers, and keeps no state of a prompt; leave cascade out"
+        raise PackageError(f"{package.uri}: holds no first cut, so that a filter cannot have a cascade: {why}")
+    with package.reading(FILE):
+        table = read_rows(fetch_folder(package.uri) / FILE, SCHEMA)
+        first_M, full_M = (to_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
+        asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +218,11 @@ def find_first_cut(
     num_selected, counts = _count_selected(rows, keep, full_threshold, COUNT_SHARE * delta)
     if keep is not None:
         delta *= 1 - COUNT_SHARE
-    threshold = min(_compute_tolerance_limit(ranked_M[:count], loss, delta) for count in np.unique(counts).tolist())
+    threshold = math.inf
+    for count in np.unique(counts).tolist():
+        rank = compute_tolerance_rank(count, loss, delta)
+        limit = float(np.partition(ranked_M[:count], rank - 1)[rank - 1]) if rank else -math.inf
+        threshold = min(threshold, limit)
     dropped_M = first_M < threshold
     means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
     saved = _estimate_saved(rows, dropped_M, fed_twice)
@@ -251,18 +290,20 @@ def _describe_too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> st
     return None
 
 
+def _describe_guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
+    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
+    return (
+        f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
+        f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
+    )
+
+
 def can_still_pay(num_asked: int, num_dropped: int, break_even: float) -> bool:
     """Return whether the share of dropped rows of a pool may still reach ``break_even``, by the rows so far.
 
     It cannot if even the exact upper bound (97.5 %) on that share is lower.
     """
     return compute_proportion(num_dropped, num_asked).high >= break_even
-
-
-def _compute_tolerance_limit(first_K: Float64s, loss: float, delta: float) -> float:
-    """Return the largest of K first scores with at most ``loss`` of such scores below it, at confidence 1 - delta."""
-    rank = compute_tolerance_rank(len(first_K), loss, delta)
-    return float(np.partition(first_K, rank - 1)[rank - 1]) if rank else -math.inf
 
 
 def compute_tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
@@ -293,21 +334,11 @@ def _estimate_saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estima
     gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
     num_rows, mean = len(tokens_M), float(tokens_M.mean())
     value = float(gain_M.mean()) / mean
-    error = (
-        float(np.std(gain_M - value * tokens_M, ddof=1)) / (mean * math.sqrt(num_rows)) if num_rows > 1 else math.nan
-    )
-    margin = float(scipy.special.ndtri(1 - TAIL)) * error
+    spread = float(np.std(gain_M - value * tokens_M, ddof=1)) if num_rows > 1 else math.nan
+    margin = float(scipy.special.ndtri(1 - TAIL)) * (spread / (mean * math.sqrt(num_rows)))
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
 def _mask_unselectable(full_M: Float64s) -> Float64s:
     """Return the full scores with -inf for rows that are never selected."""
     return np.where(np.isnan(full_M), -np.inf, full_M.astype(np.float64))
-
-
-def _describe_guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
-    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
-    return (
-        f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
-        f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
-    )

@@ -16,7 +16,6 @@ from curation.domains.label_sets import SetFormat, split_names
 from curation.domains.turns import parse_list, read_cell_text
 from curation.errors import RowError
 from curation.extras.init.table import MOST_VALUES, TableFiles
-from curation.sources import read_rows, to_raw_rows
 
 SEPARATORS = (";", "|", ",")
 JOINTS = (*SEPARATORS, "||", ";;")
@@ -47,19 +46,6 @@ class LabelColumn:
     is_list: bool
     """Whether the cells are lists, which leaves no doubt."""
 
-    @property
-    def why(self) -> str:
-        """The reason why the column is read as sets of labels, in words."""
-        if self.is_list:
-            return "the cells are lists"
-        return f"{self.form.separator!r} stands between labels that occur in other cells, too"
-
-    @property
-    def multi(self) -> bool | dict[str, str]:
-        """The value of the option ``domain.multi`` with which the domain reads the column."""
-        usual = SetFormat()._asdict()
-        return {name: sign for name, sign in self.form._asdict().items() if sign != usual[name]} or True
-
 
 def label_column(table: TableFiles, column: str) -> LabelColumn | None:
     """Return the labels of a column whose cells hold several labels each, or ``None`` if they do not."""
@@ -71,10 +57,18 @@ def label_column(table: TableFiles, column: str) -> LabelColumn | None:
     for separator in SEPARATORS:
         form = SetFormat(separator=separator)
         joint = [value for value in sample if isinstance(value, str) and separator in value]
-        if len(joint) >= max(2, LEAST_SHARE * len(sample)):
-            found = _read_column(table, column, form, is_list=False)
-            if found is not None and _come_again(sample, form):
-                return found
+        if len(joint) < max(2, LEAST_SHARE * len(sample)):
+            continue
+        if (found := _read_column(table, column, form, is_list=False)) is None:
+            continue
+        sets_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for names in (split_names(to_one_line(value), form) for value in sample):
+            for name in names:
+                sets_of[name].add(tuple(sorted(names)))
+        # Most labels of cells with several recur in other sets, unlike parts of a name.
+        sets_of_joint = [sets for sets in sets_of.values() if any(len(names) > 1 for names in sets)]
+        if 2 * sum(len(sets) > 1 for sets in sets_of_joint) > len(sets_of_joint):
+            return found
     return None
 
 
@@ -94,8 +88,7 @@ def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bo
     counts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     num_rows = 0
-    cells = (raw for file in table.files for batch in read_rows(file, columns=[column]) for raw in to_raw_rows(batch))
-    for value in (raw[column] for raw in cells if raw.get(column) is not None):
+    for value in (value for batch in table.batches(column) for value in batch):
         names, _ = attempt(split_names, value, form)
         if names is None or len({*names}) < len(names):
             return None
@@ -121,17 +114,6 @@ def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bo
 def _find_unused(signs: Sequence[str], names: Iterable[str]) -> str:
     """Return the first sign that no name contains; if there is none, the first sign, which the domain then refuses."""
     return next((sign for sign in signs if not any(sign in name for name in names)), signs[0])
-
-
-def _come_again(sample: list[Any], form: SetFormat) -> bool:
-    """Return whether most labels of cells with several labels recur in other sets, unlike parts of a name."""
-    sets_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for value in sample:
-        names = split_names(to_one_line(value), form)
-        for name in names:
-            sets_of[name].add(tuple(sorted(names)))
-    joint = {name for name, found in sets_of.items() if any(len(names) > 1 for names in found)}
-    return 2 * sum(len(sets_of[name]) > 1 for name in joint) > len(joint)
 
 
 def has_objects(table: TableFiles, column: str) -> bool:

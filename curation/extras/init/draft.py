@@ -35,6 +35,11 @@ def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model:
     if task.unlabelled is not None:
         sources.append(f"  unlabelled: {_format_source(task.unlabelled, folder)}")
         num_pool = task.unlabelled.num_rows
+    deal, rest = "", "unlabelled"
+    if task.unlabelled is None:
+        few, rest = task.labelled.num_rows * FEW_ROWS <= MOST_ROWS, "labelled"
+        deal = f", fraction: {FEW_ROWS}" if few else f", rows: {MOST_ROWS}"
+    audit = "\n  audit: true    # the pool's right answers are known: they measure what is selected"
     columns = (task.unlabelled or task.labelled).columns
     ids = [name for name in columns if is_id(name) and name not in COLUMNS]  # they tell the pool's rows apart
     keep = f"  keep: {_format_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
@@ -49,7 +54,8 @@ sources:    # paths are relative to this file
 {source_lines}
 
 splits:
-{_format_splits(task)}
+  source: {{from: labelled{deal}}}    # labelled rows, on which trust is learned
+  pool: {{from: {rest}}}    # rows to label and select from{audit if task.audited else ""}
 
 teacher:
 {_draft_teacher(task, _format_yaml(_make_relative(model, folder)), is_guessed=guessed_model)}
@@ -77,18 +83,6 @@ def _draft_teacher(task: DetectedTask, model: str, *, is_guessed: bool) -> str:
     if is_guessed:
         return f"{lines}  # reader: {{model: {{path: {model}}}}}    # reads each label, so that trust has its states\n"
     return f"{lines}  reader: {{model: {{path: {model}}}}}    # reads each label\n{states}\ntrust:\n{states}"
-
-
-def _format_splits(task: DetectedTask) -> str:
-    deal, rest = "", "unlabelled"
-    if task.unlabelled is None:
-        few, rest = task.labelled.num_rows * FEW_ROWS <= MOST_ROWS, "labelled"
-        deal = f", fraction: {FEW_ROWS}" if few else f", rows: {MOST_ROWS}"
-    audit = "\n  audit: true    # the pool's right answers are known: they measure what is selected"
-    return (
-        f"  source: {{from: labelled{deal}}}    # labelled rows, on which trust is learned\n"
-        f"  pool: {{from: {rest}}}    # rows to label and select from{audit if task.audited else ''}"
-    )
 
 
 def _format_source(table: TableFiles, folder: Path) -> str:

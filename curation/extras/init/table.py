@@ -1,7 +1,7 @@
 """Files of rows for ``curate init --data``: their columns, a sample of rows, and what columns are by their names."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,17 +59,19 @@ class TableFiles:
         """Return the share of sampled rows with a value in a column; 0 if there is no such column."""
         return len(self.values(column)) / max(1, len(self.sample))
 
-    def counts(self, column: str) -> Counter[str]:
-        """Count the values of a column, as texts, in all rows or until there are more than ``MOST_VALUES`` values.
-
-        Missing values are left out.
-        """
-        found: Counter[str] = Counter()
+    def batches(self, column: str) -> Iterator[list[Any]]:
+        """Yield the non-missing values of a column in all rows, batch by batch."""
         for file in self.files:
             for batch in read_rows(file, columns=[column]):
-                found.update(to_text(row[column]) for row in to_raw_rows(batch) if row.get(column) is not None)
-                if len(found) > MOST_VALUES:
-                    return found
+                yield [row[column] for row in to_raw_rows(batch) if row.get(column) is not None]
+
+    def counts(self, column: str) -> Counter[str]:
+        """Count the values of a column, as texts, in all rows or until there are more than ``MOST_VALUES`` values."""
+        found: Counter[str] = Counter()
+        for values in self.batches(column):
+            found.update(map(_to_text, values))
+            if len(found) > MOST_VALUES:
+                break
         return found
 
     def has_numbers(self, column: str) -> bool:
@@ -85,11 +87,7 @@ class TableFiles:
         return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
 
     def require(self, column: str, option: str) -> str:
-        """Return the column that the user named by an option, if it exists.
-
-        Raises:
-            SourceError: there is no such column; the message names the existing ones.
-        """
+        """Return the column that the user named by an option; a ``SourceError`` if there is none."""
         if column in self.columns:
             return column
         close = find_nearest_column(column, self.columns)
@@ -103,11 +101,7 @@ class TableFiles:
 
 
 def look(path: str) -> TableFiles:
-    """Count and sample the rows of a file, folder or glob; use the first delimiter with which CSV can be read.
-
-    Raises:
-        SourceError: the files cannot be read, have no rows, or have no column in common.
-    """
+    """Count and sample the rows of a file, folder or glob; use the first delimiter with which CSV can be read."""
     first: SourceError | None = None
     for delimiter in DELIMITERS:
         try:
@@ -182,7 +176,7 @@ def _split_words(name: str) -> list[str]:
     return name.replace("-", "_").casefold().split("_")
 
 
-def to_text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     """Return a value as text, with whole floats as integers, since columns with nulls hold integers as floats."""
     is_integer = isinstance(value, float) and value.is_integer()
     return str(int(value) if is_integer else value).strip()

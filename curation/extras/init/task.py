@@ -14,6 +14,7 @@ from curation.config.inputs import LimitedSplits
 from curation.domains import attempt, get_domain
 from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
+from curation.domains.label_sets import SetFormat
 from curation.errors import ConfigError
 from curation.escaping import quote_text
 from curation.extras.init.answers import LabelColumn, free_text, has_objects, is_list_column, label_column
@@ -78,12 +79,7 @@ class _Roles(NamedTuple):
 
 
 def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
-    """Return the task of one or two files. ``ask`` is None if nobody can be asked.
-
-    Raises:
-        ConfigError: the task, the answer or the text cannot be guessed, and nobody can be asked; the message names the
-            columns and the option to give.
-    """
+    """Return the task of one or two files. ``ask`` is None if nobody can be asked; then what is unclear is refused."""
     if not 1 <= len(tables) <= 2:
         raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
     if not (wishes.text or wishes.choices or wishes.answer):
@@ -95,7 +91,10 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
     if wishes.domain in ("chess", "pair"):
         _refuse_columns(wishes.domain, tables)
     common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
-    choices = [tables[0].require(name, "--choices") for name in wishes.choices] or _find_options(tables, common)
+    options = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
+    choices = [tables[0].require(name, "--choices") for name in wishes.choices]
+    if not choices and 2 <= len(options) <= len(LETTERS):
+        choices = options
     is_choice = bool(choices) and wishes.domain in (None, "mcqa")
     if wishes.domain == "mcqa" and not is_choice:
         raise ConfigError(
@@ -148,7 +147,8 @@ def _describe_classes(
     section: dict[str, Any] = {"name": "classification", "text": list(texts) if len(texts) > 1 else texts[0]}
     section["label"] = label
     if sets is not None:
-        section["multi"] = sets.multi
+        usual, signs = SetFormat()._asdict(), sets.form._asdict()
+        section["multi"] = {name: sign for name, sign in signs.items() if sign != usual[name]} or True
     all_drawn = is_gold and (roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS)
     if len(classes) <= MOST_LISTED or numbers or not all_drawn:
         section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
@@ -167,11 +167,7 @@ def _refuse_columns(name: str, tables: Sequence[TableFiles]) -> NoReturn:
 
 
 def check_readable(task: DetectedTask) -> None:
-    """Check that a task can read the sampled labelled rows, up to the error rate that a run accepts.
-
-    Raises:
-        ConfigError: more rows are unreadable; the message has the first one and the reason.
-    """
+    """Refuse a task that cannot read the sampled labelled rows, up to the error rate that a run accepts."""
     options = {**task.domain, "given_labels": task.given}
     if options["name"] == "classification" and "classes" not in options:
         options["classes"] = list(task.labelled.counts(options["label"]))
@@ -212,12 +208,6 @@ def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask |
         f"{labelled.path} has the right answers: of {max(shares):.0%} of the rows looked at",
     )
     return DetectedTask({"name": name, **options}, labelled, others[0] if others else None, audited, why)
-
-
-def _find_options(tables: Sequence[TableFiles], common: Sequence[str]) -> list[str]:
-    """Return the columns, if there are two to eight, that are named like options: A, B, C or option1, option2."""
-    found = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
-    return found if 2 <= len(found) <= len(LETTERS) else []
 
 
 def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
@@ -276,7 +266,9 @@ def _find_kind(
     are_sums = numbers >= 0.8 and asks and len(counts) > 2 and wishes.domain is None
     sets = label_column(roles.labelled, roles.answer) if wishes.domain in (None, "classification") else None
     if sets is not None and (sets.is_list or (not are_sums and _has_few_values(sets.counts, sets.num_rows))):
-        about = f"{len(sets.counts)} classes, of which each of {sets.num_rows:,} rows may have several: {sets.why}"
+        sign = f"{sets.form.separator!r} stands between labels that occur in other cells, too"
+        about = f"{len(sets.counts)} classes, of which each of {sets.num_rows:,} rows may have several: "
+        about += "the cells are lists" if sets.is_list else sign
         return "classification", f"the task is classification with {about}", sets
     if wishes.domain is not None:
         return wishes.domain, f"the task is {wishes.domain}: by --domain", None
@@ -327,11 +319,7 @@ def _find_text(
 
 
 def _ask_user(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
-    """Ask the user a question and return the answer.
-
-    Raises:
-        ConfigError: nobody can be asked, or there is nothing to choose from.
-    """
+    """Ask the user a question and return the answer; a ``ConfigError`` if nobody can be asked."""
     if ask is not None and options:
         return ask(question, options)
     has = "; ".join(f"{table.path} has {table.listed}" for table in tables)

@@ -81,11 +81,7 @@ def describe_classes(inputs: FeatureInputs) -> Classes | None:
 
 
 def describe_settings(config: RunConfig, section: QuotaKeys) -> Iterator[str]:
-    """Yield a description of a run's class quotas, if the pool has two classes or more.
-
-    Raises:
-        ConfigError: as :func:`find_divided_classes`.
-    """
+    """Yield a description of a run's class quotas, if the pool has two classes or more, or refuse them."""
     domain = get_domain(config.domain_of("pool"))
     find_divided_classes(section, domain)
     classes = _get_classes(domain)
@@ -114,14 +110,25 @@ def _get_classes(domain: Domain) -> tuple[str, ...] | None:
 
 
 def find_divided_classes(selection: QuotaKeys, domain: Domain) -> tuple[str, ...] | None:
-    """Return the classes that have quotas or cuts of their own, or None if classes have neither.
-
-    Raises:
-        ConfigError: the quotas do not fit the domain, or what counts as a label.
-    """
+    """Return the classes that have quotas or cuts of their own, or None; refuse quotas that do not fit the domain."""
     classes, quota = _get_classes(domain), selection.quota
     if domain.label_sets is not None:
-        _check_sets(selection)
+        several = "with domain.multi a row may have several classes"
+        if isinstance(selection.quota, dict):
+            raise ConfigError(
+                f"{_KEY}: {selection.quota}: {several}, so shares of classes do not divide the rows; set {_KEY}: auto, "
+                "which follows the pool's shares, or none"
+            )
+        if selection.budget.is_by_label:
+            raise ConfigError(
+                f"{_RISK}: {several}, and is right where the whole set is, so that no class has rows of its own to "
+                "certify; leave per out: the guarantee is then of all selected rows"
+            )
+        for key in selection.counted_by if selection.quota != "none" and selection.budget.rule not in CUTS else ():
+            raise ConfigError(
+                f"selection.{key}: {getattr(selection, key)}: counts rows of one set of labels, and places go to "
+                f"classes, since {several}; both at once are not possible: set {_KEY}: none, or leave {key} out"
+            )
     if isinstance(quota, dict):
         if classes is None:
             raise ConfigError(f"{_KEY}: domain {domain.name} has no closed set of labels; leave it out")
@@ -144,26 +151,6 @@ def find_divided_classes(selection: QuotaKeys, domain: Domain) -> tuple[str, ...
     return classes
 
 
-def _check_sets(selection: QuotaKeys) -> None:
-    """Refuse settings that are impossible if labels are sets of classes."""
-    several = "with domain.multi a row may have several classes"
-    if isinstance(selection.quota, dict):
-        raise ConfigError(
-            f"{_KEY}: {selection.quota}: {several}, so shares of classes do not divide the rows; set {_KEY}: auto, "
-            "which follows the pool's shares, or none"
-        )
-    if selection.budget.is_by_label:
-        raise ConfigError(
-            f"{_RISK}: {several}, and is right where the whole set is, so that no class has rows of its own to "
-            "certify; leave per out: the guarantee is then of all selected rows"
-        )
-    for key in selection.counted_by if selection.quota != "none" and selection.budget.rule not in CUTS else ():
-        raise ConfigError(
-            f"selection.{key}: {getattr(selection, key)}: counts rows of one set of labels, and places go to classes, "
-            f"since {several}; both at once are not possible: set {_KEY}: none, or leave {key} out"
-        )
-
-
 class QuotaDivision(RowDivision[ClassShares]):
     """Quotas: an arm that ranks and takes its top rows takes the top rows of each class.
 
@@ -172,11 +159,7 @@ class QuotaDivision(RowDivision[ClassShares]):
     """
 
     def set(self, budget: ComputedBudget) -> ClassShares | None:
-        """Return the classes' shares among an arm's rows, or None if places are not divided.
-
-        Raises:
-            BudgetError: the budget is a cut although the configuration sets shares of classes.
-        """
+        """Return the classes' shares among an arm's rows, or None if places are not divided."""
         if budget.is_cut and budget.shares is None and self._classes is not None and self._classes.wanted is not None:
             raise BudgetError(f"selection.{explain_no_quota(budget.rule)}")
         if budget.is_cut or self._classes is None:
@@ -184,11 +167,7 @@ class QuotaDivision(RowDivision[ClassShares]):
         return self._classes.shares(self.job.labels, get_domain(self.job.domain).label_sets)
 
     def group(self, arm: Arm, scores: PoolScores, n: int, value: ClassShares, before: Groups | None) -> Groups | None:
-        """Return the classes with their places: n in total, or fewer if a cap on each class leaves fewer.
-
-        Raises:
-            BudgetError: n is larger than the number of rows with a class.
-        """
+        """Return the classes with their places: n in total, or fewer if a cap on each class leaves fewer."""
         if not arm.takes_top:
             return before
         size_C, num_rows = scores.sizes(self._grouping)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review
-from curation.extras.review.log import VERDICTS, VerdictLine
+from curation.extras.review.folder import VERDICTS, Review, VerdictLine
 from curation.json_types import Json
 from curation.storage.paths import write_atomically
 
@@ -43,11 +42,7 @@ NUM_TOLD = 5
 
 
 def export(review: Review, program: str, path: Path) -> str:
-    """Write the rows without a verdict for ``label-studio`` or ``argilla``, and return in words what was written.
-
-    Raises:
-        ReviewError: every row has a verdict, or the file cannot be written.
-    """
+    """Write the rows without a verdict for ``label-studio`` or ``argilla``, and return in words what was written."""
     judged = review.log.standing()
     rows = [row for row in review.rows.to_pylist() if row["row_id"] not in judged]
     if not rows:
@@ -77,10 +72,7 @@ def export(review: Review, program: str, path: Path) -> str:
 def import_file(review: Review, program: str, path: Path, person: str) -> tuple[int, int]:
     """Add the verdicts of a file to the log; return the number of new ones, and of those known from the same person.
 
-    ``program``: ``csv``, ``label-studio`` or ``argilla``. ``person`` gave the verdicts for which the file names nobody.
-
-    Raises:
-        ReviewError: the file cannot be read, or a row is invalid; then no verdict is added.
+    ``person`` gave the verdicts for which the file names nobody. If a row is invalid, no verdict is added.
     """
     read, title = READERS[program]
     try:

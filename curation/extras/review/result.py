@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review, write_record
-from curation.extras.review.log import Standing, VerdictLine
+from curation.extras.review.folder import Review, VerdictLine, write_record
 from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
@@ -85,12 +84,6 @@ class VerdictCounts(NamedTuple):
         return self.unsure + self.disputed
 
 
-def find_answers(review: Review, standing: Standing) -> Answers:
-    """Return the answer for each row of a review [M] according to the verdicts that count."""
-    row_ids = review.rows["row_id"].to_pylist()
-    return np.array([answer_of(standing.get(row_id, {})) for row_id in row_ids], dtype=np.str_)
-
-
 def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
     """Return the common answer of several people; unsure is outvoted, and right against wrong is disputed."""
     said = {entry.verdict for entry in verdicts.values()}
@@ -103,12 +96,7 @@ def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
 
 
 def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
-    """Write ``review.json``, ``judged.parquet`` and, if the arm ranks, ``calibration.parquet``; return the first.
-
-    Raises:
-        ReviewError: no row has a verdict yet.
-        ConfigError: alpha or delta is not a share.
-    """
+    """Write ``review.json``, ``judged.parquet`` and, if the arm ranks, ``calibration.parquet``; return the first."""
     rows, drawn, strata = review.rows, review.drawn, review.strata
     standing = review.log.standing()
     verdicts = [standing[row_id] for row_id in rows["row_id"].to_pylist() if row_id in standing]
@@ -117,7 +105,8 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
             f"{review.folder}: none of its {len(rows):,} rows has a verdict; give some by `curate review serve` or "
             "`curate review import`"
         )
-    answer_M = find_answers(review, standing)
+    said = [answer_of(standing.get(row_id, {})) for row_id in rows["row_id"].to_pylist()]
+    answer_M = np.array(said, dtype=np.str_)
     counts = [VerdictCounts.of(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
     result = {
         "format": 1,
@@ -141,7 +130,7 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
             }
             for stratum, count in zip(strata, counts, strict=True)
         ],
-        "cut": _certify_cut(review, answer_M, alpha, delta),
+        "cut": _compute_cut(review, answer_M, alpha, delta),
     }
     _write_tables(review, answer_M)
     write_record(review.folder / "review.json", result, review.folder)
@@ -184,7 +173,7 @@ def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCoun
     }
 
 
-def _certify_cut(review: Review, answer_M: Answers, alpha: float | None, delta: float | None) -> Json:
+def _compute_cut(review: Review, answer_M: Answers, alpha: float | None, delta: float | None) -> Json:
     """Return the certified cut before and after the review; ``after`` is None if the arm does not rank."""
     origin, floor = review.origin, review.drawn["floor"]
     before = origin.risk

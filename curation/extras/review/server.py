@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from curation.errors import ReviewError
 from curation.escaping import get_logger
-from curation.extras.review.folder import Review
-from curation.extras.review.log import BACK, VERDICTS, VerdictLine, find_standing
+from curation.extras.review.folder import BACK, VERDICTS, Review, VerdictLine, find_standing
 from curation.json_types import Json
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ An :class:`Origin` refers to versions of tables, so that the result of a review 
 its rows were drawn from, even if the run has made another selection since.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Bools, Int64s
@@ -68,9 +68,7 @@ class Origin:
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
         """Return the inverse of :func:`dataclasses.asdict`."""
-        single = {name: _make_ref(value[name]) for name in ("selection", "too_long")}
-        several = {name: tuple(map(TableRef.from_json, value[name])) for name in ("labels", "pools")}
-        return cls(**{**value, **single, **several})
+        return TypeAdapter(cls).validate_python(value)
 
 
 def find(place: Place, arm: str | None) -> Origin:
@@ -109,6 +107,7 @@ def _find_in_run(run: Place, generation: int, record: StageRecord, arm: str | No
         rest = f"; {', '.join(gold)} train on gold labels, which need no verdict" if gold else ""
         raise ReviewError(f"--arm: {which}; {run} has the arms {', '.join(weak) or 'none'}{rest}")
     risk = budget["risk"]  # a certified cut is that of the rows where it is of this arm, and not one by class
+    long = choice.get("too_long")
     has_one_cut = budget["reference"] == arm and budget.get("asked") is None and "classes" not in (risk or {})
     return Origin(
         run=str(run),
@@ -125,7 +124,7 @@ def _find_in_run(run: Place, generation: int, record: StageRecord, arm: str | No
         selection=TableRef.from_json(arms[arm]["table"]),
         threshold=None,
         num_selected=arms[arm]["num_rows"],
-        too_long=_make_ref(choice.get("too_long")),
+        too_long=None if long is None else TableRef.from_json(long),
         domain=choice["domain"],
         n=budget["n"],
         risk=risk if has_one_cut else None,
@@ -174,9 +173,6 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> tuple[Sco
 
     Return the number of rows that could be selected, too. If the arm does not rank, return its selected rows. Scores
     are streamed, so memory grows with the region, not with the pool (if nothing is selected, the region is the pool).
-
-    Raises:
-        ReviewError: a table of the run cannot be read.
     """
     try:
         selected_n = _read_ids(origin.selection)
@@ -255,7 +251,3 @@ def _read_ids(ref: TableRef | None) -> Int64s:
     """Return the row ids of a table, int64 [M]; empty without a table."""
     found: Int64s = np.zeros(0, dtype=np.int64) if ref is None else io.read(ref, ["row_id"])["row_id"].to_numpy()
     return found
-
-
-def _make_ref(value: Mapping[str, object] | None) -> TableRef | None:
-    return None if value is None else TableRef.from_json(dict(value))

@@ -40,11 +40,6 @@ class CandidateCuts(NamedTuple):
     kept_G: Int64s
     wrong_G: Int64s
 
-    def noise_G(self) -> Floats:
-        """Return the observed noise of each cut; NaN if it keeps no row."""
-        noise_G: Floats = np.where(self.kept_G > 0, self.wrong_G / np.maximum(self.kept_G, 1), np.nan)
-        return noise_G
-
 
 class RankedRows(NamedTuple):
     """The calibration rows that may be selected, best first; ``num_rows`` counts all calibration rows."""
@@ -65,11 +60,6 @@ class RankedRows(NamedTuple):
         """Return the cuts that keep the rows with at least the given scores."""
         kept_G = np.searchsorted(-self.score_M, -threshold_G, side="right")
         return CandidateCuts(threshold_G, kept_G, self.wrong_M[kept_G])
-
-    def prefix_ends(self, share_G: Floats) -> Floats:
-        """Return the last row's score in the prefix of each share, except for prefixes that end at an unscored row."""
-        last_G = compute_ranks(share_G, self.num_rows) - 1
-        return self.score_M[last_G[last_G < len(self.score_M)]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -138,17 +128,25 @@ def apply_fixed_sequence(problem: Problem) -> RuleResult:
     end = int(failed[0]) if len(failed) else len(bound_G)
     if end > start:
         return RuleResult(candidates, bound_G, end - 1, certified=True)
-    return RuleResult(candidates, bound_G, start, False, *_estimate_sequence_rows(problem, candidates, share_G))
+
+    # How many calibration rows of this noise would pass the sequence's first test?
+    rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
+    start_S = _find_starts(problem, share_G, rows_S)
+    kept_S, wrong_S = (counts_G[start_S] * rows_S / num_rows for counts_G in candidates[1:])
+    bound_S = compute_exact_upper(np.floor(kept_S + 1e-9), np.ceil(wrong_S - 1e-9), problem.delta)
+    enough = np.flatnonzero(bound_S <= problem.alpha)
+    if len(enough) == 0:
+        why = f"too noisy where the sequence starts, even with {MOST_TIMES:,} times as many rows"
+        return RuleResult(candidates, bound_G, start, False, None, why)
+    first = enough[0]
+    noise = wrong_S[first] / kept_S[first]
+    basis = f"observed noise {noise:.3f}" if noise else "zero-error minimum"
+    basis += f" of the best {share_G[start_S[first]]:.0%}, where the sequence would start"
+    return RuleResult(candidates, bound_G, start, False, int(rows_S[first]), basis)
 
 
 def _make_shares() -> Floats:
     return np.append(np.arange(FIRST_SHARE, 1 - STEP / 2, STEP), 1.0)
-
-
-def start_share(problem: Problem) -> float:
-    """Return the share of the pool (``top_k``: of the calibration rows) at which the sequence starts."""
-    share_G = _make_shares()
-    return float(share_G[_find_starts(problem, share_G, np.array([problem.rows.num_rows]))[0]])
 
 
 def _find_starts(problem: Problem, share_G: Floats, num_rows_S: Int64s) -> Int64s:
@@ -171,22 +169,6 @@ def compute_one_error_rows(alpha: float, delta: float) -> int:
         return float((1 - alpha) ** (num_rows - 1) * (1 + (num_rows - 1) * alpha)) <= delta
 
     return bisect.bisect_left(range(2**62), True, lo=2, key=suffices)
-
-
-def _estimate_sequence_rows(problem: Problem, candidates: CandidateCuts, share_G: Floats) -> tuple[int | None, str]:
-    """Return how many calibration rows of this noise would pass the sequence's first test, or None; and the basis."""
-    num_rows = problem.rows.num_rows
-    rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
-    start_S = _find_starts(problem, share_G, rows_S)
-    kept_S, wrong_S = (counts_G[start_S] * rows_S / num_rows for counts_G in candidates[1:])
-    bound_S = compute_exact_upper(np.floor(kept_S + 1e-9), np.ceil(wrong_S - 1e-9), problem.delta)
-    enough = np.flatnonzero(bound_S <= problem.alpha)
-    if len(enough) == 0:
-        return None, f"too noisy where the sequence starts, even with {MOST_TIMES:,} times as many rows"
-    first = enough[0]
-    noise = wrong_S[first] / kept_S[first]
-    basis = f"observed noise {noise:.3f}" if noise else "zero-error minimum"
-    return int(rows_S[first]), f"{basis} of the best {share_G[start_S[first]]:.0%}, where the sequence would start"
 
 
 def compute_exact_upper(kept_G: Int64s, wrong_G: Int64s, delta: float) -> Floats:
@@ -227,7 +209,11 @@ def apply_hoeffding_grid(problem: Problem) -> RuleResult:
 def make_coarse_grid(problem: Problem) -> tuple[Floats, float]:
     """Return the candidates of the coarse grid, and each one's part of delta."""
     share_G = np.arange(1, NUM_COARSE + 1) / NUM_COARSE
-    ends_G = problem.quantiles(share_G) if problem.kind == "threshold" else problem.rows.prefix_ends(share_G)
+    if problem.kind == "threshold":
+        ends_G = problem.quantiles(share_G)
+    else:  # the last rows of prefixes, except of those that end at an unscored row
+        last_G = compute_ranks(share_G, problem.rows.num_rows) - 1
+        ends_G = problem.rows.score_M[last_G[last_G < len(problem.rows.score_M)]]
     thresholds_G = sort_distinct(ends_G)
     return thresholds_G, problem.delta / max(len(thresholds_G), 1)
 
@@ -243,12 +229,6 @@ def apply_hoeffding_split(problem: Problem) -> RuleResult:
         num_kept = int(proposed.candidates.kept_G[proposed.place])
         threshold_G = check.score_M[min(num_kept, len(check.score_M)) - 1 :][:1]
     return _find_most_inclusive(problem, check.at(threshold_G), problem.delta)
-
-
-def find_deciding_half(problem: Problem) -> RankedRows:
-    """Return the calibration rows whose bound decides: the testing half, unless the other half proposes no cut."""
-    choose, check = split_halves(problem)
-    return check if _propose_cut(problem, choose).certified else choose
 
 
 def _propose_cut(problem: Problem, choose: RankedRows) -> RuleResult:
@@ -270,21 +250,19 @@ def _find_most_inclusive(problem: Problem, candidates: CandidateCuts, level: flo
     if len(passed):
         return RuleResult(candidates, bound_G, int(passed[-1]), certified=True)
     nearest = int(np.argmin(bound_G)) if len(bound_G) else None
-    return RuleResult(candidates, bound_G, nearest, False, *_estimate_hoeffding_rows(problem, candidates, level))
 
-
-def _estimate_hoeffding_rows(problem: Problem, candidates: CandidateCuts, level: float) -> tuple[int | None, str]:
-    """Return how many rows of the same noise would have let the best candidate pass, at the same level."""
-    noise_G = candidates.noise_G()
+    # How many rows of the same noise would have let the best candidate pass, at the same level?
+    noise_G = np.where(candidates.kept_G > 0, candidates.wrong_G / np.maximum(candidates.kept_G, 1), np.nan)
     hopeful = np.flatnonzero(noise_G < problem.alpha - 1e-6)
     if len(hopeful) == 0:
-        return None, "no cut has an observed noise below alpha"
+        return RuleResult(candidates, bound_G, nearest, False, None, "no cut has an observed noise below alpha")
     enough_G = np.ceil(-math.log(level) / (2 * (problem.alpha - noise_G[hopeful]) ** 2))
     needed_G = np.ceil(enough_G * problem.rows.num_rows / candidates.kept_G[hopeful])
     best = int(np.argmin(needed_G))
     noise = noise_G[hopeful[best]]
     basis = f"observed noise {noise:.3f}" if noise else "zero-error minimum"
-    return int(needed_G[best]), f"{basis} of the best {candidates.kept_G[hopeful[best]]:,} rows"
+    basis += f" of the best {candidates.kept_G[hopeful[best]]:,} rows"
+    return RuleResult(candidates, bound_G, nearest, False, int(needed_G[best]), basis)
 
 
 def compute_hoeffding_upper(kept_G: Int64s, wrong_G: Int64s, delta: float) -> Floats:
@@ -325,7 +303,8 @@ def compute_rule_curve(problem: Problem, rule: Rule) -> Curve:
     elif rule == "hoeffding_grid":
         _, level = make_coarse_grid(problem)
     elif rule == "hoeffding_split":
-        rows = find_deciding_half(problem)
+        choose, check = split_halves(problem)  # unless the other half proposes no cut, the testing half decides
+        rows = check if _propose_cut(problem, choose).certified else choose
     wanted_S = np.arange(1, NUM_POINTS + 1) / NUM_POINTS
     quantile_S = problem.quantiles(wanted_S)
     threshold_G = sort_distinct(quantile_S)
@@ -334,7 +313,8 @@ def compute_rule_curve(problem: Problem, rule: Rule) -> Curve:
     start = 0.0
     reached_G = wanted_S[np.searchsorted(-quantile_S, -threshold_G, side="right") - 1]
     if rule == "fixed_sequence":
-        start = start_share(problem)
+        share_G = _make_shares()
+        start = float(share_G[_find_starts(problem, share_G, np.array([problem.rows.num_rows]))[0]])
         if problem.kind == "top_k":
             # The prefix of all calibration rows comes after those of rows that may be selected.
             reached_G = np.where(kept_G < len(rows.score_M), kept_G / rows.num_rows, 1.0)

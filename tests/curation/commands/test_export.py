@@ -30,7 +30,7 @@ from curation.cli import main
 from curation.commands.export.hub import format_card
 from curation.config.load import load_config
 from curation.errors import PackageError
-from curation.extras.first_cut.held_out import read_held_out
+from curation.extras.first_cut.threshold import read_held_out
 from curation.filter import Filter
 from curation.filter.package.folder import TrustPackage
 from curation.filter.package.folder import load as load_package

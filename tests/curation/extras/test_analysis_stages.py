@@ -2,9 +2,12 @@
 
 import stat
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -13,10 +16,10 @@ import pytest
 
 from curation.config import DomainConfig
 from curation.errors import ConfigError
-from curation.extras.analyze import gradients, value_moves
+from curation.extras.analyze import value_moves
 from curation.extras.analyze.config import EngineConfig, GradientsConfig
-from curation.extras.analyze.gradients import TakeGradients, compare
-from curation.extras.analyze.value_moves import ValueMoves, measure_advantages
+from curation.extras.analyze.gradients import CompareGradients, TakeGradients
+from curation.extras.analyze.value_moves import ValueMoves
 from curation.hashing import draw_by_hash
 from curation.refs import TableRef
 from curation.stages.rows import compute_in_chunks
@@ -33,6 +36,22 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> str:
     path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ENGINE}"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
+
+
+class _Task:
+    """The part of a run's task that the stages use."""
+
+    guard = staticmethod(lambda: None)
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[Any], None]]:
+        yield lambda at: None
+
+    def say(self, sentence: str) -> None:
+        pass
 
 
 def save(folder: Path, name: str, table: pa.Table) -> TableRef:
@@ -74,7 +93,8 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     engine = EngineConfig(path=material, options={"Hang": "e1", "Die": "c1"}, timeout_seconds=3.0)
     few = save(tmp_path, "few", io.read(selection).filter(pa.array(np.isin(np.arange(NUM), [1, 2, 9]))))
     job = replace(job, engine=engine, selections={"all": selection, "few": few})
-    table, found = measure_advantages(job, str(tmp_path / "out.lance"))
+    made = job.run(_Task(tmp_path)).outputs
+    table, found = made.table, made.found["arms"]
 
     rows = {row["row_id"] // 3: row for row in io.read(table).to_pylist()}
     assert sorted(rows) == [2, 4, 5, 6, 7, 8, 9, 11]  # neither right nor unparsed ones
@@ -87,8 +107,7 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     assert every["median_gap"] == 1_800 and every["mean_gap"]["value"] == 1_000  # d1d7 loses the queen, too
     assert found["few"]["num_selected"] == 3 and found["few"]["n"] + sum(found["few"]["errors"].values()) == 2
 
-    again, same = measure_advantages(job, str(tmp_path / "out.lance"))
-    assert again == table and same == found  # all of it is committed: no engine is asked
+    assert job.run(_Task(tmp_path)).outputs == made  # all of it is committed: no engine is asked
 
 
 def test_a_draw_is_shared_by_arms_that_share_rows() -> None:
@@ -100,8 +119,9 @@ def test_a_draw_is_shared_by_arms_that_share_rows() -> None:
 
 
 def test_no_row_differs(local_ray, material: str, tmp_path: Path) -> None:
-    table, found = measure_advantages(chess_run(tmp_path, ["d1d8"] * NUM), str(tmp_path / "out.lance"))
-    assert io.count(table) == 0 and found["all"]["n"] == 0 and found["all"]["stronger"] is None
+    made = chess_run(tmp_path, ["d1d8"] * NUM).run(_Task(tmp_path)).outputs
+    found = made.found["arms"]["all"]
+    assert io.count(made.table) == 0 and found["n"] == 0 and found["stronger"] is None
 
 
 def test_what_was_committed_is_not_computed_again(local_ray, tmp_path: Path) -> None:
@@ -142,12 +162,14 @@ def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, ti
             seed=1,
             rows=rows,
         )
-        refs[arm] = gradients.take_gradients(job, str(tmp_path / f"{arm}-gradients.lance"))
+        refs[arm] = job.run(_Task(tmp_path / f"of-{arm}")).outputs.gradients
     table = io.read(refs["naive"])
     assert table.num_rows == 26 and [error for error in table["error"].to_pylist() if error] == [
         "too_long: more than 24 tokens"
     ]
-    found = compare(refs, reference="trust", seed=1)
+    found = (
+        CompareGradients(name="coherence", tables=refs, reference="trust", seed=1).run(_Task(tmp_path)).outputs.found
+    )
     assert found["n"] == 25 and found["too_few"] == ["few"] and found["errors"]["naive"] == 1
     healthy = table.filter(table["error"].is_null())
     matrix = np.stack(healthy["gradient"].to_numpy()).astype(np.float64)
@@ -156,4 +178,4 @@ def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, ti
     assert found["arms"]["naive"]["loss"] == pytest.approx(np.mean(healthy["loss"].to_numpy()), rel=1e-6)
     assert found["arms"]["trust"]["against"] is None and found["arms"]["naive"]["against"]["energy"] is not None
     with pytest.raises(ConfigError, match=r"analyze\.gradients: of no arm 20 rows"):
-        compare({"few": refs["few"]}, reference="trust", seed=1)
+        CompareGradients(name="few", tables={"few": refs["few"]}, reference="trust", seed=1).run(_Task(tmp_path))

@@ -20,8 +20,8 @@ from curation.config import (
 )
 from curation.domains import get_domain
 from curation.errors import ConfigError, UserError
+from curation.extras.first_cut.export import collect_held_out, write_cut_target
 from curation.extras.first_cut.gate import FirstCutRule, PromptGate
-from curation.extras.first_cut.held_out import collect_held_out, write_cut_target
 from curation.extras.first_cut.threshold import find_first_cut
 from curation.refs import TableRef
 from curation.stages.budget import ScoredSplit, resolve

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from curation.errors import ReviewError
-from curation.extras.review.log import BACK, VerdictLine, VerdictLog, find_standing
+from curation.extras.review.folder import BACK, VerdictLine, VerdictLog, find_standing
 
 APPEND = """
 import sys
 from pathlib import Path
-from curation.extras.review.log import VerdictLine, VerdictLog
+from curation.extras.review.folder import VerdictLine, VerdictLog
 log = VerdictLog(Path(sys.argv[1]))
 for row_id in range(40):
     log.add([VerdictLine(row_id=row_id, person=sys.argv[2], verdict="right", via="page")])

@@ -19,7 +19,7 @@ from curation.config import RunConfig
 from curation.errors import ConfigError
 from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import MlflowConfig, TrackingConfig
-from curation.extras.tracking.entry import TrackedRun
+from curation.extras.tracking.publish import TrackedRun
 from curation.pipeline.running import run_chain
 from curation.report.trained import collect_trainings, draw_training_chart
 

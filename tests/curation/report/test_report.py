@@ -20,7 +20,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from curation.arms import ARMS
 from curation.domains.chess import Chess
-from curation.extras.tracking.entry import make_entry
+from curation.extras.tracking.publish import make_entry
 from curation.hashing import derive, hash_unit
 from curation.metrics import compute_runs_recovery
 from curation.refs import ModelRef, TableRef, TrustRef

@@ -17,8 +17,7 @@ from curation.config.endpoint import ServedConfig
 from curation.domains import get_domain
 from curation.domains.math import Math
 from curation.errors import PackageError
-from curation.extras.first_cut.held_out import read_held_out
-from curation.extras.first_cut.threshold import find_first_cut
+from curation.extras.first_cut.threshold import find_first_cut, read_held_out
 from curation.filter.package.checks import check_fits, check_teacher, collect_questions, find_teacher
 from curation.filter.package.description import Sample
 from curation.filter.package.folder import TrustPackage, load, pack_words, write
