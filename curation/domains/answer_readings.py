@@ -174,7 +174,7 @@ def find_place(row: StatedAnswer, reading: str | None) -> int:
     if len(places) == 1:
         return places.pop()
     if len(places) > 1:
-        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in found.items())
+        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in found.items() if place is not None)
         raise RowError(f"bad_answer: {row.text!r} is {ways}; set {KEY} to the one that is meant")
     names = {
         "column": row.columns,
