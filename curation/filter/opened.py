@@ -114,8 +114,7 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     """Return a filter's package and its teacher as it can be loaded here, after checks of package, teacher and output.
 
     Raises:
-        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool; the package has
-            nothing to compare a pool with, and the filter is to fail on a shift.
+        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool; nothing could fail.
     """
     home = config.output_directory
     require_reachable(home)

@@ -54,10 +54,7 @@ def compute_digests(model: ModelRef) -> dict[str, str]:
 def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
     """Return the package's teacher, checked, as it can be loaded here; ``None`` for a backend without weights.
 
-    Args:
-        package: a trust package.
-        given: the current place of the teacher, if not the one that the package names; a path, URL or hub id means a
-            model without an adapter.
+    ``given`` is its place if it moved; a path, URL or hub id means a model without an adapter.
 
     Raises:
         PackageError: the teacher is not at the place that the package names, or is another model.
