@@ -23,8 +23,7 @@ from curation.extras.first_cut.held_out import read_held_out
 from curation.extras.first_cut.settle import settle
 from curation.extras.first_cut.threshold import find_first_cut
 from curation.filter.described import FilterInputs
-from curation.filter.forecast import make_askings
-from curation.filter.opened import look
+from curation.filter.opened import look, make_askings
 from curation.filter.package.folder import TrustPackage, load
 from curation.filter.run import Filtered, run_filter
 from curation.filter.stages.kept_shift import MeasurePoolShift

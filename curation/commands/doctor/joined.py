@@ -86,7 +86,7 @@ def examine(
 
 
 def _check_inputs(config: RunConfig) -> Finding:
-    from curation.commands.validate import check  # here, since what it imports may be broken
+    from curation.commands.plan import check  # here, since what it imports may be broken
 
     return ok("; ".join(line.text for line in check(config)))
 
