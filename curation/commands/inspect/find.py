@@ -16,10 +16,8 @@ from curation.rundir.manifest import Manifest, record_in
 from curation.storage.paths import Place, Remote, to_place, walk
 from curation.tables.versions import VERSIONS
 
-NUM_LISTED = 20
-
-NUM_SEARCHED = 2_000
-
+NUM_LISTED, NUM_SEARCHED = 20, 2_000
+"""Maximum numbers of tables that an error lists, and of folders that are searched for them."""
 _FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
 """Name of a stage's directory: the stage and the fingerprint of its inputs (``Manifest.directory_of``)."""
 
@@ -39,9 +37,15 @@ class FoundTable:
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     """Return the URI of a table and its recorded version, None for the newest; raise a ``TableError`` without one."""
-    if name is None:
-        _require_table(path)
+    table = Path(path)
+    if name is None and ("://" in path or (table / VERSIONS).is_dir()):
         return path, None
+    if name is None:
+        folder = table if table.is_dir() else table.absolute().parent
+        near_by = islice(iter_tables(folder, NUM_SEARCHED), NUM_LISTED + 1)
+        there = f"tables under {folder}: {_format_names([os.path.relpath(str(other), folder) for other in near_by])}"
+        what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
+        raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
     record = record_of(path)
     if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
@@ -114,17 +118,6 @@ def _count(uri: str, version: int | None) -> int | None:
         return int(lance.dataset(uri, version=version).count_rows())
     except (ValueError, OSError):
         return None
-
-
-def _require_table(path: str) -> None:
-    table = Path(path)
-    if "://" in path or (table / VERSIONS).is_dir():
-        return
-    folder = table if table.is_dir() else table.absolute().parent
-    near = islice(iter_tables(folder, NUM_SEARCHED), NUM_LISTED + 1)
-    there = f"tables under {folder}: {_format_names([os.path.relpath(str(near_by), folder) for near_by in near])}"
-    what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
-    raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
 
 
 def iter_tables(directory: Place, most: int | None = None) -> Iterator[Place]:
