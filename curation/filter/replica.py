@@ -57,7 +57,7 @@ class Replica:
         """Return the rows of a request's body, a JSON object or a list of them, and whether it was a list.
 
         Raises:
-            SourceError: the body is neither, too large or too deep, or a row has a column with the name of an added one.
+            SourceError: the body is neither, too large or too deep, or a row has a column of an added name.
         """
         if len(body) > MAX_BYTES:
             raise SourceError(f"{len(body):,} bytes are more than {MAX_BYTES:,} in one request; divide it")
