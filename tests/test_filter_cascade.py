@@ -21,8 +21,7 @@ from curation.errors import ConfigError, PackageError
 from curation.extras.first_cut.gate import FirstCutRule, settle
 from curation.extras.first_cut.threshold import find_first_cut, read_held_out
 from curation.filter.described import FilterInputs
-from curation.filter.forecast import make_askings
-from curation.filter.opened import look
+from curation.filter.opened import look, make_askings
 from curation.filter.package.folder import TrustPackage, load
 from curation.filter.run import Filtered, run_filter
 from curation.filter.stages.kept_shift import MeasurePoolShift

@@ -18,13 +18,14 @@ from typing import Any
 
 import lance
 
+from curation.commands.inspect.find import iter_tables
 from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest, record_in
 from curation.rundir.sealed import list_of
 from curation.storage import lease
 from curation.storage.inside import resolve_inside
-from curation.storage.paths import Place, list_files, remove, require_reachable, to_place, walk
-from curation.tables.versions import parse_version
+from curation.storage.paths import Place, list_files, remove, require_reachable, to_place
+from curation.tables.versions import VERSIONS, parse_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +64,10 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
                 remove(folder)
                 list_of(folder).unlink(missing_ok=True)
             yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.size for file in files))
-        for table in _iter_tables(directory):
-            if not any(table.startswith(f"{folder}/") for folder in superseded):
-                removed = clean_table(table, pinned[str(to_place(table).resolve())], before, dry=dry)
+        for table in iter_tables(directory):
+            has_version = any(path.name.endswith(".manifest") for path in (table / VERSIONS).iterdir())
+            if has_version and not any(str(table).startswith(f"{folder}/") for folder in superseded):
+                removed = clean_table(str(table), pinned[str(table.resolve())], before, dry=dry)
                 if removed.versions or removed.files:
                     yield removed
 
@@ -124,13 +126,3 @@ def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:
         is_named = f'/{name}"' in named or f"/{name}/" in named
         if not is_named and all(file.modified < min(done, before) for file in list_files(folder)):
             yield folder
-
-
-def _iter_tables(directory: Place) -> Iterator[str]:
-    """Yield the URIs of the Lance tables in a directory, except tables without a version."""
-    for root, folders, _ in walk(directory):
-        folders.sort()
-        if "_versions" in folders:
-            folders.clear()
-            if any(path.name.endswith(".manifest") for path in (to_place(root) / "_versions").iterdir()):
-                yield root

@@ -35,29 +35,24 @@ def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options:
         raise ConfigError(f"takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
     given |= {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
     given |= {name: {} for name in list_flags() if options[name]}
-    if (rule := _parse_rule(options["keep"], options["threshold"], options["certified"])) is not None:
-        given["keep"] = rule
+    rules = {name: options[name] for name in ("keep", "threshold", "certified") if options[name] is not None}
+    if len(rules) > 1:
+        raise ConfigError(f"filter: {' and '.join(f'--{name}' for name in rules)} are two rules; give one")
+    if "keep" in rules:
+        try:
+            given["keep"] = keep_of(rules["keep"])
+        except ValueError as error:
+            raise ConfigError(f"--keep: {error}") from None
+    elif "threshold" in rules:
+        given["keep"] = {"threshold": rules["threshold"]}
+    elif rules:
+        given["keep"] = {"certified": {"alpha": rules["certified"]}}
     if len(inputs) == 2:
         if "output.path" not in given:
             raise ConfigError("filter: no output is given; add -o OUT")
-        if rule is None:
+        if not rules:
             raise ConfigError("filter: no rule for the rows to keep is given; add --keep, --threshold or --certified")
     return load_filter(inputs[0] if len(inputs) == 1 else None, overrides, given)
-
-
-def _parse_rule(keep: str | None, threshold: float | None, certified: float | None) -> JsonView | None:
-    options = {"--keep": keep, "--threshold": threshold, "--certified": certified}
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise ConfigError(f"filter: {' and '.join(given)} are two rules; give one")
-    if keep is not None:
-        try:
-            return keep_of(keep)
-        except ValueError as error:
-            raise ConfigError(f"--keep: {error}") from None
-    if threshold is not None:
-        return {"threshold": threshold}
-    return None if certified is None else {"certified": {"alpha": certified}}
 
 
 def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:

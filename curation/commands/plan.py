@@ -1,34 +1,49 @@
-"""``curate plan``: shows what a run or a filter would do."""
+"""``curate plan``: what a run or a filter would do; ``curate validate``: whether a run can start."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 
+from curation import models
 from curation.cluster import capacity
-from curation.config import RunConfig
+from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.filter import FilterConfig
-from curation.errors import ConfigError
+from curation.config.resolved import describe_resolved, iter_warnings
+from curation.config.states import find_depth_problem, find_other_layers
+from curation.errors import ConfigError, ModelError
 from curation.json_types import Json
+from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
+from curation.models.dtypes import settle_cpus
+from curation.pipeline import extending
 from curation.pipeline.footprints import iter_memory_lines
-from curation.pipeline.opened import open_run
+from curation.pipeline.forecasting import Forecast
+from curation.pipeline.grading import require_checkers
+from curation.pipeline.growth import describe_growth, find_deals
+from curation.pipeline.opened import check_settings, open_run
+from curation.pipeline.outlook import iter_long_prompts, iter_student_steps, iter_type_lines
 from curation.pipeline.planning import forecast_run
+from curation.pipeline.probing import LeftOut
+from curation.pipeline.roles import check_models
+from curation.pipeline.settling import settle
 from curation.pipeline.stage_times import Basis, count_rows_left, estimate, estimate_run
+from curation.pipeline.students import check_students
 from curation.pipeline.work import Opened
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, count_steps, list_awaited
+from curation.rundir.manifest import Manifest
 from curation.rundir.status import State, iter_statuses
+from curation.sources import compute_split_sizes, describe_left_out, discover
 from curation.stages.asking import AskModel
+from curation.stages.prepare import check_columns
+from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, look, preview
+from curation.stages.search import check as check_search
 from curation.stages.training import Training
+from curation.storage.paths import require_reachable
 from curation.telemetry.console import say
 
-if TYPE_CHECKING:
-    from curation.metrics import Estimate
-    from curation.pipeline.forecasting import Forecast
-    from curation.pipeline.probing import LeftOut
-
-Forecaster = Callable[[Sequence[Stage], Known], "tuple[Forecast | None, Sequence[LeftOut]]"]
+Forecaster = Callable[[Sequence[Stage], Known], tuple[Forecast | None, Sequence[LeftOut]]]
 """Function of remaining stages and known outputs that returns a forecast and the stages missing from it."""
 
 
@@ -57,9 +72,9 @@ class Plan:
     """All stages of a run or a filter, with a forecast of those that ask its teacher if a probe was made."""
 
     stages: list[PlannedStage]
-    total: "Estimate"
-    forecast: "Forecast | None"
-    left_out: "Sequence[LeftOut]" = ()
+    total: Estimate
+    forecast: Forecast | None
+    left_out: Sequence[LeftOut] = ()
     pool: str | None = None
     """Line on a filter's pool, with the number of its rows and of new ones; None for a run."""
     added: str | None = None
@@ -159,11 +174,10 @@ def make_plan(
     if isinstance(config, FilterConfig):
         if gpu is not None:
             raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
-        from curation.filter.forecast import forecast_filter
-        from curation.filter.opened import look
+        from curation.filter import opened as filters  # heavy, and a run needs none of it
 
-        opened = output = look(config, recut=recut)
-        forecaster = partial(forecast_filter, output)
+        opened = output = filters.look(config, recut=recut)
+        forecaster = partial(filters.forecast_filter, output)
     else:
         opened = run = open_run(config, save=False)
         forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config, gpu))
@@ -227,7 +241,7 @@ def _has_model(stage: Stage) -> bool:
     return isinstance(stage, Training) or (isinstance(stage, AskModel) and stage.teacher.asks)
 
 
-def _compute_tokens(stage: Stage, made: "Forecast") -> int | None:
+def _compute_tokens(stage: Stage, made: Forecast) -> int | None:
     """Return the tokens of a stage from its own forecast, else of a stage with a model from the probe's mean row."""
     for item in made.stages:
         if item.name == stage.name:
@@ -238,3 +252,86 @@ def _compute_tokens(stage: Stage, made: "Forecast") -> int | None:
     return round(
         history.compute_amount(stage, stage.num_rows) * (means.prompt_tokens.value + means.output_tokens.value)
     )
+
+
+class CheckedLine(NamedTuple):
+    """A line on something that was checked."""
+
+    kind: Literal["source", "split", "rows", "model", "setting", "student", "memory", "warning"]
+    text: str
+
+
+def check(config: RunConfig) -> Iterator[CheckedLine]:
+    """Yield lines on files, rows of each split, models, settings from the domain's defaults, memory, and warnings.
+
+    Raises:
+        UserError: something is wrong; the message is the same as from ``curate run``.
+    """
+    extending.require(config)
+    require_reachable(config.directory, writable=True)
+    check_models(config, loads=True)
+    config, doubts = settle(config)
+    require_checkers(config)
+    check_students(config)
+    manifest = Manifest.load(config.directory)
+    manifest.require_current()
+    settle_cpus(manifest.bfloat16_on_cpus)
+    deals, known = find_deals(config, manifest), manifest.source_files
+    files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
+    for name, items in files.items():
+        check_columns(config, name, items)
+        rows = sum(file.num_rows for file in items)
+        left_out = "".join(f" ({words})" for words in describe_left_out(items))
+        yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows{left_out}")
+    taken = deals.taken(files)
+    sizes = compute_split_sizes(config, files, taken)
+    num_pool = config.pool_share(sizes)
+    for name, num_rows in sizes.items():
+        yield CheckedLine("split", f"split {name}: {num_rows:,} rows")
+    if (added := describe_growth(config, deals, files)) is not None:
+        yield CheckedLine("split", added)
+    if (shares := config.num_shares) > 1:
+        num = max(1, len(config.generations))
+        left = f"; {shares - num} more are left for generations that are added later" if shares > num else ""
+        yield CheckedLine(
+            "split", f"{num} generations label one of {shares} shares of the pool each, {num_pool:,} rows{left}"
+        )
+    seen = preview(config, files, taken)
+    yield from (CheckedLine("rows", line) for line in check_preview(seen, config))
+    yield from (CheckedLine("rows", line) for line in look(config, files, taken))
+    yield from (CheckedLine("setting", line) for line in check_settings(config, files, num_pool))
+    if config.trust.search or config.tune != TuneConfig():
+        check_search(config, num_pool)
+    teachers = {"teacher", "reader", *(f"student {index}" for index in range(len(config.generations) - 1))}
+    for role, model in config.models.items():
+        states = config.teacher.states if role in teachers else ()
+        yield CheckedLine("model", f"{role}: {_describe_model(model, states)}")
+    yield from (CheckedLine("setting", line) for line in (*describe_resolved(config), *iter_type_lines(config)))
+    yield from (CheckedLine("memory", line) for line in iter_memory_lines(config))
+    trained = [*iter_student_steps(config, num_pool)]
+    yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
+    long = iter_long_prompts(config, {split: looked.examples for split, looked in seen.items()})
+    words = [
+        *doubts,
+        *iter_warnings(config),
+        *iter_group_warnings(find_possible_groups(config, seen)),
+        *long,
+        *(found.warning for found in trained if found.warning is not None),
+    ]
+    here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
+    if here and capacity.find_address(config.ray) == capacity.LOCAL:
+        words += capacity.describe_idle(config, [capacity.get_local_resources(config.ray)])
+    yield from (CheckedLine("warning", f"warning: {line}") for line in words)
+
+
+def _describe_model(model: ModelConfig, states: Sequence[str]) -> str:
+    """Return a model in words; raise a ``ModelError`` if it lacks a layer that ``states`` names."""
+    if model.init is not None:
+        if (problem := find_depth_problem(states, model.init.num_layers)) is not None:
+            raise ModelError(f"teacher.states: {problem} (a model from scratch)")
+        return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
+    ref = models.pin_model(model)
+    if find_other_layers(states):
+        models.get_state_size(ref, states)
+    runs = "" if ref.code is None else f"; its own code runs, {ref.code}"
+    return f"{ref.base} at {ref.revision}{runs}"

@@ -33,8 +33,8 @@ from curation.storage.paths import to_place
 if TYPE_CHECKING:
     from curation.cluster import capacity
     from curation.commands import filter as filters
+    from curation.commands import plan as planning
     from curation.commands import status as statuses
-    from curation.commands import validate as validation
     from curation.config import RunConfig, load
     from curation.config import filter as filter_config
     from curation.filter import opened
@@ -48,7 +48,7 @@ else:
     load, filter_config, opened = map(
         Lazy, ("curation.config.load", "curation.config.filter", "curation.filter.opened")
     )
-    filters, statuses, validation = (Lazy(f"curation.commands.{name}") for name in ("filter", "status", "validate"))
+    filters, planning, statuses = (Lazy(f"curation.commands.{name}") for name in ("filter", "plan", "status"))
 
 FAILED_VERDICT = 4
 """The exit code of a run whose verdict is at least as grave as ``--fail-on-verdict``."""
@@ -142,7 +142,7 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
         lines = []
         loaded = load.load_config(config, overrides)
         capacity.check_machine(loaded.ray, capacity.list_needs(loaded))
-        for line in validation.check(loaded):
+        for line in planning.check(loaded):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)

@@ -1,7 +1,7 @@
-"""Opening of a filter's output: checks of package, teacher, pool and output against each other, and the work to do."""
+"""Opening of a filter's output: checks of package, teacher, pool and output against each other; work and forecast."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import yaml
@@ -25,12 +25,21 @@ from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, 
 from curation.filter.stages.cut import check_keep
 from curation.filter.stages.parts import check_columns
 from curation.filter.stages.pool import PoolRows
+from curation.hashing import derive
+from curation.metrics.shift import MAX_ROWS
 from curation.models import pin_model
+from curation.pipeline.forecasting import Forecast
+from curation.pipeline.planning import forecast_askings, scratch
+from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
+from curation.pipeline.session import joined
+from curation.pipeline.stage_times import count_rows_left
 from curation.pipeline.work import Opened
 from curation.refs import ModelRef
-from curation.rundir.graph import Stage
+from curation.registry import BACKENDS
+from curation.rundir.graph import Known, Out, Stage
 from curation.rundir.manifest import Manifest
-from curation.sources import SourceFile, check_unchanged, discover
+from curation.sources import Assignment, Permutation, SourceFile, check_unchanged, discover
+from curation.stages.asking import choose
 from curation.stages.preview import check_pool, preview_pool
 from curation.storage import lease
 from curation.storage.paths import Place, require_reachable, write_atomically
@@ -40,6 +49,7 @@ CONFIG = "config.yaml"
 """File name of the configuration of the last start, in the folder of the run's record."""
 EXTRA = (pa.field("label", pa.string()), pa.field("source_file", pa.string()))
 """Columns that a filter adds to the pool's, by which its output can be partitioned."""
+POOL = "pool"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +124,7 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     """Return a filter's package and its teacher as it can be loaded here, after checks of package, teacher and output.
 
     Raises:
-        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool; the package has
-            nothing to compare a pool with, and the filter is to fail on a shift.
+        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool; nothing could fail.
     """
     home = config.output_directory
     require_reachable(home)
@@ -248,3 +257,66 @@ def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[Sour
     """Return the pool rows of the given files, in the order of the files' numbers."""
     ordered = tuple(sorted(files, key=lambda file: file.index))
     return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
+
+
+def forecast_filter(
+    opened: OpenedFilter, stages: Sequence[Stage], known: Known, *, num_rows: int | None
+) -> tuple[Forecast | None, Sequence[LeftOut]]:
+    """Return a forecast of the labelling stages among ``stages``, if any, and the stages that it leaves out.
+
+    Ray is started or joined, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output is not
+    changed.
+    """
+    rounds, config = opened.described.rounds, opened.config
+    reads = [of.label for of in rounds.values() if of.buy is not None and of.label in stages]
+    left_out = [LeftOut(stage.name, "it reads the answers of a server, by another model") for stage in reads]
+    asking = {name: stage for name, of in rounds.items() if (stage := of.buy or of.label) in stages}
+    left = {name: rows for name, stage in asking.items() if (rows := count_rows_left(stage, opened.manifest, known))}
+    if not left:
+        return None, left_out
+    description = opened.package.description
+    if not BACKENDS[(description.bought or description.ask).backend].asks:
+        return None, [LeftOut(asking[name].name, NOTHING_ASKED) for name in left]
+    with joined(config.ray, opened.needs), scratch(config.output_directory, config.ray) as directory:
+        askings = make_askings(opened, left, copy_package(opened.package, directory / "package"))
+        return forecast_askings(askings, (), config, directory, num_rows=num_rows), left_out
+
+
+def make_askings(opened: OpenedFilter, left: dict[str, int], package: TrustPackage) -> list[StageAsk]:
+    """Return requests of labelling stages, for rounds with ``left`` rows; one sample is drawn from all their files."""
+    description = package.description
+    files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
+    num = sum(file.num_rows for file in files)
+    drawn_from = SplitRows(
+        files=files,
+        assignment=Assignment(counts={POOL: num}, permutation=Permutation(size=num, seed=0)),
+        splits=(POOL,),
+        seed=derive(opened.config.seed, "probe"),
+    )
+    kept = len(description.sample.states) / max(1, len(description.ask.states))
+    askings = []
+    for rnd in opened.rounds:
+        if rnd.name not in left:
+            continue
+        stages = opened.described.rounds[rnd.name]
+        stage = stages.buy or stages.label
+        teacher = stage.teacher
+        if isinstance(teacher.backend, Out):
+            teacher = replace(teacher, backend=choose(teacher.ask, teacher.model).backend)
+        askings.append(
+            StageAsk(
+                stage=stage.name,
+                rows=left[rnd.name],
+                drawn_from=drawn_from,
+                model=teacher.model,
+                ask=teacher.asked(description.decoding),
+                engine=teacher.started,
+                decoding=description.decoding,
+                domain=description.domain,
+                seed=opened.config.seed,
+                fitted={} if stages.buy is not None else {description.trust: package.trust},
+                states_share=kept * min(1.0, MAX_ROWS / rnd.num_rows),
+                note=opened.gate.note,
+            )
+        )
+    return askings

@@ -32,16 +32,8 @@ TOKEN = "CURATION_TOKEN"
 class Replica:
     """A loaded package: a teacher, its trust function, and a watch for a shift of the rows.
 
-    Args:
-        package: a folder or URL that ``curate export-trust`` wrote.
-        teacher: the current place of the teacher, if not the one that the package names.
-        allow_code: code that the package may name besides registered parts, each ``module:NAME``.
-        anyway: whether to use the package even if the verdict of its run is "do not use".
-        window: the number of newest rows that are compared with the package's sample.
-        every: the number of new rows between two comparisons.
-
-    Raises:
-        PackageError: as :meth:`Filter.load`.
+    ``package``, ``teacher``, ``allow_code`` and ``anyway`` are those of :meth:`Filter.load`, whose errors it raises.
+    The ``window`` newest rows are compared with the package's sample, each time that ``every`` rows are new.
     """
 
     def __init__(
@@ -65,8 +57,7 @@ class Replica:
         """Return the rows of a request's body, a JSON object or a list of them, and whether it was a list.
 
         Raises:
-            SourceError: the body is neither, is too large or nested too deeply, has too many rows, or a row has a
-                column with the name of an added one.
+            SourceError: the body is neither, too large or too deep, or a row has a column of an added name.
         """
         if len(body) > MAX_BYTES:
             raise SourceError(f"{len(body):,} bytes are more than {MAX_BYTES:,} in one request; divide it")
@@ -112,12 +103,8 @@ class Replica:
 class Door:
     """A check that requests have the token, as ``Authorization: Bearer TOKEN``.
 
-    Args:
-        token_env: the environment variable that holds the token, on every node where a replica may run.
-        is_open: whether everybody may ask without a token.
-
-    Raises:
-        ConfigError: the variable is empty or not set, and the door is not open.
+    ``token_env`` is the environment variable that holds the token, on every node where a replica may run. If it is
+    empty, a ``ConfigError`` is raised unless ``is_open``: then everybody may ask without a token.
     """
 
     def __init__(self, token_env: str = TOKEN, *, is_open: bool = False) -> None:

@@ -99,12 +99,12 @@ def _hash(row: Row) -> int:
 class ShiftWatch:
     """A watch that tests the newest rows of a stream against a sample of labelled rows.
 
-    Args:
-        reference: the sample's states by name, [N, D] (``TrustPackage.reference``).
-        window: the number of newest rows to compare. A repeated row counts once: equal rows in both halves of the test
-            would look like a difference.
-        every: the number of new rows between two tests.
-        seed: the seed of the test's draws.
+    ``reference`` has the sample's states by name, [N, D] (``TrustPackage.reference``). The ``window`` newest rows are
+    compared, each time that ``every`` rows are new; ``seed`` is that of the test's draws. A repeated row counts once:
+    equal rows in both halves of the test would look like a difference. Tests are repeated without end, so one p-value
+    below 5 % means little: an alarm should use lower bounds, of the AUC's interval (above 0.6 a classifier clearly
+    tells the two sets apart) and of the share of foreign rows. On an alarm, trust measured on labelled rows, and
+    certified cuts, may not hold (docs/operations.md).
 
     Raises:
         ValueError: there are no states to compare, or the numbers are too small for a test.

@@ -75,18 +75,18 @@ def examine(
     if isinstance(directory, Path):
         yield run_check("disk of the run", machine.check_disk, directory)
     yield run_check("disk of Ray", machine.check_ray_disk)
-    yield run_check("shared memory", machine.check_shared_memory)
+    yield run_check("shared memory", machine.judge_shared_memory)
     local = capacity.find_address(settings) == capacity.LOCAL
     yield run_check("gpu", machine.check_gpu, machine.count_gpus_asked(config) if config is not None and local else 0.0)
     yield run_check("files", machine.check_writing, directory)
     yield run_check("tables", machine.check_tables, directory)
     if local:
-        yield run_check("vllm", machine.check_vllm_here, config, vllm)
+        yield run_check("vllm", _check_vllm, config, vllm, here=True)
     yield from _examine_cluster(settings, config, directory, vllm=vllm, cluster=cluster)
 
 
 def _check_inputs(config: RunConfig) -> Finding:
-    from curation.commands.validate import check  # here, since what it imports may be broken
+    from curation.commands.plan import check  # here, since what it imports may be broken
 
     return ok("; ".join(line.text for line in check(config)))
 
@@ -111,7 +111,7 @@ def _examine_cluster(
         if config is not None:
             yield run_check("room", _check_room, config)
         if joins:
-            yield run_check("vllm", _check_vllm, config, vllm)
+            yield run_check("vllm", _check_vllm, config, vllm, here=False)
         if cluster:
             answers: list[nodes.NodeAnswer] = []
             stored = run_check("store", _exercise, directory, answers)
@@ -225,20 +225,20 @@ def _check_room(config: RunConfig) -> Finding:
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 
-def _check_vllm(config: RunConfig | None, wanted: bool) -> Finding:
-    """Check vLLM on a node with the resources of a teacher actor."""
-    actor = None if config is None else config.teacher.actors
-    takes = {} if actor is None else actor.each
-    has = (
-        node for node in nodes.list_living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items())
-    )
-    place = next(has, None)
-    if place is None:
+def _check_vllm(config: RunConfig | None, wanted: bool, *, here: bool) -> Finding:
+    """Check vLLM here, or on a node with the resources of a teacher actor; ``wanted`` probes it in any case."""
+    backend = machine.choose_vllm_backend(config, wanted)
+    if here:
+        return machine.judge_vllm(backend, machine.look(machine.make_vllm_question(config, wanted)))
+    takes = {} if config is None else config.teacher.actors.each
+    living = nodes.list_living()
+    fitting = [node for node in living if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items())]
+    if not fitting:
         return warn("not checked: no node has the resources of a teacher actor", "run the check again when one is up")
-    asked = nodes.make_task(machine.look, place["NodeID"], takes)
+    asked = nodes.make_task(machine.look, fitting[0]["NodeID"], takes)
     answer = ray.get(asked.remote(machine.make_vllm_question(config, wanted)), timeout=PROBE_SECONDS)
-    verdict = machine.judge_vllm(machine.choose_vllm_backend(config, wanted), answer)
-    return verdict._replace(finding=f"{nodes.name(place)}: {verdict.finding}")
+    verdict = machine.judge_vllm(backend, answer)
+    return verdict._replace(finding=f"{nodes.name(fitting[0])}: {verdict.finding}")
 
 
 @dataclass(frozen=True, kw_only=True)

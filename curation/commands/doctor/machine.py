@@ -182,14 +182,10 @@ def judge_ray_disk(path: Path, free: int, total: int) -> Finding:
     return warn(finding, fix) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(finding)
 
 
-def check_shared_memory() -> Finding:
-    """Check that /dev/shm is large enough for Ray's default object store."""
-    return judge_shared_memory(shutil.disk_usage("/dev/shm").free, memory.read_usable_memory().total)
-
-
-def judge_shared_memory(free: int, memory: int) -> Finding:
-    """Return the verdict on ``free`` bytes of shared memory on a machine with ``memory`` bytes of memory."""
-    wanted = min(STORE_SHARE * memory, STORE_MOST)
+def judge_shared_memory(free: int | None = None, total: int | None = None) -> Finding:
+    """Return whether ``free`` bytes of /dev/shm suffice for Ray's default object store; None: as on this machine."""
+    free = shutil.disk_usage("/dev/shm").free if free is None else free
+    wanted = min(STORE_SHARE * (memory.read_usable_memory().total if total is None else total), STORE_MOST)
     finding = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
     if free < wanted:
         return warn(
@@ -321,11 +317,6 @@ class VllmAnswer:
 def count_gpus_asked(config: RunConfig) -> float:
     """Return the largest number of GPUs that a stage of a run requests at once."""
     return max(need.count * need.resources.get("GPU", 0) for need in list_needs(config))
-
-
-def check_vllm_here(config: RunConfig | None, wanted: bool) -> Finding:
-    """Check vLLM on this machine; with ``wanted``, probe it even if the configuration does not use it."""
-    return judge_vllm(choose_vllm_backend(config, wanted), look(make_vllm_question(config, wanted)))
 
 
 def choose_vllm_backend(config: RunConfig | None, wanted: bool) -> str:

@@ -99,6 +99,15 @@ def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json
     verdict = None if generation is None else generation.get("verdict")
     if generation is not None and verdict is not None:  # None if no arm ranks by trust
         verdict = {"arm": generation["evidence"]["arm"], "level": verdict["level"], "sentence": verdict["sentence"]}
+    teacher = {
+        "base": student.config.teacher.backend,
+        "on_hub": False,
+        **dict.fromkeys(("revision", "adapter", "made_by")),
+    }
+    if (found := selected.inputs["teacher"]) is not None:
+        made = next((item for item in student.manifest.stages.values() if item.outputs.get("model") == found), None)
+        made_by = None if made is None else {"stage": made.name, "base": made.inputs.get("base")}
+        teacher = {**found, "on_hub": is_on_hub(ModelRef.from_json(found)), "made_by": made_by}
     return {
         "format": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -109,7 +118,7 @@ def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json
             "command": None if measured is None else measured["made_by"]["command"],
             "seed": student.config.seed,
         },
-        "teacher": _describe_teacher(student, selected.inputs["teacher"]),
+        "teacher": teacher,  # with the stage that made it, if it is adapted or an earlier generation's student
         "trust_function": _describe_trust(student, generation),
         "selection": _describe_selection(student, selected.outputs, own),
         "guarantee": _describe_guarantee(student, selected.outputs["budget"], generation),
@@ -119,19 +128,6 @@ def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json
             "run": dict(find_versions() if measured is None else measured["made_by"]["versions"]),
             "export": dict(find_versions()),
         },
-    }
-
-
-def _describe_teacher(student: Student, found: Json | None) -> Json:
-    """Return the labelling model and the stage that made it, if it is adapted or an earlier generation's student."""
-    if found is None:
-        no_model = dict.fromkeys(("revision", "adapter", "made_by"))
-        return {"base": student.config.teacher.backend, "on_hub": False, **no_model}
-    made = next((item for item in student.manifest.stages.values() if item.outputs.get("model") == found), None)
-    return {
-        **found,
-        "on_hub": is_on_hub(ModelRef.from_json(found)),
-        "made_by": None if made is None else {"stage": made.name, "base": made.inputs.get("base")},
     }
 
 

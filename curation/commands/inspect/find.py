@@ -14,15 +14,12 @@ from curation.errors import RunDirError, TableError
 from curation.refs import TableRef, iter_table_refs
 from curation.rundir.manifest import Manifest, record_in
 from curation.storage.paths import Place, Remote, to_place, walk
+from curation.tables.versions import VERSIONS
 
-NUM_LISTED = 20
-
-NUM_SEARCHED = 2_000
-
+NUM_LISTED, NUM_SEARCHED = 20, 2_000
+"""Maximum numbers of tables that an error lists, and of folders that are searched for them."""
 _FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
 """Name of a stage's directory: the stage and the fingerprint of its inputs (``Manifest.directory_of``)."""
-
-_VERSIONS = "_versions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +37,15 @@ class FoundTable:
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     """Return the URI of a table and its recorded version, None for the newest; raise a ``TableError`` without one."""
-    if name is None:
-        _require_table(path)
+    table = Path(path)
+    if name is None and ("://" in path or (table / VERSIONS).is_dir()):
         return path, None
+    if name is None:
+        folder = table if table.is_dir() else table.absolute().parent
+        near_by = islice(iter_tables(folder, NUM_SEARCHED), NUM_LISTED + 1)
+        there = f"tables under {folder}: {_format_names([os.path.relpath(str(other), folder) for other in near_by])}"
+        what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
+        raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
     record = record_of(path)
     if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
@@ -79,7 +82,7 @@ def list_tables(directory: Place) -> list[FoundTable]:
         rows = _count(ref.uri, ref.version)
         state = "missing" if rows is None else "done"
         found.append(FoundTable(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
-    for path in sorted(_find_on_disk(directory)):
+    for path in sorted(iter_tables(directory)):
         if str(path.resolve()) not in seen:
             rows = _count(str(path), None)
             found.append(FoundTable(name=str(path), uri=str(path), version=None, rows=rows, state="not on record"))
@@ -89,11 +92,11 @@ def list_tables(directory: Place) -> list[FoundTable]:
 def _iter_unfinished(directory: Place) -> Iterator[tuple[str, str]]:
     """Yield names (``STAGE/TABLE``) and URIs of the tables in stages' folders, from the newest folder of each stage."""
     newest: dict[str, tuple[float, str]] = {}
-    for path in _find_on_disk(directory):
+    for path in iter_tables(directory):
         inside = os.path.relpath(str(path.parent), str(directory))
         if (folder := _FOLDER.fullmatch(inside)) is None:
             continue
-        name, versions = f"{folder[1]}/{path.stem}", path / _VERSIONS
+        name, versions = f"{folder[1]}/{path.stem}", path / VERSIONS
         if isinstance(versions, Remote):
             written = max((entry.modified for entry in versions.entries()), default=0.0)
         else:
@@ -117,21 +120,10 @@ def _count(uri: str, version: int | None) -> int | None:
         return None
 
 
-def _require_table(path: str) -> None:
-    table = Path(path)
-    if "://" in path or (table / _VERSIONS).is_dir():
-        return
-    folder = table if table.is_dir() else table.absolute().parent
-    near = islice(_find_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
-    there = f"tables under {folder}: {_format_names([os.path.relpath(str(near_by), folder) for near_by in near])}"
-    what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
-    raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
-
-
-def _find_on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
+def iter_tables(directory: Place, most: int | None = None) -> Iterator[Place]:
     """Yield the Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
     for root, folders, _ in islice(walk(directory), most):
-        if _VERSIONS in folders:
+        if VERSIONS in folders:
             yield to_place(root)
             folders.clear()
         folders.sort()

@@ -1,7 +1,7 @@
 """Checks that a trust package may be used here: teacher (by the content of its weights), domain, states, verdict."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -54,10 +54,7 @@ def compute_digests(model: ModelRef) -> dict[str, str]:
 def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
     """Return the package's teacher, checked, as it can be loaded here; ``None`` for a backend without weights.
 
-    Args:
-        package: a trust package.
-        given: the current place of the teacher, if not the one that the package names; a path, URL or hub id means a
-            model without an adapter.
+    ``given`` is its place if it moved; a path, URL or hub id means a model without an adapter.
 
     Raises:
         PackageError: the teacher is not at the place that the package names, or is another model.
@@ -184,7 +181,11 @@ def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | N
         own = {name: example[name] for name in domain.columns.names}
         prompt, problem = attempt(domain.prompt, own)
         options, further = attempt(domain.options, own)
-        if problem or further or prompt is None or not _is_json(own):
+        try:
+            is_json = json.loads(json.dumps(own, allow_nan=False)) == own
+        except (TypeError, ValueError):
+            is_json = False
+        if problem or further or prompt is None or not is_json:
             continue
         found.append(Question(example=own, prompt=prompt, options=options, completion=completion, label=label))
         if len(found) == NUM_QUESTIONS:
@@ -213,13 +214,6 @@ def find_difference(domain: Domain, questions: Iterable[Question]) -> str | None
                 here, there = (("..." if start else "") + text[start : start + SHOWN] for text in texts)
                 return f"{what} of stored question {number} is {here!r} here, and {there!r} in the package"
     return None
-
-
-def _is_json(example: Mapping[str, object]) -> bool:
-    try:
-        return bool(json.loads(json.dumps(example, allow_nan=False)) == example)
-    except (TypeError, ValueError):
-        return False
 
 
 def check_content(package: TrustPackage) -> None:
@@ -254,7 +248,19 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
         added = [pa.field(name, schemas.GIVEN_TYPE) for name in function.features if is_from_domain(name)]
         ask = described.ask
         schema = schemas.make_labels_schema(states, ask.state_dtype, described.state_size, ask.token_logprobs, added)
-        raw_N = function.raw_score(_make_noise(schema))
+        rng, columns = np.random.default_rng(0), []
+        for field in schema:  # states are normal, numbers are 1
+            if pa.types.is_fixed_size_list(field.type):
+                numbers = rng.normal(size=NUM_ROWS * field.type.list_size)
+                values = pa.array(numbers.astype(field.type.value_type.to_pandas_dtype()))
+                columns.append(pa.FixedSizeListArray.from_arrays(values, field.type.list_size))
+            elif field.name == schemas.ROW_ID.name:
+                columns.append(pa.array(range(NUM_ROWS), field.type))
+            elif field.name == schemas.ERROR.name or not pa.types.is_primitive(field.type):
+                columns.append(pa.nulls(NUM_ROWS, field.type))
+            else:
+                columns.append(pa.array([1] * NUM_ROWS).cast(field.type))
+        raw_N = function.raw_score(pa.RecordBatch.from_arrays(columns, schema=schema))
     except Exception as error:  # what is examined may be broken in any way
         raise PackageError(
             f"{package.uri}: its trust function {name} cannot score rows of its teacher ({error}); copy or export the "
@@ -265,21 +271,3 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
             f"{package.uri}: its trust function {name} scores {NUM_ROWS} rows of plain numbers as {raw_N.tolist()}, so "
             "it holds what is no number, and no row could be ranked by it; copy or export the package again"
         )
-
-
-def _make_noise(schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows of a labels table whose states are normal and whose numbers are 1."""
-    rng = np.random.default_rng(0)
-    columns = []
-    for field in schema:
-        if pa.types.is_fixed_size_list(field.type):
-            numbers = rng.normal(size=NUM_ROWS * field.type.list_size)
-            values = pa.array(numbers.astype(field.type.value_type.to_pandas_dtype()))
-            columns.append(pa.FixedSizeListArray.from_arrays(values, field.type.list_size))
-        elif field.name == schemas.ROW_ID.name:
-            columns.append(pa.array(range(NUM_ROWS), field.type))
-        elif field.name == schemas.ERROR.name or not pa.types.is_primitive(field.type):
-            columns.append(pa.nulls(NUM_ROWS, field.type))
-        else:
-            columns.append(pa.array([1] * NUM_ROWS).cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -182,17 +182,11 @@ def write(
     parts: Mapping[str, PartFiles] = {},
     card: str | None = None,
 ) -> TrustPackage:
-    """Write a package into an empty or missing local folder, and read it back.
+    """Write a package into an empty or missing local folder, and read it back; the trust function is copied.
 
-    Args:
-        folder: the folder to write.
-        description: the description of the package.
-        trust: the fitted trust function, which is copied.
-        calibration: the rows that ``description.calibration`` describes.
-        reference: the states that ``description.sample`` and ``description.parts`` describe, [N, D] by state, and
-            their rows' held-out scores [N] by ``SCORES``, if they have any; without states the hashed ``WORDS``.
-        parts: the files of ``description.parts``.
-        card: the text of ``README.md``.
+    ``calibration``, ``reference`` and ``parts`` are what the description names. ``reference`` has states, [N, D] by
+    state, and their rows' held-out scores [N] by ``SCORES``, if they have any; without states the hashed ``WORDS``.
+    ``card`` is the text of ``README.md``.
 
     Raises:
         PackageError: the parts do not agree with the description.

@@ -1,8 +1,8 @@
-"""The second shift test of a filter: compares the rows that pass the cut with the labelled rows that pass it.
+"""The shift tests of a filter: they compare a round's rows, and those that pass the cut, with the package's rows.
 
-Foreign rows with high trust fill a selection: 10 % of the pool may be a quarter of the rows that are kept. So three
-comparisons with the package's rows are made: of the rows that pass, by their distance to the source; of their trust;
-and of all rows of the newest rounds, up to ``MAX_ROWS`` rows, so that small deliveries add up.
+Foreign rows with high trust fill a selection: 10 % of the pool may be a quarter of the rows that are kept. So the
+second test makes three comparisons: of the rows that pass, by their distance to the source; of their trust; and of all
+rows of the newest rounds, up to ``MAX_ROWS`` rows, so that small deliveries add up.
 """
 
 import itertools

@@ -344,18 +344,15 @@ def format_folders(columns: Mapping[str, pa.Array]) -> pa.Array:
     """Return the folder of each row, string [N], from the columns by name, the outermost first."""
     parts = []
     for name, values in columns.items():
-        coded = values.dictionary_encode(null_encoding="encode")
-        names = pa.array([_format_segment(name, value) for value in coded.dictionary.to_pylist()], pa.string())
-        parts.append(names.take(coded.indices))
+        coded, segments = values.dictionary_encode(null_encoding="encode"), []
+        for value in coded.dictionary.to_pylist():
+            text = str(value).lower() if isinstance(value, bool) else quote(str(value), safe="")
+            segment = f"{quote(name, safe='')}={NULL if value is None else text}"
+            if len(segment) > MAX_BYTES:
+                raise ConfigError(
+                    f"output.partition_by: a value of {name!r} makes a folder's name of {len(segment):,} bytes "
+                    f"({segment[:60]}...), more than {MAX_BYTES}; take another column"
+                )
+            segments.append(segment)
+        parts.append(pa.array(segments, pa.string()).take(coded.indices))
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
-
-
-def _format_segment(name: str, value: str | int | bool | None) -> str:
-    text = NULL if value is None else str(value).lower() if isinstance(value, bool) else quote(str(value), safe="")
-    segment = f"{quote(name, safe='')}={text}"
-    if len(segment) > MAX_BYTES:
-        raise ConfigError(
-            f"output.partition_by: a value of {name!r} makes a folder's name of {len(segment):,} bytes "
-            f"({segment[:60]}...), more than {MAX_BYTES}; take another column"
-        )
-    return segment

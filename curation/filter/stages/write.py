@@ -1,11 +1,10 @@
 """Writes the rows of a labels table that pass a threshold, with their prompts, as files of equal numbers of rows.
 
-Ray tasks first count the rows of each fragment that pass; then each task writes one file: it streams its part of the
-labels, takes the examples of the rows that pass, and renders their prompts. Neither a task nor the driver ever holds
-more than a batch of rows. File names follow from the stage's inputs and the number of the part, and files are written
-atomically. A note beside the stage's other records marks a finished part. So a repeated task writes the same file
-again, and a driver that resumes skips parts with a note. A Lance table is filled by fragments, which the driver commits
-(:mod:`curation.tables.commits`): a part is one fragment, so its first row id shows whether it is committed.
+Ray tasks first count the rows of each fragment that pass; then each task writes one file (:mod:`.parts`). File names
+follow from the stage's inputs and the number of the part, files are written atomically, and a note beside the stage's
+other records marks a finished part: a repeated task writes the same file again, and a driver that resumes skips parts
+with a note. A part of a Lance table is one fragment, which the driver commits (:mod:`curation.tables.commits`), so its
+first row id shows whether it is committed.
 """
 
 import itertools

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_changes import answers_of, made_up
 
-from curation.commands.validate import check
+from curation.commands.plan import check
 from curation.config import RunConfig
 from curation.errors import RunDirError, SourceError
 from curation.pipeline.growth import find_deals, iter_prepare_records

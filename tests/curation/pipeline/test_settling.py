@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from curation.commands.validate import check
+from curation.commands.plan import check
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.domains import get_domain
