@@ -21,9 +21,9 @@ from curation.pipeline.settling import settle
 from curation.pipeline.students import check_students
 from curation.rundir.manifest import Manifest
 from curation.sources import compute_split_sizes, describe_left_out, discover
+from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
 from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, look, preview
-from curation.stages.search import check as check_search
 from curation.storage.paths import require_reachable
 
 

@@ -36,7 +36,6 @@ class Look:
     chunks_left: int = 0
     """Estimated number of chunks without a result."""
     chunks_in_flight: int = 0
-    """Number of chunks that actors have begun."""
     actor_seconds: float = 0.0
     """Actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`."""
     suspects: tuple[Suspect, ...] = ()
@@ -51,7 +50,6 @@ class Call:
     """A row of the dataset: a call for chunks of a pass, which are cut as an actor begins them."""
 
     index: int
-    """Index of the row in the dataset."""
     pass_id: str
 
 
@@ -60,9 +58,7 @@ class Begun(NamedTuple):
 
     chunk: Chunk
     search: PoisonSearch
-    """Rows to work on, and what is known of them."""
     num_written: int = 0
-    """Number of rows that earlier calls wrote."""
 
 
 class Taken(NamedTuple):
@@ -172,7 +168,6 @@ class OpenPass:
     parts: list[bytes] = field(default_factory=list)
     """Written rows that the driver has not taken yet."""
     num_taken: int = 0
-    """Number of parts that the driver has taken."""
     error: bytes | None = None
     answered: int = 0
     actor_seconds: float = 0.0
@@ -195,7 +190,6 @@ class KnownActor:
     node: str
     pid: int
     calls: set[OpenCall] = field(default_factory=set)
-    """Calls that have begun a chunk."""
     heard: float = field(default_factory=time.monotonic)
     charged: float = field(default_factory=time.monotonic)
     """Time up to which the actor's time is charged to passes."""

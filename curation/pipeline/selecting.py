@@ -17,11 +17,10 @@ from curation.rundir.graph import Model, Out
 from curation.stages.asking import TeacherUse
 from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import ChoiceInputs, collect_declared
-from curation.stages.keep import Keep
 from curation.stages.length import Limit, MeasureLength
 from curation.stages.rollouts import RollOut
 from curation.stages.select import Select
-from curation.stages.selected import WritePreferences
+from curation.stages.selected import Keep, WritePreferences
 
 _COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
 """The completions that count among a student's tokens, by what its method learns from."""

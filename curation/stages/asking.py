@@ -28,7 +28,6 @@ class TeacherUse(Inputs):
     """A model, and the settings with which it is asked."""
 
     model: In[ModelRef | None]
-    """``None`` for a teacher without weights."""
     ask: AskConfig
     engine: AskConfig
     """Settings with which the model is started for all stages that ask it, with every state that any of them keeps."""
@@ -182,13 +181,7 @@ class SettleBackend(Stage):
 
 
 def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
-    """Return the backend for a model; Ray must be running.
-
-    The probe is a task with the resources of an actor, so that it runs on a machine like those of the actors.
-
-    Raises:
-        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
-    """
+    """Return the backend for a model, chosen where an actor would run; ``ConfigError`` for a bad engine argument."""
     probe = ray.remote(choose_backend).options(**nodes.make_ray_options(ask.actors.each))
     try:
         choice: BackendChoice = wait_for_call(lambda: ray.get(probe.remote(ask, model)))

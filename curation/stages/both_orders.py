@@ -22,17 +22,13 @@ from curation.teachers import Teacher
 
 OtherOrder = Callable[[str, Example], tuple[str, Example]]
 SecondAnswers = Mapping[str, Mapping[int, float | None]]
-"""Values by row id for each column of the second order."""
 _READ = ("row_id", "completion", "option_share", "error")
 _TOKENS = {second: first for first, second in TOKEN_COLUMNS.values()}
 _COLUMNS = (pa.field(ORDER_AGREEMENT, pa.float32()), *(pa.field(name, pa.int32()) for name in _TOKENS))
 
 
 def get_other_order(domain: Domain) -> OtherOrder | None:
-    """Return the function that puts a label and its example into the other order, or None if one order is asked.
-
-    Of labels made elsewhere no order is asked.
-    """
+    """Return the function that puts a label and its example into the other order, or None if one order is asked."""
     found: OtherOrder | None = getattr(domain, "other_order", None)
     is_both = getattr(domain, "both_orders", False) and not hasattr(domain, "given_numbers")
     return found if is_both else None

@@ -30,7 +30,6 @@ class RepeatCounts:
     """The counts of repeated questions in the pool."""
 
     num_pool: int
-    """Number of usable rows of the pool."""
     num_rows: int
     """Number of rows whose question another row asks too."""
     num_questions: int

@@ -8,8 +8,7 @@ from curation.config.load import load_config
 from curation.errors import ExportError
 from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest
-from curation.stages.fit import FitTrust
-from curation.stages.search import Search
+from curation.stages.fit import FitTrust, Search
 from curation.storage.paths import Place, require_reachable
 
 
