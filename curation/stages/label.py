@@ -72,7 +72,6 @@ class LabelCounts:
     dropped: int = 0
     """Rows that a gate dropped before they were answered."""
     unasked: int = 0
-    """Rows that were answered without asking the gate."""
 
 
 class MakeLabels(AskModel):
@@ -119,7 +118,6 @@ class Label(GatedStage, MakeLabels):
 
     seed: int
     share: dict[str, int] | None = None
-    """A :class:`RowShare` as JSON."""
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
     """Signals that ask the same model, as ``make_asks`` takes them; they are measured as the rows are labelled, for
     their own stages to find."""
