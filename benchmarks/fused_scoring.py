@@ -31,8 +31,7 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, Scripted
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.project import fit_pca
-from curation.stages.reduce import Projected, Reduction, ScoredOnly
+from curation.stages.reduce import Projected, Reduction, ScoredOnly, fit_pca
 from curation.stages.score import score
 from curation.tables import io
 from curation.tables.schemas import get_state_column

@@ -36,9 +36,9 @@ from curation.rundir.manifest import Manifest
 from curation.rundir.status import State, iter_statuses
 from curation.sources import compute_split_sizes, describe_left_out, discover
 from curation.stages.asking import AskModel
+from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
 from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, look, preview
-from curation.stages.search import check as check_search
 from curation.stages.training import Training
 from curation.storage.paths import require_reachable
 from curation.telemetry.console import say

@@ -173,11 +173,7 @@ class _PassSession:
 
 
 class _ChunkWork:
-    """The work of a call on a chunk.
-
-    If the model answers rows concurrently, finished rows are reported at intervals while others continue, so that a
-    long answer does not delay the commit of others.
-    """
+    """The work of a call on a chunk; finished rows are reported at intervals, so that no long answer delays them."""
 
     def __init__(
         self, session: "_PassSession", call: Call, begun: Begun, share: Callable[[], float], *, queue: Any, actor: Any
@@ -189,7 +185,6 @@ class _ChunkWork:
         self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
         self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
         self._parts: list[Any] = []
-        """Results that are not written yet."""
         self._seconds = 0.0
         """Call's share of the process's time that is reported already."""
         asks_side_by_side = session.worker.slots is not None and begun.search.is_whole
@@ -236,10 +231,7 @@ def _read_row_ids(written: pa.Table) -> list[int]:
 
 
 class Shares:
-    """A clock of each call's share of the process's time, which concurrent calls share equally.
-
-    All shares add up to the time in which the process worked, without the start of a model.
-    """
+    """A clock of each call's share of the process's time without a model's start; concurrent calls share equally."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -13,7 +13,6 @@ from ray.data.datasource import ReadTask
 from curation.passes.messages import Call
 
 CALLS = pa.schema([("index", pa.int64()), ("pass_id", pa.string())])
-"""Schema of the dataset's rows."""
 
 
 class Calls(Datasource):

@@ -66,7 +66,6 @@ class OpenRows:
         self.requested = 0
         """Number of rows of the pass, including those that are done."""
         self.left = 0
-        """Number of rows that have not been taken yet."""
         self._stretches: list[Chunk] = []
         start = 0
         for ids_N in iter_ordered_ids(io.open_table(examples), SCAN_ROWS):
@@ -95,10 +94,7 @@ class OpenRows:
             yield chunk
 
     def set_apart(self, chunk: Chunk) -> Int64s:
-        """Remove the open rows of a chunk, before any other rows are taken, and return their indices in the chunk.
-
-        Some of the chunk's rows may be committed already; a chunk lies within one stretch of the table.
-        """
+        """Take out a chunk's open rows, before any others; return their indices. Other rows of it may be committed."""
         for place, stretch in enumerate(self._stretches):
             offsets = stretch.offsets
             if len(found := np.flatnonzero(np.isin(chunk.offsets, offsets))):

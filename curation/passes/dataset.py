@@ -47,7 +47,6 @@ class RunningPass:
         """Wait for ``left`` rows, as long as there is no ``failure`` of the dataset."""
         self._id, self._queue, self._left, self._failure = pass_id, queue, left, failure
         self._num_taken = 0
-        """Number of parts received from the work queue."""
 
     def __iter__(self) -> Iterator[pa.Table | None]:
         """Yield the rows that actors wrote, in any order, and None at intervals; raise what ends the pass."""
@@ -89,10 +88,7 @@ class ModelDataset:
     def __init__(
         self, actors: ActorsConfig, *, name: str, num_cpus: float, num_calls: int, hold_cpus: bool = True
     ) -> None:
-        """Compute on ``num_cpus`` per actor; with ``hold_cpus``, Ray keeps them from others while the actor lives.
-
-        Ray's dashboard and metrics show the dataset under ``name``.
-        """
+        """Compute on ``num_cpus`` per actor, held by Ray if ``hold_cpus``; ``name`` is for Ray's dashboard."""
         self._name, self._actors = name, actors
         self._num_calls, self._num_cpus, self._hold_cpus = num_calls, num_cpus, hold_cpus
         self._queue: Any = None
@@ -193,10 +189,7 @@ class ModelDataset:
 
 
 def get_thread_settings(num_cpus: float) -> dict[str, dict[str, str]] | None:
-    """Return the environment of an actor's process with one thread per CPU, or None if nothing has to be set.
-
-    A number of threads that the user set is kept, as Ray does too.
-    """
+    """Return the environment for one thread per CPU of an actor, or None if the user set the number or it is 1."""
     return None if num_cpus < 2 or THREADS in os.environ else {"env_vars": {THREADS: str(int(num_cpus))}}
 
 

@@ -32,15 +32,11 @@ Row = Json
 
 
 class Models:
-    """A holder of at most one model at a time, so that a process never needs memory for two.
-
-    It is loaded once for all passes that use it, and replaced when a pass needs another.
-    """
+    """A holder of one model at a time, for all passes that use it, so that a process never needs memory for two."""
 
     def __init__(self, on_drop: Callable[[], None] = lambda: None) -> None:
         """Take ``on_drop``, called before a model is replaced; it must release every reference to the model."""
         self.num_starts = 0
-        """Number of models loaded so far."""
         self.facts: Mapping[str, float] = MappingProxyType({})
         """``facts`` of the model loaded last, for the report."""
         self._on_drop = on_drop
@@ -53,11 +49,7 @@ class Models:
         return str(getattr(self._held, "pause", ""))
 
     def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
-        """Return the teacher configured by ``config``, after starting it by ``engine`` if it does not run yet.
-
-        Raises:
-            StartError: the teacher did not start in this process, and may start in another one.
-        """
+        """Return the teacher with ``config``, started by ``engine`` if it does not run yet (else ``StartError``)."""
         key = fingerprint([get_engine_key(engine), None if model is None else model.to_json()])
         held: Teacher = self._get(key, lambda: load_teacher(engine, model))
         return held.asked(config)
@@ -133,7 +125,6 @@ class Job(ABC):
     """The description of a pass that asks a model about a table's rows; every process receives it, pickled."""
 
     examples: TableRef
-    """Table whose rows form the chunks."""
     domain: DomainConfig
     teacher: AskConfig
     model: ModelRef | None
@@ -142,7 +133,6 @@ class Job(ABC):
     engine: AskConfig | None = None
     """Configuration with which the teacher is started, for all passes that ask it; by default ``teacher``."""
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """Emitter of the pass's metrics."""
 
     @abstractmethod
     def worker(self, models: Models) -> ChunkWorker[Any]:
@@ -200,8 +190,6 @@ class PassOptions(TypedDict, total=False):
     dataset: Any
     """The model's ``curation.passes.dataset.ModelDataset``; if unset, the pass creates one."""
     guard: Guard
-    """Check that is called before each commit."""
     fragment_mb: int
     """Size of a fragment in MiB, up to which smaller ones are merged; if unset, none is merged."""
     progress: Update
-    """Callback for progress updates."""

@@ -32,18 +32,13 @@ class Look:
 
     actors: Actors
     answered: int = 0
-    """Number of rows answered for this driver."""
     chunks_left: int = 0
-    """Estimated number of chunks without a result."""
     chunks_in_flight: int = 0
-    """Number of chunks that actors have begun."""
     actor_seconds: float = 0.0
     """Actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`."""
     suspects: tuple[Suspect, ...] = ()
     unstarted: tuple[str, ...] = ()
-    """Messages on where and why the model does not start, one per actor."""
     pause: str = ""
-    """Reason why the model of an actor waits, or empty."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,6 @@ class Call:
     """A row of the dataset: a call for chunks of a pass, which are cut as an actor begins them."""
 
     index: int
-    """Index of the row in the dataset."""
     pass_id: str
 
 
@@ -60,9 +54,7 @@ class Begun(NamedTuple):
 
     chunk: Chunk
     search: PoisonSearch
-    """Rows to work on, and what is known of them."""
     num_written: int = 0
-    """Number of rows that earlier calls wrote."""
 
 
 class Taken(NamedTuple):
@@ -71,7 +63,6 @@ class Taken(NamedTuple):
     parts: list[bytes]
     """Rows of ``commits.WRITTEN`` as Arrow streams."""
     error: bytes | None = None
-    """Pickled error of a call, which ends the pass."""
 
 
 @dataclass(eq=False)
@@ -167,12 +158,10 @@ class OpenPass:
     cutter: Cutter
     starts: Starts
     waiting: deque[QueuedChunk] = field(default_factory=deque)
-    """Chunks to assign before new ones are created."""
     calls: dict[int, OpenCall] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     """Written rows that the driver has not taken yet."""
     num_taken: int = 0
-    """Number of parts that the driver has taken."""
     error: bytes | None = None
     answered: int = 0
     actor_seconds: float = 0.0
@@ -195,7 +184,6 @@ class KnownActor:
     node: str
     pid: int
     calls: set[OpenCall] = field(default_factory=set)
-    """Calls that have begun a chunk."""
     heard: float = field(default_factory=time.monotonic)
     charged: float = field(default_factory=time.monotonic)
     """Time up to which the actor's time is charged to passes."""

@@ -33,7 +33,6 @@ class PoisonSearch:
     under_way: list[int] = field(default_factory=list)
     """Piece that a process has begun and not finished."""
     node: str = ""
-    """Node of the process that began the piece."""
     pass_id: str = ""
     """Pass in which the piece was begun, to recognise an earlier driver, whose actors died with it."""
     solo_crashes: dict[int, int] = field(default_factory=dict)
@@ -146,14 +145,10 @@ class Suspect(NamedTuple):
 
     chunk: Chunk
     known: str
-    """The :class:`PoisonSearch` as JSON."""
 
 
 class PoisonSuspects:
-    """The file beside a table with its chunks in which processes died, so that the next driver continues the search.
-
-    No file is written before a process dies.
-    """
+    """The file beside a table with its chunks in which processes died, for the next driver to continue the search."""
 
     def __init__(self, table: str) -> None:
         self._path = to_place(f"{table}.suspects")

@@ -39,7 +39,6 @@ from curation.telemetry.standing import Actors, Spent, Standing, Update, Work
 
 TELL_SECONDS = 2.0
 NOBODY = Look(actors=Actors(running=0, pending=0, restarting=0, deaths=0))
-"""Progress of a pass without any actors."""
 
 logger = get_logger(__name__)
 
@@ -139,7 +138,6 @@ class Tally:
         self._done, self._rows, self._total, self._told_deaths = done, done, total, 0
         self._errors: Counter[str] = Counter()
         self._unstarted: set[str] = set()
-        """Messages on failed starts of a model that were logged."""
         self._oldest: float | None = None
         self._last_commit = time.monotonic()
         self._lock = threading.Lock()

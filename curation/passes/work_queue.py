@@ -16,18 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation.cluster import nodes
 from curation.passes.cutting import Chunk, Cutter, OpenRows
-from curation.passes.messages import (
-    Begun,
-    Call,
-    KnownActor,
-    Look,
-    OpenCall,
-    OpenPass,
-    Pass,
-    QueuedChunk,
-    Starts,
-    Taken,
-)
+from curation.passes.messages import Begun, Call, KnownActor, Look, OpenCall, OpenPass, Pass, QueuedChunk, Starts, Taken
 from curation.passes.poison import PoisonSearch, Suspect
 from curation.telemetry.standing import Actors
 
@@ -58,11 +47,9 @@ class WorkQueue:
         self._wanted, self._calls = wanted, calls
         self._passes: dict[str, OpenPass] = {}
         self._num_calls = 0
-        """Number of calls that the dataset has read."""
         self._actors: dict[str, KnownActor] = {}
         self._num_actors = wanted
         self._num_seen = 0
-        """Number of actors that have ever started."""
         self._deaths = 0
         self._is_closed = False
         self._news = asyncio.Condition()
@@ -85,10 +72,7 @@ class WorkQueue:
         await self._tell()
 
     async def take(self, pass_id: str, num_taken: int) -> Taken:
-        """Return the written parts after the first ``num_taken``, which the driver has; wait at most ``TAKE_SECONDS``.
-
-        It returns at once after an error, or if no part is left to wait for.
-        """
+        """Return the parts after the first ``num_taken``; wait up to ``TAKE_SECONDS`` for more if there can be any."""
         mine = self._passes[pass_id]
         until = time.monotonic() + TAKE_SECONDS
         while (left := until - time.monotonic()) > 0 and mine.error is None and (mine.has_work or mine.is_at_work):
@@ -191,10 +175,7 @@ class WorkQueue:
         await self._tell()
 
     async def beat(self, actor: str, answered: Mapping[Call, int], pause: str = "") -> float:
-        """Record a report of an actor's process, and return the seconds until its next report.
-
-        ``answered`` is the number of rows answered of each call's chunk, ``pause`` why the model waits.
-        """
+        """Record rows answered of each call's chunk and why the model waits; return the seconds to the next report."""
         if (known := self._actors.get(actor)) is not None:
             known.heard, known.is_ended, known.pause = time.monotonic(), False, pause
         for call, rows in answered.items():
@@ -230,7 +211,11 @@ class WorkQueue:
             return None
         mine, opened = found
         now = time.monotonic()
-        if opened.work is None and not is_last and not self._has_to_end(mine, opened, now):
+        if opened.since is not None:
+            lasts = self._num_actors * self._calls / CALLS_PER_SECOND
+            fewer = (other for other in self._passes.values() if len(other.calls) + 1 < len(mine.calls))
+            is_last = is_last or now - opened.since > lasts or any(other.has_work for other in fewer)
+        if opened.work is None and not is_last:
             if mine.waiting:
                 opened.work = mine.waiting.popleft()
             else:
@@ -257,14 +242,6 @@ class WorkQueue:
         if search.is_whole:  # of any other chunk each piece is kept when it begins
             search.under_way = [place for piece in search.suspect for place in piece]
         return Begun(work.chunk, search, len(work.written))
-
-    def _has_to_end(self, mine: OpenPass, opened: OpenCall, now: float) -> bool:
-        if opened.since is None:
-            return False
-        lasts = self._num_actors * self._calls / CALLS_PER_SECOND
-        return now - opened.since > lasts or any(
-            other.has_work and len(other.calls) + 1 < len(mine.calls) for other in self._passes.values()
-        )
 
     async def keep(self, call: Call, actor: str, chunk: str, search: PoisonSearch) -> None:
         """Record the state of a chunk's poison search, before a process begins a piece of the chunk."""

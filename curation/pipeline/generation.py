@@ -20,15 +20,13 @@ from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
-from curation.stages.fit import FitTrust, find_closed_classes
-from curation.stages.keep import Keep
+from curation.stages.fit import FitTrust, Search, find_closed_classes, get_search_share, list_stored_states
 from curation.stages.label import Label
-from curation.stages.project import Project
 from curation.stages.read import Read
+from curation.stages.reduce import Project
 from curation.stages.score import Score
-from curation.stages.search import Search, get_search_share, list_stored_states
 from curation.stages.select import Select
-from curation.stages.selected import WritePreferences
+from curation.stages.selected import Keep, WritePreferences
 from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
 from curation.stages.signal import Judge, MeasureSignal
 from curation.trust.parts import read_by

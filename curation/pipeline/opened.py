@@ -24,8 +24,8 @@ from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, compute_split_sizes, discover
 from curation.stages import fit
-from curation.stages.keep import check_kept
 from curation.stages.preview import check_preview, look, preview
+from curation.stages.selected import check_kept
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 

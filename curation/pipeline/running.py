@@ -21,7 +21,7 @@ from curation.rundir.graph import Outputs, Skipped, Stage, list_awaited, order_s
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.rundir.status import iter_statuses
-from curation.stages.search import check as check_search
+from curation.stages.fit import check_search
 from curation.storage import lease
 from curation.storage.paths import Place
 from curation.telemetry import metrics

@@ -129,7 +129,7 @@ class GenerationRecord:
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Arms that dropped out because they could not be measured, with the reason in words."""
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Files of the selected rows with the user's columns (``curation.stages.keep``), by arm."""
+    """Files of the selected rows with the user's columns (``curation.stages.selected``), by arm."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)
     """``curation.stages.selected.RowFiles`` as JSON, by arm; empty if the pool's rows are no pairs."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)

@@ -1,7 +1,4 @@
-"""Agreement with the weak label: of the teacher's samples (after Wang et al. 2023; ours), or of an independent teacher.
-
-The latter is the paper's ensemble (App. "Baseline Details").
-"""
+"""Agreement with the weak label of samples (after Wang et al. 2023; ours), or of another teacher (paper's ensemble)."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""ICL + internal confidence: the weak answer's probability after fixed demonstrations (paper, App. "Baseline Details").
-
-The answer itself is the one that the teacher gave without demonstrations.
-"""
+"""ICL + internal confidence: the weak answer's probability after demonstrations (paper, App. "Baseline Details")."""
 
 from collections.abc import Sequence
 
@@ -11,11 +8,7 @@ from curation.teachers import Request
 
 
 class IclMeanLogprob(SignalMethod):
-    """Mean log-probability of the weak completion under the prompt with demonstrations.
-
-    Args:
-        shots: examples that carry ``gold``, the same for every row; five in the paper.
-    """
+    """Mean log-probability of the weak completion, given without them, after ``shots``: examples with ``gold``."""
 
     name = "icl_mean_logprob"
 

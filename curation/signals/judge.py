@@ -48,10 +48,7 @@ class JudgeVerdict(SignalMethod):
     name = "judge"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return a question with the prompt, the gold label (``gold``) and the weak label, or the completion's end.
-
-        The list is empty if the completion is empty.
-        """
+        """Return a question with prompt, ``gold`` and weak label or completion's end; none for an empty completion."""
         if weak.label is not None:
             question = QUESTION.format(gold=example["gold"], label=weak.label)
         elif end := weak.completion.strip()[-END:]:
@@ -68,11 +65,7 @@ class JudgeVerdict(SignalMethod):
 
 
 class ChosenVerdict(SignalMethod):
-    """Probability of the word for right among the two words that a judge may choose.
-
-    Args:
-        options: those of :class:`curation.domains.checks.JudgeCheck`.
-    """
+    """Probability of the word for right among a judge's two; ``options`` are those of ``domains.checks.JudgeCheck``."""
 
     name = "chosen_verdict"
 
@@ -80,13 +73,7 @@ class ChosenVerdict(SignalMethod):
         self._check = JudgeCheck(**options)
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """Return the judge's prompt about the label, with the two words as options.
-
-        The reference answer is ``gold`` of the example, if it has one.
-
-        Raises:
-            RowError: the template fails on the row.
-        """
+        """Return the judge's prompt about the label, with ``gold`` if known; ``RowError`` if the template fails."""
         assert weak.label is not None, "rows without a label are not asked about"
         question = self._check.question(domain.prompt(example), example.get("gold"), weak.label)
         return [Request(row_id=row_id, prompt=question, options=self._check.options(question))]

@@ -38,11 +38,8 @@ class Ask:
 
     signal: str
     options: JsonView = field(default_factory=dict)
-    """Arguments of the signal's class."""
     seed: int
-    """Seed of the model's answers."""
     uri: str
-    """URI of the table of values (schema ``schemas.SIGNAL``)."""
 
     def write(self, values: Values, errors: Mapping[int, str] = NO_ERRORS, *, note: JsonView | None = None) -> pa.Table:
         """Write values and errors as a fragment; return its row of ``commits.WRITTEN``, or no row if both are empty."""
@@ -137,10 +134,7 @@ def measure(
 
 
 def compute_rewards(model: RewardModel, domain: Domain, rows: Iterable[Row]) -> dict[int, float | None]:
-    """Return the reward of each row's weak answer by row id, a real number, or None if it cannot be computed.
-
-    Unparsed rows have no reward, since arms that rank leave them out.
-    """
+    """Return the reward of each row's weak answer by row id; None for unparsed rows, and if it cannot be computed."""
     values: dict[int, float | None] = {}
     pairs: dict[int, tuple[str, str]] = {}
     for row_id, example, weak in rows:

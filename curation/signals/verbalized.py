@@ -1,7 +1,4 @@
-"""Verbalized confidence: the teacher is asked how sure it is of its answer (paper, App. "Baseline Details").
-
-The paper gives neither the question nor the parsing of replies; both are ours.
-"""
+"""Verbalized confidence: the teacher is asked how sure it is (paper, App. "Baseline Details"), by our own question."""
 
 import re
 import unicodedata

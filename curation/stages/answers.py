@@ -43,9 +43,7 @@ TOLD = b"answers"
 LIBRARIES = ("torch", "transformers", "vllm")
 """Packages whose versions are part of the key, since another version may give other answers."""
 CHUNK_ROWS = 2_000
-"""The number of rows per task."""
 SCHEMA = schemas.make_completions_schema((), "float32", 0)
-"""The columns of an entry."""
 
 
 class AnswerOnce(Label):
@@ -97,14 +95,10 @@ class Answers:
 
     table: pa.Table
     run: str
-    """Directory of the run in which the model gave the answers."""
 
 
 def find_answers_entry(job: LabelJob, folder: Place, *, revision: int) -> AnswersPlace:
-    """Return the place in ``folder`` of the answers that ``job`` needs; ``revision`` is that of the job's stage.
-
-    All questions are rendered, in Ray tasks.
-    """
+    """Return the place of the answers that the ``job`` of a stage's ``revision`` needs; Ray tasks render questions."""
     assert job.model is not None, "only answers of models with weights are kept"
     digests: dict[int, str] = {}
     calls = ((batch, job.domain, job.decoding) for batch in _iter_batches(job.examples))
@@ -159,11 +153,7 @@ def keep(entry: AnswersPlace, labels: TableRef, run: str) -> bool:
 
 
 def recall(job: LabelJob, answers: Answers) -> PassResult:
-    """Make the labels table of ``job`` from kept answers, in Ray tasks and without starting a model.
-
-    Raises:
-        RunFailedError: more than ``max_error_rate`` of the rows failed.
-    """
+    """Make the labels table of ``job`` from kept answers, in Ray tasks and without starting a model."""
     begun = time.monotonic()
     table = answers.table
     calls = (

@@ -22,17 +22,13 @@ from curation.teachers import Teacher
 
 OtherOrder = Callable[[str, Example], tuple[str, Example]]
 SecondAnswers = Mapping[str, Mapping[int, float | None]]
-"""Values by row id for each column of the second order."""
 _READ = ("row_id", "completion", "option_share", "error")
 _TOKENS = {second: first for first, second in TOKEN_COLUMNS.values()}
 _COLUMNS = (pa.field(ORDER_AGREEMENT, pa.float32()), *(pa.field(name, pa.int32()) for name in _TOKENS))
 
 
 def get_other_order(domain: Domain) -> OtherOrder | None:
-    """Return the function that puts a label and its example into the other order, or None if one order is asked.
-
-    Of labels made elsewhere no order is asked.
-    """
+    """Return the function that puts a label and its example into the other order, or None if one order is asked."""
     found: OtherOrder | None = getattr(domain, "other_order", None)
     is_both = getattr(domain, "both_orders", False) and not hasattr(domain, "given_numbers")
     return found if is_both else None
@@ -86,20 +82,13 @@ def ask_other_order(
     second = teacher.label(requests, decoding, seed=derive(seed, "other order"), states=False) if requests else ()
     for batch in second:
         for row in batch.select([*_READ, *_TOKENS.values()]).to_pylist():
-            row_id = row["row_id"]
-            values[ORDER_AGREEMENT][row_id] = _compute_share(domain, *expected[row_id], row)
+            row_id, share = row["row_id"], None
+            label, example = expected[row_id]
+            stated = None if row["error"] is not None else attempt(domain.parse, str(row["completion"]), example)[0]
+            if stated is not None:  # the share is that of the likelier of two options; a drawn answer has none
+                likelier = 1.0 if row["option_share"] is None else row["option_share"]
+                share = likelier if stated == label else 1 - likelier
+            values[ORDER_AGREEMENT][row_id] = share
             for name, column in _TOKENS.items():
                 values[name][row_id] = row[column]
     return batches, values
-
-
-def _compute_share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:
-    """Return the probability of a label's option, out of two; ``option_share`` is that of the likelier option.
-
-    A drawn answer counts as 1 if it states the label, else 0. None if the answer failed or states no label.
-    """
-    if answer["error"] is not None:
-        return None
-    stated, _ = attempt(domain.parse, str(answer["completion"]), example)
-    share = found if isinstance(found := answer["option_share"], float) else 1.0
-    return None if stated is None else share if stated == label else 1 - share

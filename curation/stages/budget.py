@@ -34,12 +34,6 @@ class ScoredSplit(Inputs):
     labels: In[TableRef]
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
-    """Rows that are too long for the student (schema ``schemas.TOO_LONG``), or None if there are none."""
-
-    @property
-    def is_clustered(self) -> bool:
-        """Whether the graded rows have groups (``splits.group``)."""
-        return self.grades is not None and CLUSTER.name in io.open_table(self.grades).schema.names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +46,6 @@ class ComputedBudget:
     reference: str
     """The arm whose scores the rule reads, if it reads any."""
     oracle: bool
-    """Whether the pool's gold labels were used."""
     threshold: float | None = None
     """Minimum raw score of the reference arm with which a row passes."""
     risk: Json | None = None
@@ -122,7 +115,8 @@ def resolve(
             seed=seed,
         )
     )
-    if count.risk is not None and calibration is not None and calibration.is_clustered:
+    graded = None if calibration is None else calibration.grades
+    if count.risk is not None and graded is not None and CLUSTER.name in io.open_table(graded).schema.names:
         count.risk["guarantee"] += GROUPED
     return ComputedBudget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 

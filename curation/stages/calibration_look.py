@@ -33,21 +33,31 @@ def compare_calibration(labels: TableRef, domain: Domain, golds: Mapping[int, st
     ``golds``: the gold labels by row id. Both settings are compared by an exact test of the rows on which they differ
     (McNemar 1947).
     """
-    columns = io.read(
-        labels, ["row_id", "completion", "option_logprobs"], filter=io.make_answered_filter(labels)
-    ).to_pylist()
-    found = {row["row_id"]: row for row in columns if row["option_logprobs"] is not None}
+    from scipy.stats import binomtest
+
+    columns = io.read(labels, ["row_id", "option_logprobs"], io.make_answered_filter(labels)).to_pylist()
+    found = {row["row_id"]: row["option_logprobs"] for row in columns if row["option_logprobs"] is not None}
     ids = range(FIRST_BESIDE, FIRST_BESIDE + len(domain.blanks))
-    blanks = [found[row_id]["option_logprobs"] for row_id in ids if row_id in found]
-    rows = {row_id: row["option_logprobs"] for row_id, row in found.items() if row_id in golds}
+    blanks = [found[row_id] for row_id in ids if row_id in found]
+    rows = {row_id: scores for row_id, scores in found.items() if row_id in golds}
     if len(blanks) < max(len(domain.blanks), 1) or len(rows) < FEWEST:
         return None
-    least = compute_baselines(blanks, in_pairs=domain.in_pairs)
-    options = domain.options(domain.blanks[0]) or ()
-    plain, calibrated = ({row_id: _label(scores, less, options, domain) for row_id, scores in rows.items()}
-                         for less in (None, least))  # fmt: skip
-    right = [[domain.is_correct(of[row_id], golds[row_id]) for row_id in rows] for of in (plain, calibrated)]
-    return _describe_comparison(right[0], right[1])
+    least, options = compute_baselines(blanks, in_pairs=domain.in_pairs), domain.options(domain.blanks[0]) or ()
+    plain, calibrated = (
+        [domain.is_correct(_label(scores, less, options, domain), golds[row_id]) for row_id, scores in rows.items()]
+        for less in (None, least)
+    )
+    gained = sum(now and not before for before, now in zip(plain, calibrated, strict=True))
+    lost = sum(before and not now for before, now in zip(plain, calibrated, strict=True))
+    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    after = "no clear difference"
+    if p < CLEAR:
+        after = "set domain.calibrate: " + ("content_free" if gained > lost else "none")
+    num = len(rows)
+    return (
+        f"of {num:,} labelled rows {100 * sum(calibrated) / num:.1f} % are right with domain.calibrate: content_free, "
+        f"and {100 * sum(plain) / num:.1f} % without (p = {p:.2g}): {after}"
+    )
 
 
 def _label(scores: Sequence[float], less: Sequence[float] | None, options: Sequence[str], domain: Domain) -> str | None:
@@ -56,20 +66,3 @@ def _label(scores: Sequence[float], less: Sequence[float] | None, options: Seque
     else:
         answer = options[rank_options(subtract_baselines(scores, less))[0]]
     return domain.parse(answer, domain.blanks[0])
-
-
-def _describe_comparison(plain: Sequence[bool], calibrated: Sequence[bool]) -> str:
-    """Return in words both shares of right rows, the test's p-value, and the recommended setting."""
-    from scipy.stats import binomtest
-
-    gained = sum(now and not before for before, now in zip(plain, calibrated, strict=True))
-    lost = sum(before and not now for before, now in zip(plain, calibrated, strict=True))
-    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
-    after = "no clear difference"
-    if p < CLEAR:
-        after = "set domain.calibrate: " + ("content_free" if gained > lost else "none")
-    num = len(plain)
-    return (
-        f"of {num:,} labelled rows {100 * sum(calibrated) / num:.1f} % are right with domain.calibrate: content_free, "
-        f"and {100 * sum(plain) / num:.1f} % without (p = {p:.2g}): {after}"
-    )

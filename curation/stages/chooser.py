@@ -41,12 +41,9 @@ class ChoiceInputs(Inputs):
 
     pool: In[TableRef]
     labels: In[TableRef]
-    """The pool's labels, with the scores and signals that the arms need."""
     audit: In[TableRef | None]
     grades: In[TableRef | None]
-    """The grades of the pool's labels, if there is an audit table."""
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
-    """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``), or None if there are none."""
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
@@ -60,7 +57,6 @@ class ChoiceInputs(Inputs):
     declared: Mapping[str, Any] = field(default_factory=dict)
     """Result of :func:`collect_declared`, so that a changed registry entry makes a new selection."""
     divided: Mapping[str, Inputs] = field(default_factory=dict)
-    """Further inputs of the divisions of an arm's rows, by feature."""
     left_out: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
     """Tables of rows (schema ``schemas.LEFT_OUT``), by feature: arms ranked like the reference arm leave them out."""
     seed: int
@@ -79,12 +75,9 @@ def is_ranked_as_reference(arm: Arm, selection: SelectionConfig) -> bool:
 
 
 def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
-    """Return a selection by the arms that can be measured, and the reason why each other arm cannot, by arm.
+    """Return a selection by the arms whose signals have readable values, and by arm why each other one drops out.
 
-    An arm cannot be measured if its signal has no readable value for any labelled row.
-
-    Raises:
-        RunFailedError: an arm cannot be measured, and the configuration does not let it drop out.
+    ``RunFailedError`` is raised for an arm that the configuration does not let drop out.
     """
     selection, dropped = choice.selection, dict[str, str]()
     names, count = io.open_table(choice.labels).schema.names, cache(partial(io.count, choice.labels))
@@ -105,7 +98,6 @@ class SelectJob(ChoiceInputs):
     """A selection, with the completions that its rows are to teach and their provenance."""
 
     texts: GoldTexts
-    """The source of gold arms' completions."""
     teacher: ModelRef | None
     generation: int
 
@@ -268,11 +260,7 @@ class Chooser:
         return replace(candidates, **read)
 
     def num_left(self, arm: Arm) -> int:
-        """Return how many rows the divisions leave to an arm: n, or fewer.
-
-        Raises:
-            BudgetError: n is larger than the number of rows with a score.
-        """
+        """Return how many rows the divisions leave to an arm, at most n; ``BudgetError`` if n rows have no score."""
         if (found := self._divide(arm, self._n)) is None:
             return self._n
         check(self._n, found.num_scored, found.num_rows)

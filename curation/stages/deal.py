@@ -4,8 +4,8 @@ Rows that cannot be used are counted by kind, reported, and refused if they are 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -40,7 +40,6 @@ class DealtSource:
     group: str | None = None
     """The column ``splits.group``."""
     kept: tuple[pa.Field, ...] = ()
-    """Columns of the files to store after the domain's own columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,6 @@ class DealJob:
 
     sources: dict[str, DealtSource]
     uris: dict[str, str]
-    """URIs of the tables by split, and of the audit table."""
 
     @property
     def num_rows(self) -> int:
@@ -66,7 +64,6 @@ class SourceChunk:
     parts: tuple[Stretch, ...]
     offset: int
     targets: tuple[str, ...] = ()
-    """The tables to write."""
 
 
 def make_table_schema(
@@ -90,14 +87,15 @@ def assign_chunk(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class _ReadRow:
     example: Json | None
-    problem: str | None
+    problem: str
+    """Why the row cannot be read, or empty; so of the gold label and the solution."""
     gold: str | None = None
-    gold_problem: str | None = None
+    gold_problem: str = ""
     solution: str | None = None
-    solution_problem: str | None = None
+    solution_problem: str = ""
     cluster: int | None = None
 
 
@@ -122,7 +120,7 @@ def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
             split = names[own_B[row]]
             rows[row] = _read(domains[split], values, split, audited=split == POOL and AUDIT in chunk.targets)
             if source.group is not None:
-                rows[row] = replace(rows[row], cluster=compute_cluster(values.get(source.group)))
+                rows[row].cluster = compute_cluster(values.get(source.group))
         for name, schema in schema_of.items():
             mine = np.flatnonzero(own_B == places[name])
             found = [rows[row] for row in mine.tolist()]
@@ -147,26 +145,19 @@ def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool
     example, problem = attempt(domain.read, raw)
     if example is not None and (problem := find_schema_problem(example, domain.columns)):
         example = None
+    row = _ReadRow(example, problem)
     if example is None or not (audited or name != POOL):
-        return _ReadRow(example=example, problem=problem or None)
-    gold, gold_problem = attempt(domain.gold, raw)
-    if not gold_problem and (gold_problem := find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
+        return row
+    gold, problem = attempt(domain.gold, raw)
+    if not problem and (problem := find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
         gold = None
     if gold is not None:
         reason, failure = attempt(domain.gold_problem, gold, example)
-        gold_problem = reason or failure
-        gold = None if gold_problem else gold
-    solution, solution_problem = None, ""
-    if audited and gold is not None:
-        solution, solution_problem = _read_solution(domain, raw, example, gold)
-    return _ReadRow(
-        example=example,
-        gold=gold,
-        problem=problem or None,
-        gold_problem=gold_problem or None,
-        solution=solution,
-        solution_problem=solution_problem or None,
-    )
+        problem = reason or failure
+    row.gold, row.gold_problem = None if problem else gold, problem
+    if audited and row.gold is not None:
+        row.solution, row.solution_problem = _read_solution(domain, raw, example, row.gold)
+    return row
 
 
 def _read_solution(
@@ -196,23 +187,25 @@ def find_schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str
 
 def _make_table(domain: Domain, schema: pa.Schema, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
     if name == AUDIT:
-        columns = {
+        table = {
             "row_id": ids,
             "gold": [row.gold for row in rows],
             "solution": [row.solution for row in rows],
-            "solution_error": [row.solution_problem for row in rows],
+            "solution_error": [row.solution_problem or None for row in rows],
         }
-        return pa.table(columns, schema=schema)
+        return pa.table(table, schema=schema)
     nothing: Json = dict.fromkeys(domain.columns.names)
     values = []
     for row_id, row in zip(ids, rows, strict=True):
         problem = row.problem
-        if name != POOL and problem is None and row.gold is None:
+        if name != POOL and not problem and row.gold is None:
             problem = row.gold_problem or "no_gold: the row has no gold label"
-        added: Json = {"gold": row.gold} if name != POOL else {}
+        added: Json = {"row_id": row_id, "error": problem or None}
+        if name != POOL:
+            added["gold"] = row.gold
         if schemas.CLUSTER.name in schema.names:
             added[schemas.CLUSTER.name] = row.cluster
-        values.append({**(nothing if problem else row.example or nothing), **added, "row_id": row_id, "error": problem})
+        values.append({**(nothing if problem else row.example or nothing), **added})
     return pa.Table.from_pylist(values, schema=schema)
 
 
@@ -262,13 +255,6 @@ def check_share(
             f"{first}{'; ' if first else ''}`curate inspect "
             f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
         )
-
-
-def describe_unusable(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
-    """Yield a line for each split with rows that cannot be used."""
-    for name, count in counts.items():
-        if name != AUDIT and (num_bad := sum(count.errors.values())):
-            yield f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({describe_errors(count.errors)})"
 
 
 def describe_errors(errors: Mapping[str, int]) -> str:

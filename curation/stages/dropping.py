@@ -21,13 +21,15 @@ from curation.errors import REFUSALS, CommitError, SourceError
 from curation.heavy import ray
 from curation.json_types import JsonView
 from curation.refs import TableRef
-from curation.stages.overlap import Compared, OverlapRows, is_harmless
+from curation.stages.overlap import Compared, OverlapRows
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 from curation.tables.row_ids import make_bitmap
 from curation.tasks import run_in_tasks
 
+HELD_OUT = ("test", "probe-")
+"""Beginnings of the names of splits that models and trust are measured on, and never trained on."""
 WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
 MEND = (
@@ -42,14 +44,14 @@ MEND_ADDED = (
 """Remedy that a message names if a split is added to a run."""
 
 
-def is_refused(kept: str, other: str, mode: str) -> bool:
-    """Return whether a question in both splits ends the run; for source and pool, the pool's row is dropped instead."""
-    return mode == "refuse" and not is_harmless(kept, other) and (kept, other) != ("source", "pool")
+def decide_fate(pair: OverlapRows, mode: str) -> Literal["refused", "dropped", "kept"]:
+    """Return the fate of rows whose question is in an earlier split too; ``refused`` ends the run.
 
-
-def is_dropped(kept: str, other: str, mode: str) -> bool:
-    """Return whether a row of ``other`` is dropped if its question is in ``kept``."""
-    return mode != "report" and not is_harmless(kept, other) and not is_refused(kept, other, mode)
+    A question may be in two splits that models and trust are only measured on.
+    """
+    if mode == "report" or (pair.kept.startswith(HELD_OUT) and pair.other.startswith(HELD_OUT)):
+        return "kept"
+    return "refused" if mode == "refuse" and (pair.kept, pair.other) != ("source", "pool") else "dropped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +62,8 @@ class SplitOverlap:
     other: str
     rows: int
     rules: dict[str, int]
-    fate: Literal["dropped", "kept"]
-    """Fate of the rows; a row with matches in several splits is counted in each pair, and dropped once."""
+    fate: str
+    """``dropped`` or ``kept``; a row with matches in several splits is counted in each pair, and dropped once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +72,9 @@ class Overlap:
 
     pairs: list[SplitOverlap]
     dropped: dict[str, int]
-    """Dropped rows, for each split that lost any."""
     repeats: dict[str, int]
     """Rows by split that repeat an earlier one of the same split: the same text and set of options; all are kept."""
     uncompared: dict[str, dict[str, int]]
-    """Healthy rows without an identity, by split and kind of problem."""
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
@@ -134,7 +134,8 @@ def settle(
         SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
             loses all its rows.
     """
-    if bad := [pair for pair in compared.pairs if is_refused(pair.kept, pair.other, mode)]:
+    fates = [(pair, decide_fate(pair, mode)) for pair in compared.pairs]
+    if bad := [pair for pair, fate in fates if fate == "refused"]:
         first, rule = bad[0], next(iter(bad[0].rules))
         rows = zip((first.kept, first.other), first.example, strict=True)
         found = (io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0] for name, row in rows)
@@ -144,7 +145,7 @@ def settle(
             f"{first.other}, {WORDS[rule]}: {shown}; {mend}"
         )
     gone: dict[str, BitMap64] = {}
-    dropped = [pair for pair in compared.pairs if is_dropped(pair.kept, pair.other, mode)]
+    dropped = [pair for pair, fate in fates if fate == "dropped"]
     for pair in dropped:
         gone.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
     for name, ids in gone.items():
@@ -156,14 +157,8 @@ def settle(
                 f"question of {others}; take the split from rows that are in no other split"
             )
     pairs = [
-        SplitOverlap(
-            kept=pair.kept,
-            other=pair.other,
-            rows=len(pair.row_ids_M),
-            rules=pair.rules,
-            fate="dropped" if is_dropped(pair.kept, pair.other, mode) else "kept",
-        )
-        for pair in compared.pairs
+        SplitOverlap(kept=pair.kept, other=pair.other, rows=len(pair.row_ids_M), rules=pair.rules, fate=fate)
+        for pair, fate in fates
     ]
     dropped_rows = {name: len(ids) for name, ids in gone.items()}
     overlap = Overlap(pairs=pairs, dropped=dropped_rows, repeats=compared.repeats, uncompared=compared.uncompared)
@@ -185,12 +180,7 @@ def describe_rules(rules: Mapping[str, int]) -> str:
 
 
 def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> TableRef:
-    """Return the table without the rows whose id is in ``gone``; the others keep their order.
-
-    Raises:
-        CommitError: the store refused, or the number of rows afterwards is wrong.
-        ray.exceptions.RayError: a task failed.
-    """
+    """Return the table without the rows whose id is in ``gone``, in its order; ``CommitError`` if numbers differ."""
     dataset = io.open_table(ref)
     ids = ray.put(np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64))
     calls = ((ref, fragment.fragment_id, ids) for fragment in dataset.get_fragments())

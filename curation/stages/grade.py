@@ -82,10 +82,7 @@ def grade(
     *,
     progress: Update | None = None,
 ) -> TableRef:
-    """Write the table of grades (schema ``schemas.GRADES``) of rows labelled without error that have a gold label.
-
-    An interrupted stage starts from the beginning, since grading needs no pass of a model.
-    """
+    """Write grades (``schemas.GRADES``) of rows with a label and a gold label; if interrupted, it starts over."""
     total, num_done = io.count(labels, filter=io.make_answered_filter(labels)), 0
 
     def parts() -> Iterator[pa.Table]:
@@ -156,13 +153,7 @@ def _list_columns(labels: TableRef) -> list[str]:
 def grade_by_checker(
     ids_M: Int64s, tables: tuple[TableRef, TableRef | None, TableRef], domain: DomainConfig, checker: str
 ) -> pa.Table:
-    """Return grades of a chunk's rows by the command, whose files must equal those of the driver.
-
-    ``tables``: the labels, the gold labels (if None, the command is given null) and the examples.
-
-    Raises:
-        ConfigError: the command's files are not those of the driver, or the command can check nothing.
-    """
+    """Return grades of rows by the command, from labels, gold labels (None: it is given null) and examples."""
     rule: Any = load_domain(domain)
     if rule.checker != checker:
         raise ConfigError(

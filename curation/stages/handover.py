@@ -44,15 +44,12 @@ class HoldOut(Stage):
         num_trained: int
         """Number of distinct rows on which the teacher and the students before it were trained."""
         num_rows: dict[str, int]
-        """Number of rows of each compared split."""
 
     trained: InEach[TableRef]
-    """Selected rows, by the student that was trained on them."""
     splits: InEach[TableRef]
     share: Json
     """The :class:`curation.stages.label.RowShare` of the pool that the generation labels, as JSON."""
     teacher: str = setting()
-    """A description of the model that answers."""
 
     def run(self, task: Task) -> Done:
         """Compare row ids."""
@@ -91,9 +88,7 @@ class Signs:
     certified: float | None
     """The share of the generation's labelled pool rows that a risk rule certifies, or None without such a rule."""
     compared: str
-    """The split that the pool is compared with."""
     shift: Json
-    """``curation.metrics.shift.Shift`` between that split and the pool, as JSON."""
 
 
 def find_stop_reasons(signs: Signs, stop: StopConfig) -> list[str]:
@@ -132,16 +127,13 @@ class GoOn(Stage):
         """True, or None if the chain stops, so that stages that need it do nothing."""
         absent: dict[str, str | None]
         signs: Json
-        """:class:`Signs` as JSON."""
         reasons: list[str]
 
     functions: Sequence[str]
     """Names of trust functions; the first one with scores in the labels is examined."""
     source: In[TableRef]
-    """The scored labels of the source split."""
     grades: In[TableRef]
     pool: In[TableRef]
-    """The scored labels of the pool."""
     budget: In[Json]
     shift: In[Json]
     trust: TrustConfig

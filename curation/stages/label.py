@@ -63,7 +63,6 @@ class LabelCounts:
     """Number of tokens read; both token counts include the second order of pairs asked about in both orders."""
     output_tokens: int
     errors: dict[str, int]
-    """Error rows by kind."""
     both_orders: int = 0
     """Number of pairs of answers with a result in both orders."""
     disagreeing: int = 0
@@ -73,7 +72,6 @@ class LabelCounts:
     dropped: int = 0
     """Rows that a gate dropped before they were answered."""
     unasked: int = 0
-    """Rows that were answered without asking the gate."""
 
 
 class MakeLabels(AskModel):
@@ -84,12 +82,9 @@ class MakeLabels(AskModel):
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         labels: TableRef
         counts: LabelCounts
         pass_: dict[str, Any]
-        """The record of the pass."""
 
     examples: In[TableRef]
     domain: DomainConfig
@@ -102,7 +97,7 @@ class MakeLabels(AskModel):
         uri = str(task.directory / "labels.lance")
         return {"examples": self.examples, "domain": self.domain, "labels_uri": uri, **self.teacher_fields(task)}
 
-    def finished(self, task: Task, result: PassResult, gate: GateRule | None = None) -> Done:
+    def finished(self, result: PassResult, gate: GateRule | None = None) -> Done:
         """Return the stage's outputs, with the rows counted and the pass recorded; warn of clipped states."""
         table = result.table
         counts = count_labels(table, gate)
@@ -123,7 +118,6 @@ class Label(GatedStage, MakeLabels):
 
     seed: int
     share: dict[str, int] | None = None
-    """A :class:`RowShare` as JSON."""
     signals: Mapping[str, Mapping[str, Any]] = setting(default_factory=dict)
     """Signals that ask the same model, as ``make_asks`` takes them; they are measured as the rows are labelled, for
     their own stages to find."""
@@ -136,7 +130,7 @@ class Label(GatedStage, MakeLabels):
         job, share = self.job(task), RowShare(**(self.share or {}))
         with self.passing(task) as how:
             result = label(job, state_size=get_state_width(job.teacher, job.model), share=share, **how)
-        done = self.finished(task, result, self.gate)
+        done = self.finished(result, self.gate)
         if self.gate is not None:
             counts = done.outputs.counts
             asked = counts.rows - sum(counts.errors.values()) - counts.unasked
@@ -156,12 +150,7 @@ class Label(GatedStage, MakeLabels):
 
 
 def label(job: LabelJob, *, state_size: int, share: RowShare, **how: Unpack[PassOptions]) -> PassResult:
-    """Label the rows that are not labelled yet, and commit labels as they come.
-
-    Raises:
-        RunFailedError: an actor kept dying without any work done, or more than ``max_error_rate`` of the rows failed.
-        CommitError: the store refused, or rows in and rows out differ.
-    """
+    """Label the rows that are not labelled yet, and commit labels as they come; see :func:`run_pass`."""
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
     schema = job.schema(state_size)

@@ -54,6 +54,17 @@ class LabelsJob(Job):
         full = self.full_schema(state_size)
         return full if self.reduction is None else self.reduction.schema(full)
 
+    def write(self, labels: pa.Table, schema: pa.Schema, note: Json) -> pa.Table:
+        """Write a fragment of labels, reduced, and note failures and clipped values; return its ``WRITTEN`` row."""
+        number = count_clipped(labels)
+        self.telemetry.add(metrics.CLIPPED_VALUES, number)
+        note = note | count_errors(self.telemetry, labels["error"].drop_null().to_pylist())
+        note |= {"clipped": number} if number else {}
+        if self.reduction is not None:
+            (batch,) = labels.combine_chunks().to_batches()
+            labels = pa.Table.from_batches([self.reduction.reduce(batch)])
+        return commits.write_fragment(labels.cast(schema), self.labels_uri, schema, note=note)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelJob(LabelsJob):
@@ -61,7 +72,6 @@ class LabelJob(LabelsJob):
 
     seed: int
     asks: tuple[Ask, ...] = ()
-    """Signals that the same model measures for each labelled row."""
     gate: GateRule | None = None
     """Rule that drops rows before they are answered; the labels then have its columns."""
 
@@ -87,13 +97,6 @@ def count_tokens(labels: pa.Table | pa.RecordBatch, kind: str) -> int:
     """Return the tokens of a kind of ``TOKEN_COLUMNS`` that labels took, those of a second order included."""
     names = [name for name in TOKEN_COLUMNS[kind] if name in labels.schema.names]
     return sum(pc.sum(labels[name]).as_py() or 0 for name in names)
-
-
-def report_labels(telemetry: metrics.Telemetry, labels: pa.Table) -> Json:
-    """Report failures and clipped values of a chunk's labels, not yet reduced; return the counts for its note."""
-    number = count_clipped(labels)
-    telemetry.add(metrics.CLIPPED_VALUES, number)
-    return count_errors(telemetry, labels["error"].drop_null().to_pylist()) | ({"clipped": number} if number else {})
 
 
 class Labelled(NamedTuple):
@@ -149,11 +152,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         labels = pa.concat_tables([part.labels for part in parts])
         job.telemetry.add(metrics.PROMPT_TOKENS, count_tokens(labels, "prompt"))
         job.telemetry.add(metrics.OUTPUT_TOKENS, count_tokens(labels, "output"))
-        note = note | report_labels(job.telemetry, labels)
-        if job.reduction is not None:
-            (batch,) = labels.combine_chunks().to_batches()
-            labels = pa.Table.from_batches([job.reduction.reduce(batch)])
-        written = [commits.write_fragment(labels.cast(self._schema), job.labels_uri, self._schema, note=note)]
+        written = [job.write(labels, self._schema, note)]
         for ask, *of_parts in zip(job.asks, *(part.signals for part in parts), strict=True):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))
         return pa.concat_tables(written)

@@ -34,14 +34,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ROWS = 4_000
-"""The number of rows per task."""
 
 
 class Limit(Inputs):
     """The maximum length of a row that a student can be trained on."""
 
     student: In[ModelRef]
-    """The model whose tokenizer counts."""
     max_length: int
     chat_template: bool
     completions: bool | Literal["both"] = True
@@ -76,21 +74,13 @@ class TooLong:
     """The number of rows labelled without error."""
     num_too_long: int
     num_weak: int
-    """The number of rows whose weak completion is too long."""
     num_gold: int
-    """The number of rows whose gold completion is too long."""
     num_gold_only: int
     """The number of rows where only the gold completion is too long; gold then restricts weak arms (``oracle``)."""
 
 
 class MeasureLength(Stage):
-    """A stage that finds the labelled rows of a split that some arm could not train a student on.
-
-    Raises:
-        SourceError: no labelled row is short enough.
-        ModelError: the tokenizer does not load, or lacks an end token or the chat template.
-        CommitError: a labelled row is not among the examples.
-    """
+    """A stage that finds the labelled rows of a split that some arm could not train a student on; some must be left."""
 
     class Made(NamedTuple):
         counts: TooLong
@@ -99,11 +89,8 @@ class MeasureLength(Stage):
 
     examples: In[TableRef]
     labels: In[TableRef]
-    """The labels of these examples, without scores."""
     weak: bool
-    """Whether an arm trains on weak completions."""
     gold: In[TableRef | None]
-    """Gold labels of the examples, if an arm trains on them."""
     domain: DomainConfig
     limit: Limit
     rollouts: Json | None
@@ -139,11 +126,7 @@ class _Found(NamedTuple):
 
 
 def find_too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress: Update | None = None) -> TooLong:
-    """Count the rows labelled without error that some arm could not train on, and write their table at ``uri``.
-
-    ``solutions``: whether gold arms train on worked solutions. An interrupted stage starts from the beginning, since
-    this needs no pass of a model.
-    """
+    """Write the rows that some arm could not train on, by ``solutions`` if gold arms do; starts over if interrupted."""
     examples = io.Lookup(job.examples)
     golds = None if job.gold is None else io.Lookup(job.gold)
     total = io.count(job.labels)

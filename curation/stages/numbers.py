@@ -23,14 +23,11 @@ class ComputeNumbers(Stage):
     """A stage that computes the numbers of a generation (``report.numbers.compute_numbers``)."""
 
     class Made(NamedTuple):
-        """The outputs."""
-
         metrics: str
         """The path of ``metrics.json``: ``numbers``, and the settings ``made_by``; paths below the run directory are
         relative to it."""
 
     config: Json
-    """The parts of the run's configuration that the numbers depend on."""
     seed: int
     domain: DomainConfig
     prepared: dict[str, TableRef]

@@ -33,17 +33,11 @@ TASK_ROWS = 100_000
 BUCKET_ROWS = 1 << 25
 """The number of pool rows whose repetitions one task counts, which takes 256 MiB."""
 _ORDER = ("test", "calibration", "probe-", "shots", "source", "adapt", "pool")
-_HELD_OUT = ("test", "probe-")
 
 
 def rank(split: str) -> int:
     """Return the priority of a split; a question in several splits stays in the one with the smallest number."""
     return next(place for place, name in enumerate(_ORDER) if split.startswith(name))
-
-
-def is_harmless(one: str, other: str) -> bool:
-    """Return whether a question may be in both splits: models and trust are measured on both, trained on neither."""
-    return one.startswith(_HELD_OUT) and other.startswith(_HELD_OUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +48,6 @@ class OverlapRows:
     other: str
     row_ids_M: Int64s
     rules: dict[str, int]
-    """The number of rows by the strictest rule that finds them."""
     example: tuple[int, int]
     """A row of ``kept`` and one of ``other``."""
 
@@ -65,9 +58,7 @@ class Compared:
 
     pairs: list[OverlapRows]
     repeats: dict[str, int]
-    """Rows by split that repeat an earlier one: the same text and the same set of options."""
     uncompared: dict[str, dict[str, int]]
-    """Healthy rows without an identity, by split and kind of problem."""
 
 
 class _Entries(NamedTuple):
@@ -138,10 +129,7 @@ def find(
 
 
 def find_shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
-    """Compare the questions of small splits in this process, given the ids and digests of each split's rows.
-
-    A question is kept by the first of ``names`` that has it.
-    """
+    """Compare questions of small splits, by ids and digests of their rows; the first of ``names`` keeps a question."""
     near = [_split_digests(digests.near())[0] for of in questions.values() for _, digests in of]
     index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
     hits = {name: _find_hits(of, index_K) if of else _join_entries([]) for name, of in questions.items()}
@@ -254,10 +242,7 @@ def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64
 
 
 def _find_matches(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
-    """Return entries of rows with a key in the index, counts of rows without an identity by kind, and question hashes.
-
-    The hashes are divided into ``num_buckets`` arrays by their value.
-    """
+    """Return entries of rows with a key in the index, counts of rows without identity by kind, and hashes by bucket."""
     domain, problems = get_domain(part.domain), Counter[str]()
     found, sets = [], []
     rows = _iter_identities(part, domain)

@@ -57,21 +57,15 @@ class PoolScores:
 
     labels: TableRef
     further: tuple[TableRef, ...] = ()
-    """Tables with more labelled rows."""
     trust: str
-    """A name of ``curation.arms.TRUST``."""
     seed: int = 0
-    """Seed of a draw."""
     parsed: bool = True
     """Whether rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
-    """Rows that are never selected because they are too long (schema ``schemas.TOO_LONG``)."""
     repeats: TableRef | None = None
     """Repeated rows (schema ``schemas.REPEATS``), of which only the best row of each question may be selected."""
     left_out: tuple[TableRef, ...] = ()
-    """Tables of further rows that are never selected."""
     only: BitMap64 | None = None
-    """Ids of the rows that may be selected, or None for all rows."""
     unread_last: bool = False
     """Whether rows whose signal could not be read rank last; otherwise they are never selected."""
     seen: tuple[str, ...] | None = None
@@ -84,10 +78,7 @@ class PoolScores:
 
     @cached_property
     def copies_M(self) -> Int64s:
-        """Ids of rows whose question a better row asks, ascending, int64 [M]; of equal scores the first row is best.
-
-        The computation holds about 60 bytes per repeated row, and the result holds 8.
-        """
+        """Ids of rows whose question a better or an equal earlier row asks, ascending; 60 bytes a repeated row."""
         if self.repeats is None:
             return NO_IDS
         table, all_rows = io.read(self.repeats), replace(self, repeats=None)
@@ -115,10 +106,7 @@ class PoolScores:
         return get_trust(self.trust, self.seed, unread_last=self.unread_last)
 
     def batches(self, fragments: Sequence[int] | None = None, *, trust: bool = False) -> Iterator[Batch]:
-        """Yield row ids with raw scores or, with ``trust``, trust in [0, 1], in the table's own order.
-
-        ``fragments``: the fragments whose rows are read, or None for all.
-        """
+        """Yield row ids and raw scores, or ``trust`` in [0, 1], in the table's order, of ``fragments`` or of all."""
         for _, ids_B, score_B in self._iter_scored(fragments, trust=trust):
             yield ids_B, score_B
 
@@ -203,44 +191,43 @@ class PoolScores:
     def sizes(self, classes: Grouping) -> tuple[Int64s, int]:
         """Return the number of rows of each class that may be selected, int64 [C], and the number of all rows."""
 
-        def counted(scores: PoolScores, fragments: Sequence[int] | None) -> tuple[Int64s, int]:
-            size_C, num_rows = np.zeros(len(classes) + 1, dtype=np.int64), 0
-            for batch, _, score_B in scores._iter_scored(fragments, ("label",)):
-                may_B = score_B > -np.inf  # false for NaN, too
-                size_C += np.bincount(find_class_places(batch.column("label"), classes)[may_B], minlength=len(size_C))
-                num_rows += len(score_B)
-            return size_C, num_rows
+        def count(weak_B: pa.Array, _: Int64s, score_B: Scores) -> tuple[Int64s, int]:
+            may_B = score_B > -np.inf  # false for NaN, too
+            return np.bincount(find_class_places(weak_B, classes)[may_B], minlength=len(classes) + 1), len(score_B)
 
-        parts = [*self._map_tables(counted)]
+        parts = [(np.zeros(len(classes) + 1, dtype=np.int64), 0), *self._map_batches(count)]
         return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
         """Return raw scores and classes of all rows, or of about ``SAMPLE_ROWS`` rows drawn by a hash of the id."""
         total = self.num_rows
 
-        def drawn(scores: PoolScores, fragments: Sequence[int] | None) -> ClassScores:
-            parts, found = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
-            for batch, ids_B, score_B in scores._iter_scored(fragments, ("label",)):
-                is_drawn_B = hash_unit(ids_B, seed) * total < SAMPLE_ROWS
-                parts.append(score_B[is_drawn_B])
-                found.append(find_class_places(batch.column("label"), classes)[is_drawn_B])
-            return ClassScores(score_N=np.concatenate(parts), class_N=np.concatenate(found))
+        def draw(weak_B: pa.Array, ids_B: Int64s, score_B: Scores) -> ClassScores:
+            is_drawn_B = hash_unit(ids_B, seed) * total < SAMPLE_ROWS
+            return ClassScores(score_N=score_B[is_drawn_B], class_N=find_class_places(weak_B, classes)[is_drawn_B])
 
-        return ClassScores.joined([*self._map_tables(drawn)])
+        nothing = ClassScores(score_N=np.zeros(0, dtype=np.float32), class_N=NO_IDS)
+        return ClassScores.joined([nothing, *self._map_batches(draw)])
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
         """Return the number of rows of each class that may be selected and reach its threshold, int64 [C]."""
         threshold_T = np.append(threshold_C, np.inf)
 
-        def counted(scores: PoolScores, fragments: Sequence[int] | None) -> Int64s:
-            num_T = np.zeros(len(threshold_T), dtype=np.int64)
-            for batch, _, score_B in scores._iter_scored(fragments, ("label",)):
-                class_B = find_class_places(batch.column("label"), classes)
-                num_T += np.bincount(class_B[score_B >= threshold_T[class_B]], minlength=len(num_T))
-            return num_T
+        def count(weak_B: pa.Array, _: Int64s, score_B: Scores) -> Int64s:
+            class_B = find_class_places(weak_B, classes)
+            return np.bincount(class_B[score_B >= threshold_T[class_B]], minlength=len(threshold_T))
 
-        total_T: Int64s = np.sum([*self._map_tables(counted)], axis=0)
+        total_T: Int64s = np.sum([np.zeros(len(threshold_T), dtype=np.int64), *self._map_batches(count)], axis=0)
         return total_T[:-1]
+
+    def _map_batches(self, function: Callable[[pa.Array, Int64s, Scores], Result]) -> Iterator[Result]:
+        """Yield the values of a function of the weak labels, row ids and scores of each batch."""
+
+        def of(scores: PoolScores, fragments: Sequence[int] | None) -> list[Result]:
+            batches = scores._iter_scored(fragments, ("label",))
+            return [function(batch.column("label"), ids_B, score_B) for batch, ids_B, score_B in batches]
+
+        return chain.from_iterable(self._map_tables(of))
 
     def candidates(self) -> Candidates:
         """Return all rows, for rules that need them at once; takes 12 bytes per pool row, and briefly twice that."""
@@ -256,10 +243,7 @@ class PoolScores:
         return np.concatenate([*self.mapped(_collect_scores, trust=True)])
 
     def ordered(self, floor: float | None = None) -> Streamed:
-        """Return the raw scores as order statistics: one pass over the scores now, and one per query.
-
-        With a ``floor``, only rows that score at least the floor count.
-        """
+        """Return the raw scores, from a ``floor`` on, as order statistics: one pass now, and one per query."""
         if floor is None:
             return Streamed(self.mapped)
 

@@ -36,21 +36,8 @@ from curation.sources import (
     make_assignment,
     require_columns,
 )
-from curation.stages.deal import (
-    AUDIT,
-    POOL,
-    DealJob,
-    DealtSource,
-    SourceChunk,
-    SplitCounts,
-    assign_chunk,
-    assign_splits,
-    check_usable,
-    count_split,
-    describe_unusable,
-    find_targets,
-    make_table_schema,
-)
+from curation.stages import deal
+from curation.stages.deal import AUDIT, POOL
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
 from curation.stages.preview import describe_first_bad, preview
@@ -73,7 +60,7 @@ class PreparedRefs:
     """The tables of the splits (with ``audit`` if it is kept) and their counts, by name, and the overlap of splits."""
 
     tables: dict[str, TableRef]
-    counts: dict[str, SplitCounts]
+    counts: dict[str, deal.SplitCounts]
     overlap: Overlap
 
 
@@ -87,7 +74,6 @@ class SplitWriting:
     """Number of rows per task and commit; if unset, 1/32 of all rows, from 500 to 50,000."""
     guard: Guard = guard_nothing
     progress: Update | None = None
-    """Receives progress updates."""
 
 
 class Prepare(Stage):
@@ -99,11 +85,8 @@ class Prepare(Stage):
     files: JsonView
     """The input files by source, as JSON."""
     contents: JsonView = setting(default_factory=dict)
-    """Digests of the files' bytes by source, in the order of the files."""
     before: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
-    """The tables of the splits that have their rows already, by name."""
     taken: Mapping[str, int] = field(default_factory=dict)
-    """Number of rows of each split in ``before``."""
     commit_seconds: float = setting()
     fragment_mb: int = setting()
     max_error_rate: float = setting()
@@ -125,8 +108,13 @@ class Prepare(Stage):
                 max_error_rate=self.max_error_rate,
                 writing=writing,
             )
-        warnings, unusable = self._iter_size_warnings(files), describe_unusable(prepared.counts)
-        for sentence in (*warnings, *unusable, *prepared.overlap.sentences()):
+        for sentence in self._iter_size_warnings(files):
+            task.say(sentence)
+        for name, count in prepared.counts.items():
+            if name != AUDIT and (num_bad := sum(count.errors.values())):
+                kinds = deal.describe_errors(count.errors)
+                task.say(f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({kinds})")
+        for sentence in prepared.overlap.sentences():
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
 
@@ -180,16 +168,16 @@ def prepare(
             assign_left(job, schemas, chunks, writing)
         refs = {name: io.find_latest(uri) for name, uri in job.uris.items()}
         if settled is None:
-            found = {name: count_split(ref, name) for name, ref in refs.items()}
+            found = {name: deal.count_split(ref, name) for name, ref in refs.items()}
             _check(refs, found, expected, shown)
-            check_usable(refs, found, max_error_rate, shown)
+            deal.check_usable(refs, found, max_error_rate, shown)
             new = {name: ref for name, ref in refs.items() if name != AUDIT}
             settled = _compare_splits(config, new, directory, before)
         gone = {name: _get_gone_rows(settled, name) for name in refs}
         refs = {name: remove(ref, gone[name], guard=writing.guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "prepare") from error
-    kept = {name: count_split(ref, name) for name, ref in refs.items()}
+    kept = {name: deal.count_split(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
     _check(refs, counts, expected, shown)
     compacted = {name: compact(ref, writing.fragment_mb, guard=writing.guard) for name, ref in refs.items()}
@@ -197,18 +185,26 @@ def prepare(
 
 
 def assign_left(
-    job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk], writing: SplitWriting
+    job: deal.DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[deal.SourceChunk], writing: SplitWriting
 ) -> None:
     """Write the chunks that the tables do not have yet, in their order, in Ray tasks."""
-    left, num_done = _find_left_chunks(job, schemas, chunks)
+    done = {name: commits.read_committed_ids(uri) for name, uri in job.uris.items()}
+    left, found = _find_left_chunks(job, chunks, done)
+    if unfit := [name for name, ids in done.items() if found[name] != len(ids)]:
+        for name in unfit:
+            # Older versions stay readable: this mode adds a version without rows.
+            lance.write_dataset(schemas[name].empty_table(), job.uris[name], mode="overwrite")
+            done[name] = BitMap64()
+        left, _ = _find_left_chunks(job, chunks, done)
+    num_done = sum(len(ids) for ids in done.values())
 
-    def committed(done: CommitRound) -> None:
+    def committed(round_: CommitRound) -> None:
         if writing.progress is not None:
-            writing.progress(Standing(rows=num_done + sum(done.rows.values()), total=job.num_rows))
+            writing.progress(Standing(rows=num_done + sum(round_.rows.values()), total=job.num_rows))
 
     committed(CommitRound({}, 0.0))
     if left:
-        written = run_in_tasks(assign_splits, zip(left, itertools.repeat(ray.put(job))))
+        written = run_in_tasks(deal.assign_splits, zip(left, itertools.repeat(ray.put(job))))
         commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
 
 
@@ -218,10 +214,10 @@ def _plan_job(
     files: Mapping[str, Sequence[SourceFile]],
     before: Mapping[str, TableRef],
     taken: Mapping[str, int],
-) -> tuple[DealJob, dict[str, pa.Schema], dict[str, int]]:
+) -> tuple[deal.DealJob, dict[str, pa.Schema], dict[str, int]]:
     """Return the job, and the schema and the expected rows of each table."""
     splits = {name: split for name, split in config.splits.named().items() if name not in before}
-    group, sources, expected = config.splits.group, dict[str, DealtSource](), dict[str, int]()
+    group, sources, expected = config.splits.group, dict[str, deal.DealtSource](), dict[str, int]()
     for source in dict.fromkeys(split.source for split in splits.values()):
         id_column = config.sources[source].id_column
         check_columns(config, source, files[source])
@@ -229,23 +225,21 @@ def _plan_job(
         if id_column is not None:
             check_unique(files[source], id_column)
         domains = config.domains_of(source)
-        sources[source] = DealtSource(domains=domains, id_column=id_column, assignment=assignment, group=group)
+        sources[source] = deal.DealtSource(domains=domains, id_column=id_column, assignment=assignment, group=group)
         expected |= {name: rows for name, rows in assignment.counts.items() if name in splits}
     domain_of = {name: get_domain(config.domain_of(name)) for name in splits}
     if config.splits.audit and POOL in splits:
         domain_of[AUDIT], expected[AUDIT] = domain_of[POOL], expected[POOL]
-    job = DealJob(sources=sources, uris={name: str(directory / f"{name}.lance") for name in domain_of})
+    job = deal.DealJob(sources=sources, uris={name: str(directory / f"{name}.lance") for name in domain_of})
     clustered = group is not None
-    return job, {name: make_table_schema(of, name, clustered=clustered) for name, of in domain_of.items()}, expected
+    schemas = {name: deal.make_table_schema(of, name, clustered=clustered) for name, of in domain_of.items()}
+    return job, schemas, expected
 
 
 def _compare_splits(
     config: RowsConfig, new: Mapping[str, TableRef], directory: Place, before: Mapping[str, TableRef]
 ) -> SettledOverlap:
-    """Return the rows that ``new`` splits share with each other and with those from ``before``, and their fate.
-
-    The result is written to disk if rows have to be deleted.
-    """
+    """Return the fate of rows that ``new`` splits share with each other or ``before``; save it if rows have to go."""
     refs = {**before, **new}
     domains = {name: config.domain_of(name) for name in refs}
     columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
@@ -256,20 +250,15 @@ def _compare_splits(
     return settled
 
 
-def _load_settled(job: DealJob, chunks: Sequence[SourceChunk], directory: Place) -> SettledOverlap | None:
+def _load_settled(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], directory: Place) -> SettledOverlap | None:
     """Return the decision of an interrupted run, or None if there is none or it does not match the tables."""
     settled = SettledOverlap.load(directory)
     if settled is None:
         return None
     done = {name: commits.read_committed_ids(uri) for name, uri in job.uris.items()}
     present = {name: ids | _get_gone_rows(settled, name) for name, ids in done.items()}
-    filled, found = _find_filled(job, chunks, present)
-    is_filled = all(
-        number in filled[name]
-        for number, chunk in enumerate(chunks)
-        for name in find_targets(job, job.sources[chunk.source])
-    )
-    return settled if is_filled and all(found[name] == len(ids) for name, ids in present.items()) else None
+    left, found = _find_left_chunks(job, chunks, present)
+    return settled if not left and all(found[name] == len(ids) for name, ids in present.items()) else None
 
 
 def _get_gone_rows(settled: SettledOverlap, name: str) -> BitMap64:
@@ -277,7 +266,7 @@ def _get_gone_rows(settled: SettledOverlap, name: str) -> BitMap64:
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
-def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
+def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[deal.SourceChunk]:
     """Yield the rows of the sources in chunks of ``chunk_rows`` or, if it is None, 1/32 of all rows (500 to 50,000)."""
     if chunk_rows is None:
         total = sum(file.num_rows for files in sources.values() for file in files)
@@ -286,49 +275,32 @@ def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | N
         offset = 0
         in_order = sorted(files, key=lambda file: file.index)
         for parts in group_stretches(iter_stretches(in_order, chunk_rows), chunk_rows):
-            yield SourceChunk(source=name, parts=parts, offset=offset)
+            yield deal.SourceChunk(source=name, parts=parts, offset=offset)
             offset += sum(part.num_rows for part in parts)
 
 
-def _find_filled(
-    job: DealJob, chunks: Sequence[SourceChunk], done: Mapping[str, BitMap64]
-) -> tuple[dict[str, set[int]], dict[str, int]]:
-    """Return the indices of the complete chunks by table, and the number of rows in these chunks."""
-    filled: dict[str, set[int]] = {name: set() for name in job.uris}
-    found = dict.fromkeys(job.uris, 0)
-    for number, chunk in enumerate(chunks if any(done.values()) else ()):
-        source = job.sources[chunk.source]
-        ids_N, place_N = assign_chunk(source, chunk)
-        for name, place in find_targets(job, source).items():
-            ids = BitMap64(ids_N[place_N == place].astype(np.uint64))
-            if ids.issubset(done[name]):
-                filled[name].add(number)
-                found[name] += len(ids)
-    return filled, found
-
-
 def _find_left_chunks(
-    job: DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[SourceChunk]
-) -> tuple[list[SourceChunk], int]:
-    """Return the chunks with the tables that each still has to fill, and the number of committed rows."""
-    done = {name: commits.read_committed_ids(uri) for name, uri in job.uris.items()}
-    filled, found = _find_filled(job, chunks, done)
-    for name, uri in job.uris.items():
-        if found[name] != len(done[name]):
-            # Older versions stay readable: this mode adds a version without rows.
-            lance.write_dataset(schemas[name].empty_table(), uri, mode="overwrite")
-            done[name], filled[name] = BitMap64(), set()
-    left = []
-    for number, chunk in enumerate(chunks):
-        missing = tuple(name for name in find_targets(job, job.sources[chunk.source]) if number not in filled[name])
+    job: deal.DealJob, chunks: Sequence[deal.SourceChunk], done: Mapping[str, BitMap64]
+) -> tuple[list[deal.SourceChunk], dict[str, int]]:
+    """Return the chunks with the tables that each still has to fill, and the rows of filled chunks by table."""
+    left, found = [], dict.fromkeys(job.uris, 0)
+    for chunk in chunks:
+        source = job.sources[chunk.source]
+        missing = targets = deal.find_targets(job, source)
+        if any(done.values()):
+            ids_N, place_N = deal.assign_chunk(source, chunk)
+            ids = {name: BitMap64(ids_N[place_N == place].astype(np.uint64)) for name, place in targets.items()}
+            missing = {name: place for name, place in targets.items() if not ids[name].issubset(done[name])}
+            for name in targets.keys() - missing:
+                found[name] += len(ids[name])
         if missing:
-            left.append(replace(chunk, targets=missing))
-    return left, sum(len(ids) for ids in done.values())
+            left.append(replace(chunk, targets=tuple(missing)))
+    return left, found
 
 
 def _check(
     refs: Mapping[str, TableRef],
-    counts: Mapping[str, SplitCounts],
+    counts: Mapping[str, deal.SplitCounts],
     expected: Mapping[str, int],
     shown: Callable[[str], str],
 ) -> None:

@@ -30,22 +30,19 @@ from curation.sources import (
 from curation.sources.ids import check_some
 from curation.sources.sample import SampledRow
 from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
-from curation.stages.dropping import MEND, MEND_ADDED, describe_rules, describe_shared, is_dropped, is_refused
+from curation.stages.dropping import MEND, MEND_ADDED, decide_fate, describe_rules, describe_shared
 from curation.stages.overlap import Digests, find_shared, get_identity, rank
 
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
 VALUE = 60
-"""Maximum number of characters shown of a value."""
 WRITINGS = 3
-"""Maximum number of unreadable labels shown."""
 MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
 """Minimum number of a column's values, rows per value and rows of either split, and minimum share of pool rows with
 values that no labelled row has, for possible groups."""
 MOST_ROWS = 20_000
 """Maximum number of rows of all sources together; only the prepare stage compares questions of larger ones."""
 SHOWN = 200
-"""Maximum length of an example row that is shown, in characters."""
 
 
 @dataclass(kw_only=True)
@@ -54,13 +51,10 @@ class Looked:
 
     rows: int = 0
     size: int
-    """Number of rows of the whole split."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Number of rows that cannot be used, by kind of error."""
     gold: int = 0
     """Number of rows with a gold label; counted only for an audited pool."""
     examples: list[Json] = field(default_factory=list)
-    """Rows that can be used, as the domain reads them."""
     unread: Counter[str] = field(default_factory=Counter)
     """Number of rows by unreadable label that was made elsewhere, cut to ``VALUE`` characters."""
     no_gold: str = ""
@@ -74,13 +68,7 @@ class Looked:
 def preview(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, Looked]:
-    """Return some rows of each split, or all rows of a small source, read as ``prepare`` will read them.
-
-    ``taken``: number of rows of each split that was assigned before the others.
-
-    Raises:
-        SourceError: a file cannot be read.
-    """
+    """Return some rows of each split, or all of a small source, as ``prepare`` will read them after ``taken`` rows."""
     found: dict[str, Looked] = {}
     for source, items in files.items():
         if all(split.source != source for split in config.splits.named().values()):
@@ -137,7 +125,12 @@ def _look_at_rows(
     looked.errors.update(get_error_kind(text) for text in errors if text is not None)
     for row, text in zip(rows, errors, strict=True):
         if text is not None and (kind := get_error_kind(text)) not in looked.first:
-            looked.first[kind] = _describe_row(row, paths[row.file], text, _describe_sought(domain, row.raw, kind))
+            known = {name: value for name, value in row.raw.items() if value is not None}
+            words = ", ".join(f"{name}: {quote_text(str(value), VALUE)}" for name, value in known.items())
+            if empty := [name for name in row.raw if name not in known]:
+                words += f"; empty: {', '.join(empty)}"
+            problem = f"{text}{_describe_sought(domain, row.raw, kind)} (its columns: {words})"
+            looked.first[kind] = f"the first: row {row.row + 1} of {paths[row.file]}: {problem}"
     return looked
 
 
@@ -152,21 +145,17 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
     for name, looked in found.items():
         yield from _check_usable(f"splits.{name}", "splits.max_error_rate", looked, limit)
         if looked.unread:
+            more = ", ..." if len(looked.unread) > WRITINGS else ""
+            commonest = ", ".join(quote_text(text) for text, _ in looked.unread.most_common(WRITINGS)) + more
             yield (
                 f"splits.{name}: {looked.unread.total():,} of {looked.rows:,} labels made elsewhere, looked at, cannot "
-                f"be read ({format_commonest(looked.unread)}); they count as wrong, and arms that rank leave them "
+                f"be read ({commonest}); they count as wrong, and arms that rank leave them "
                 f"out: write them as answers of {config.domain.name} are written, or add the words of classes to "
                 "domain.classes"
             )
     if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
         rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"
         raise SourceError(f"splits.audit: {pool.no_gold}{NO_AUDIT.format(rows=rows)}")
-
-
-def format_commonest(writings: Counter[str]) -> str:
-    """Return a list of the three commonest labels that cannot be read, as text."""
-    more = ", ..." if len(writings) > WRITINGS else ""
-    return ", ".join(quote_text(text) for text, _ in writings.most_common(WRITINGS)) + more
 
 
 def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
@@ -207,9 +196,7 @@ class _Watched(Json):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a column, or the default."""
-        if name not in self:
-            return default
-        return super().get(name)
+        return super().get(name) if name in self else default
 
 
 def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> str:
@@ -224,16 +211,6 @@ def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> st
     close = next((column for name in names if (column := find_nearest_column(name, raw)) is not None), None)
     hint = "; rename or add it" if close is None else f"; did you mean {quote_text(close)}? Rename it"
     return f"; the label was looked for in {' or '.join(names)}, which the row does not have{hint}"
-
-
-def _describe_row(row: SampledRow, path: str, problem: str, sought: str) -> str:
-    """Return a description of a row that cannot be used: its place, its columns' values and the domain's message."""
-    values = ", ".join(
-        f"{name}: {quote_text(str(value), VALUE)}" for name, value in row.raw.items() if value is not None
-    )
-    empty = [name for name, value in row.raw.items() if value is None]
-    words = values + (f"; empty: {', '.join(empty)}" if empty else "")
-    return f"the first: row {row.row + 1} of {path}: {problem}{sought} (its columns: {words})"
 
 
 def _draw_positions(num_rows: int, seed: int) -> Int64s:
@@ -283,11 +260,7 @@ def is_possible_group(of_source: Counter[str], of_pool: Counter[str]) -> bool:
 def look(
     config: RunConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> Iterator[str]:
-    """Yield lines on questions that two splits share; ``taken`` has the row counts of splits assigned before.
-
-    Raises:
-        SourceError: ``splits.overlap`` refuses shared questions, or a file cannot be read.
-    """
+    """Yield lines on questions that two splits share, after ``taken`` rows; refuse them as ``splits.overlap`` says."""
     named = config.splits.named()
     sources = dict.fromkeys(split.source for split in named.values())
     num_rows = sum(file.num_rows for name in sources for file in files[name])
@@ -305,7 +278,7 @@ def look(
             questions[name].append((number, digests))
             shown[name, number] = example
     pairs = [pair for pair in find_shared(names, questions) if pair.other not in taken]
-    if refused := [pair for pair in pairs if is_refused(pair.kept, pair.other, config.splits.overlap)]:
+    if refused := [pair for pair in pairs if decide_fate(pair, config.splits.overlap) == "refused"]:
         of_kept, of_other = zip((refused[0].kept, refused[0].other), refused[0].example, strict=True)
         texts = dict.fromkeys(escape_text(json.dumps(shown[row], default=str)[:SHOWN]) for row in (of_kept, of_other))
         raise SourceError(
@@ -313,7 +286,7 @@ def look(
             f"{of_other[0]}: {' and '.join(texts)}; {MEND_ADDED if taken else MEND}"
         )
     for pair in pairs:
-        fate = "dropped" if is_dropped(pair.kept, pair.other, config.splits.overlap) else "kept"
+        fate = decide_fate(pair, config.splits.overlap)
         rows = f"{len(pair.row_ids_M):,} rows of {pair.other} ({describe_rules(pair.rules)})"
         yield f"splits: {rows} ask questions of {pair.kept}: {fate}"
 

@@ -1,7 +1,7 @@
 """A probe, which labels a small random sample by the actors that a run would start, and measures the cost."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +18,7 @@ from curation.passes.job import ChunkSpent, PassOptions, PassResult
 from curation.passes.run import run_pass
 from curation.registry import BACKENDS
 from curation.stages.label_chunks import LabelJob
+from curation.stages.rows import read_ids
 from curation.tables import io, schemas
 from curation.teachers import get_state_width
 from curation.telemetry.standing import Update
@@ -62,16 +63,13 @@ class MeasuredCost:
     """The measured cost of labelling a row; its 95 % intervals hold for the population, as the sample is random."""
 
     rows: int
-    """Number of rows of the sample."""
     prompt_tokens: Estimate
     """Prompt tokens per row that the teacher reads, including those for signals."""
     output_tokens: Estimate
     errors: Estimate
-    """Share of rows that become error rows."""
     unparsed: Estimate
     """Share of rows with an answer from which no label could be read."""
     truncated: Estimate
-    """Share of rows whose answer is cut at the length cap."""
     actor_seconds: Estimate
     """Seconds per row of one actor at its steady rate, without the start of its model and its first chunk."""
     bytes: Estimate
@@ -96,13 +94,9 @@ def probe(
     commit_seconds: float,
     update: Update | None = None,
 ) -> MeasuredCost:
-    """Label the examples of ``job`` as the sample, and measure the cost; ``update`` receives progress updates.
+    """Label the examples of ``job``, a random sample, and measure the cost.
 
-    If all examples would take longer than ``seconds``, or fewer suffice (``LEAST_ROWS``, ``NARROW``), the sample is a
-    random part of them.
-
-    Raises:
-        RunFailedError: an actor kept dying without completing any work.
+    If all would take longer than ``seconds``, or fewer suffice (``LEAST_ROWS``, ``NARROW``), it labels a random part.
     """
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
@@ -111,11 +105,16 @@ def probe(
     passes = _label_sample(job, population, seconds, how)
     labels, chunks = _read_labels(passes), [chunk for found in passes for chunk in found.of_chunks]
     num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
-    pace, prompt, output = _estimate_costs(passes, labels, population, calls, asks=bool(job.asks))
+    pace, prompt, output = _estimate_costs(job, passes, labels, population)
     num_actors = len({chunk.actor for chunk in chunks})
     alive = sum(found.spent.actor_seconds for found in passes)
     busy = sum(chunk.seconds for chunk in chunks)
-    starting = max(0.0, alive - busy) + compute_warm_up(chunks, calls, pace.value)
+    # the seconds that actors' first chunks took beyond the pace, e.g. for imports
+    first_chunks = [chunk for found in _group_by_actor(chunks) for chunk in found[:calls]]
+    warm_up = sum(chunk.seconds - pace.value * chunk.rows for chunk in first_chunks)
+    starting = max(0.0, alive - busy) + max(0.0, warm_up)
+    # seconds outside the actors' time: those of the first pass, plus the most of a later pass
+    first, *later = (max(0.0, found.seconds - found.spent.actor_seconds / num_actors) for found in passes)
     bytes_, fragment_bytes = _estimate_bytes(labels, f"{job.labels_uri}.measured", population)
     size = get_state_width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
     return MeasuredCost(
@@ -130,7 +129,7 @@ def probe(
         fragment_bytes=fragment_bytes,
         state_bytes=size,
         start_seconds=starting / num_actors if any(found.teachers for found in passes) else None,
-        other_seconds=_compute_other_seconds(passes, num_actors),
+        other_seconds=first + max(later, default=0.0),
         num_actors=num_actors,
     )
 
@@ -140,7 +139,7 @@ def _label_sample(job: LabelJob, population: Population, seconds: float, how: Pa
 
     Every pass includes the rows beside the sample.
     """
-    all_N = io.read(job.examples, columns=["row_id"])["row_id"].to_numpy()
+    all_N = read_ids(job.examples)
     ids_N, beside_M = all_N[all_N < FIRST_BESIDE], all_N[all_N >= FIRST_BESIDE]
     most = job.teacher.chunk_rows
 
@@ -173,8 +172,7 @@ def _label_sample(job: LabelJob, population: Population, seconds: float, how: Pa
         passes.append(asked(num_rows, size))
         if num_rows >= most_rows:
             return passes
-        costs = _estimate_costs(passes, _read_labels(passes), population, calls, asks=bool(job.asks))
-        if all(map(is_narrow, costs)):
+        if all(map(is_narrow, _estimate_costs(job, passes, _read_labels(passes), population))):
             return passes
         num_rows = min(most_rows, 2 * num_rows)
 
@@ -191,22 +189,23 @@ def _read_labels(passes: Sequence[PassResult]) -> pa.Table:
 
 
 def _estimate_costs(
-    passes: Sequence[PassResult], labels: pa.Table, population: Population, calls: int, *, asks: bool
+    job: LabelJob, passes: Sequence[PassResult], labels: pa.Table, population: Population
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Return an actor's seconds, prompt tokens and output tokens per row; the seconds are those of later passes."""
     chunks = [chunk for found in passes for chunk in found.of_chunks]
     full = passes[-1:] if any(chunk.slots for chunk in chunks) else passes[1:]
     later = [chunk for found in full for chunk in found.of_chunks]
-    steady = select_steady_chunks(later or chunks, calls)
+    steady = select_steady_chunks(later or chunks, BACKENDS[job.teacher.backend].calls)
     pace = compute_ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
-    prompt, output = (_estimate_tokens(kind, labels, chunks, population, asks=asks) for kind in TOKEN_COLUMNS)
+    if job.asks:  # tokens of signals are counted by chunk
+        spent = ([chunk.prompt_tokens for chunk in chunks], [chunk.output_tokens for chunk in chunks])
+        prompt, output = (compute_ratio(tokens, [chunk.rows for chunk in chunks]) for tokens in spent)
+        return pace, prompt, output
+    names = ([name for name in columns if name in labels.column_names] for columns in TOKEN_COLUMNS.values())
+    tokens = (sum(labels[name].fill_null(0).to_numpy() for name in of_kind) for of_kind in names)
+    rows, is_part = population.rows, population.is_sampled
+    prompt, output = (compute_population_mean(tokens_N, rows, is_part=is_part) for tokens_N in tokens)
     return pace, prompt, output
-
-
-def _compute_other_seconds(passes: Sequence[PassResult], num_actors: int) -> float:
-    """Return the seconds outside the actors' time: those of the first pass, plus the most of a later pass."""
-    other = [max(0.0, found.seconds - found.spent.actor_seconds / num_actors) for found in passes]
-    return other[0] + max(other[1:], default=0.0)
 
 
 def count_affordable_rows(chunks: Sequence[ChunkSpent], calls: int, seconds: float) -> int:
@@ -216,64 +215,39 @@ def count_affordable_rows(chunks: Sequence[ChunkSpent], calls: int, seconds: flo
     return int(seconds * len({chunk.actor for chunk in chunks}) / max(pace, 1e-9))
 
 
-def compute_warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
-    """Return the seconds that actors' first chunks took beyond the ``pace`` (seconds per row), e.g. for imports."""
-    seen: Counter[str] = Counter()
-    extra = 0.0
-    for chunk in chunks:
-        seen[chunk.actor] += 1
-        if seen[chunk.actor] <= calls:
-            extra += chunk.seconds - pace * chunk.rows
-    return max(0.0, extra)
-
-
 def select_steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
     """Return the chunks that actors worked on at their steady rate, or all chunks if there are too few.
 
     An actor's first chunks, in which it warmed up, are left out. So are its last chunks if it works on several at once,
     since its batches were no longer full.
     """
-    by_actor: defaultdict[str, list[ChunkSpent]] = defaultdict(list)
-    for chunk in chunks:
-        by_actor[chunk.actor].append(chunk)
-    last = calls if calls > 1 else 0
-    steady = [chunk for found in by_actor.values() for chunk in found[calls : len(found) - last]]
-    warm = [chunk for found in by_actor.values() for chunk in found[calls:]]
+    by_actor, last = _group_by_actor(chunks), calls if calls > 1 else 0
+    steady = [chunk for found in by_actor for chunk in found[calls : len(found) - last]]
+    warm = [chunk for found in by_actor for chunk in found[calls:]]
     return next((found for found in (steady, warm) if len(found) > 1), list(chunks))
 
 
-def _estimate_tokens(
-    kind: str, labels: pa.Table, chunks: Sequence[ChunkSpent], population: Population, *, asks: bool
-) -> Estimate:
-    """Return tokens per row; tokens of signals are counted by chunk."""
-    if asks:
-        return compute_ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
-    names = [name for name in TOKEN_COLUMNS[kind] if name in labels.column_names]
-    tokens_N = sum(labels[name].fill_null(0).to_numpy() for name in names)
-    return compute_population_mean(tokens_N, population.rows, is_part=population.is_sampled)
+def _group_by_actor(chunks: Sequence[ChunkSpent]) -> list[list[ChunkSpent]]:
+    by_actor: defaultdict[str, list[ChunkSpent]] = defaultdict(list)
+    for chunk in chunks:
+        by_actor[chunk.actor].append(chunk)
+    return list(by_actor.values())
 
 
 def _estimate_bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
-    """Return bytes per row without states and bytes per fragment, from tables of the sample and of half of it.
-
-    The interval reflects how rows differ by their texts.
-    """
-    plain = labels.select([name for name in labels.column_names if not schemas.is_state(name)])
-    half = plain.num_rows // 2
-    sizes = [
-        io.get_table_size(io.write(plain.slice(0, rows), f"{uri}-{rows}.lance")) for rows in (half, plain.num_rows)
-    ]
-    value = max(0.0, (sizes[1] - sizes[0]) / (plain.num_rows - half))
-    texts_N = sum(
-        (pc.binary_length(plain[name]).fill_null(0).to_numpy().astype(np.float64) for name in ("completion", "label")),
-        np.zeros(plain.num_rows),
-    )
+    """Return bytes per row without states (rows differ by texts) and per fragment, by tables of all and of half."""
+    states = [name for name in labels.column_names if schemas.is_state(name)]
+    plain, half = labels.drop_columns(states), labels.num_rows // 2
+    tables = (io.write(plain.slice(0, rows), f"{uri}-{rows}.lance") for rows in (half, plain.num_rows))
+    smaller, larger = map(io.get_table_size, tables)
+    value = max(0.0, (larger - smaller) / (plain.num_rows - half))
+    texts_N = np.zeros(plain.num_rows)
+    for name in ("completion", "label"):
+        texts_N += pc.binary_length(plain[name]).fill_null(0).to_numpy()
     texts = compute_population_mean(texts_N, population.rows, is_part=population.is_sampled)
     low, high = value - (texts.value - texts.low), value + (texts.high - texts.value)
     stored = io.get_table_size(io.write(labels, f"{uri}-whole.lance"))
-    of_rows = value * plain.num_rows + sum(
-        labels[name].nbytes for name in labels.column_names if schemas.is_state(name)
-    )
+    of_rows = value * plain.num_rows + sum(labels[name].nbytes for name in states)
     return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, stored - of_rows)
 
 

@@ -20,10 +20,10 @@ from curation.rundir.graph import Done, In
 from curation.rundir.run import Task
 from curation.signals import label_request
 from curation.stages.label import MakeLabels, check_errors
-from curation.stages.label_chunks import LabelsJob, report_labels
+from curation.stages.label_chunks import LabelsJob
 from curation.stages.reduce import make_reduction
 from curation.stages.rows import read_id_bitmap
-from curation.tables import commits, io, schemas
+from curation.tables import io, schemas
 from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Request, get_state_width
 
@@ -41,7 +41,6 @@ class Read(MakeLabels):
     """
 
     answers: In[TableRef]
-    """The labels table with the answers."""
     reads_numbers: bool
 
     def run(self, task: Task) -> Done:
@@ -63,7 +62,7 @@ class Read(MakeLabels):
                 **how,
             )
         check_errors(result.table, self.teacher.ask.max_error_rate, self.answers)
-        return self.finished(task, result)
+        return self.finished(result)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +113,7 @@ class ReadWorker(ChunkWorker[pa.Table]):
 
     def write(self, parts: list[pa.Table], note: dict[str, Any]) -> pa.Table:
         """Write a fragment of labels; return its row of ``commits.WRITTEN``."""
-        labels = pa.concat_tables(parts)
-        note = note | report_labels(self._job.telemetry, labels)
-        if self._job.reduction is not None:
-            (batch,) = labels.combine_chunks().to_batches()
-            labels = pa.Table.from_batches([self._job.reduction.reduce(batch)]).cast(self._schema)
-        return commits.write_fragment(labels, self._job.labels_uri, self._schema, note=note)
+        return self._job.write(pa.concat_tables(parts), self._schema, note)
 
     def _take_answers(self, rows: list[Row]) -> pa.Table:
         return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))

@@ -51,7 +51,6 @@ class RolloutJob(Job):
     """A job that samples completions of rows with gold labels."""
 
     uri: str
-    """URI of the output table (schema ``schemas.ROLLOUTS``)."""
     num_samples: int
     seed: int
     limit: Limit | None = None
@@ -69,13 +68,9 @@ class GoldRollouts:
     texts: GoldTexts
     weak: WeakFormat
     num_gold: int
-    """The number of rows with a gold label."""
     num_solved: int
-    """The number of rows with a gold label and a worked solution."""
     num_asked: int = 0
-    """The number of rows with a wrong weak label about which the teacher was asked again."""
     num_found: int = 0
-    """The number of rows asked about again that got a right sample."""
     num_samples: int = 0
 
     @property
@@ -187,13 +182,7 @@ def draw(
 
 
 def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> GoldRollouts:
-    """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own.
-
-    Raises:
-        RunFailedError: an actor kept dying without completing any work.
-        CommitError: the store refused, or rows in and rows out differ.
-        BudgetError: the budget is 0, or larger than a gold arm's number of candidates.
-    """
+    """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own."""
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
     wanted = job.selection.gold_rollouts.source
     source, weak, num_gold, num_solved = decide(
@@ -202,8 +191,8 @@ def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> G
     made = GoldRollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
-    sampling = _Sampling(job, asked, how)
-    if (budget := compute_budget(job)).n:
+    budget, sampling = compute_budget(job), _Sampling(job, asked, how)
+    if budget.n:
         sampling.fill(Chooser(job, budget), budget.n)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(

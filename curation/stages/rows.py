@@ -1,4 +1,4 @@
-"""What stages do alike with the rows of tables: read ids, find rows by their ids, compute a table in Ray tasks."""
+"""Work of many stages on the rows of tables: reading ids, finding rows by their ids, computing a table in Ray tasks."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -63,13 +63,7 @@ def compute_in_chunks(
 ) -> TableRef:
     """Return the table at ``uri`` with the rows that ``compute(ids_M)`` returns, one per id, in Ray tasks.
 
-    Rows committed before an interruption are not computed again. ``compute`` is pickled to every task; ``resources``
-    are ``num_cpus`` and ``num_gpus`` of a task.
-
-    Raises:
-        UserError: raised by ``compute``.
-        CommitError: the store refused, or rows in and rows out differ.
-        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    Rows committed before an interruption are not computed again; ``resources`` are those of a task.
     """
     io.create(uri, schema)
     done, wanted = commits.read_committed_ids(uri), BitMap64(row_ids_N.astype(np.uint64))

@@ -32,7 +32,6 @@ class Score(Stage):
     labels: In[TableRef]
     fitted: InEach[TrustRef]
     signals: InEach[TableRef]
-    """Tables of signals, by the name of the new column."""
     of_source: bool
     """Whether rows are of the source split and get held-out scores, by weights that were not fitted on them."""
 
@@ -137,7 +136,6 @@ class ScoreGraded(Stage):
 
     class Made(NamedTuple):
         scored: TableRef
-        """Table of scores (schema ``schemas.SCORED``)."""
 
     labels: In[TableRef]
     """The labels of the split, with the columns that the function reads."""
@@ -145,9 +143,7 @@ class ScoreGraded(Stage):
     function: str
     """Name of an unfitted trust function of ``curation.arms.TRUST``, which scores if ``trust`` is None."""
     trust: In[TrustRef | None]
-    """Fitted trust function that scores, or None."""
     seed: int
-    """The seed of a draw."""
 
     def run(self, task: Task) -> Done:
         """Score the rows, and write their table."""

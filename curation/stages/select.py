@@ -9,6 +9,7 @@ them too. All arms skip rows that are too long for the student, so each trains o
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_mea
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
 from curation.stages.pool_scores import LAST
 from curation.stages.rows import read_ids, read_sorted_ids
-from curation.stages.selected import PART_ROWS, describe_absent_arms, iter_regrouped, write_rows
+from curation.stages.selected import PART_ROWS, WrittenSelection, describe_absent_arms, iter_regrouped, write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import get_trust
@@ -42,18 +43,12 @@ BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class Selection(WrittenSelection):
     """The selection of one arm."""
 
     arm: str
-    table: TableRef
-    parquet: str
-    jsonl: str
-    num_rows: int
     num_questions: int
     """Number of distinct questions of the rows; equals ``num_rows`` unless ``selection.repeats`` is ``all``."""
-    digest: str
-    """A digest of row ids and completions: equal selections train equal students."""
     threshold: float | None
     """The lowest raw score selected, or None for uniform arms and if rows without a value are selected."""
     oracle: bool
@@ -62,10 +57,7 @@ class Selection:
     """The format of the arm's completions; for weak arms that of the pool."""
     completion_source: str
     """``weak``, or the source for gold arms (``curation.domains.formats.GoldSource``)."""
-    median_characters: float | None
-    """The median length of the arm's completions, in characters."""
     format_note: str | None
-    """Other differences between the arm's rows and those of other arms."""
 
     @property
     def words(self) -> str:
@@ -82,21 +74,14 @@ class Select(Stage):
     """A stage that selects rows of the pool for every arm by one budget, and writes each selection.
 
     An arm whose signal could not be read for any row drops out: it selects nothing and has no student.
-
-    Raises:
-        BudgetError: an arm has fewer candidates than the budget.
-        RunFailedError: an arm that is required cannot be measured, or no arm of the first generation can.
     """
 
     class Made(NamedTuple):
         budget: Json | None
-        """The :class:`curation.stages.budget.ComputedBudget`, or None if no arm is left."""
         arms: dict[str, Selection]
-        """Selections of the arms that did not drop out."""
         rows_of: dict[str, TableRef | None]
         """The tables by arm, None for an arm that selected nothing and thus has no student."""
         dropped: dict[str, str]
-        """Reasons why arms dropped out, by arm."""
         absent: dict[str, str]
         unseen: UnseenLabels | None = None
         """Labels of the pool that no labelled row has, or None if all are seen, or labels are an open set."""
@@ -155,11 +140,7 @@ class Select(Stage):
 
 
 def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selection]]:
-    """Return the budget and the selection of every arm, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``.
-
-    Raises:
-        BudgetError: an arm has fewer candidates than the budget.
-    """
+    """Return the budget and each arm's selection, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``."""
     budget = compute_budget(job)
     chooser = Chooser(job, budget)
     weak = measure_weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
@@ -167,10 +148,8 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
     selections = []
     for name in job.selection.arms:
         arm = ARMS[name]
-        try:
+        with _naming_arm(name, job):
             taken = chooser.taken(arm)
-        except BudgetError as error:
-            raise _make_arm_error(name, job, error) from error
         memory.trim()
         written = write_rows(iter_rows(job, name, taken.row_ids), directory / name)
         num_unread, threshold = chooser.num_unread(arm, written.table), taken.threshold
@@ -189,12 +168,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
 
 
 def compute_budget(job: SelectJob) -> ComputedBudget:
-    """Return the budget over the pool's labels, with the one n that all arms can select.
-
-    Raises:
-        BudgetError: the budget is 0, an arm has fewer rows than the budget, even if they are not divided, or its rows
-            cannot be divided.
-    """
+    """Return the budget with the one n that all arms can select; ``BudgetError`` if there is none."""
     budget = resolve(
         job.selection.budget,
         job.labels,
@@ -218,10 +192,8 @@ def _fit_all(job: SelectJob, budget: ComputedBudget) -> ComputedBudget:
     """Return the budget with the largest number of rows that the divisions leave to every arm."""
     chooser, left = Chooser(job, budget), {}
     for name in job.selection.arms:
-        try:
+        with _naming_arm(name, job):
             left[name] = chooser.num_left(ARMS[name])
-        except BudgetError as error:
-            raise _make_arm_error(name, job, error) from error
     if budget.is_cut:
         left[budget.reference] = chooser.num_left_of_top(ARMS[budget.reference])
     fewest = min(left, key=left.__getitem__)
@@ -245,15 +217,22 @@ def _count_repeated(job: SelectJob, selected: TableRef) -> int:
     return len(question_M) - len(np.unique(question_M))
 
 
-def _make_arm_error(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
-    num, left_out = len(read_sorted_ids(job.too_long)), {by: io.count(ref) for by, ref in job.left_out.items()}
-    dropped = "".join(f"; {failed:,} rows are left out by {by}" for by, failed in left_out.items() if failed)
-    longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
-    again = 0 if job.repeated is None else io.count(job.repeated)
-    once = f"; {again:,} rows ask questions that others ask, and one of each may be selected" if again else ""
-    no_label = io.count(job.labels, filter="label IS NULL") if ARMS[name].ranked else 0
-    unread = f"; {no_label:,} rows have no label, which `curate inspect` shows" if no_label else ""
-    return BudgetError(f"arm {name}: {error}{dropped}{longer}{once}{unread}; or drop the arm")
+@contextmanager
+def _naming_arm(name: str, job: SelectJob) -> Iterator[None]:
+    """Name the arm, and the rows that it cannot take, in a ``BudgetError`` that is raised within the context."""
+    try:
+        yield
+    except BudgetError as error:
+        words = [
+            f"{failed:,} rows are left out by {by}" for by, ref in job.left_out.items() if (failed := io.count(ref))
+        ]
+        if num := len(read_sorted_ids(job.too_long)):
+            words.append(f"{num:,} rows are longer than student.max_length, which can be raised")
+        if job.repeated is not None and (num := io.count(job.repeated)):
+            words.append(f"{num:,} rows ask questions that others ask, and one of each may be selected")
+        if ARMS[name].ranked and (num := io.count(job.labels, filter="label IS NULL")):
+            words.append(f"{num:,} rows have no label, which `curate inspect` shows")
+        raise BudgetError("; ".join([f"arm {name}: {error}", *words, "or drop the arm"])) from error
 
 
 def _describe_format(
@@ -262,29 +241,20 @@ def _describe_format(
     """Return an arm's ``Selection`` fields on its format; ``num_unread`` counts rows whose signal was unreadable."""
     source = job.texts.source
     notes = [] if not num_unread else [f"of {num_unread:,} of {n:,} rows no value could be read: they rank last"]
-    if source == "label":
-        return {"format": "label", "completion_source": "label", "format_note": "; ".join(notes) or None}
-    if not arm.gold:
-        return {"format": weak.format, "completion_source": "weak", "format_note": "; ".join(notes) or None}
-    if source == "answer" and weak.format == "rollout":
-        notes.append("bare answers, where the weak arms train on rollouts (selection.gold_rollouts.source)")
-    if num_rows < n:
-        without = "that gold grades right" if source == "sample" else "in the dataset"
-        notes.append(f"{n - num_rows:,} of {n:,} rows have no rollout {without}")
-    return {
-        "format": "answer" if source == "answer" else "rollout",
-        "completion_source": source,
-        "format_note": "; ".join(notes) or None,
-    }
+    form: Format = "label" if source == "label" else weak.format
+    if arm.gold and source != "label":
+        form = "answer" if source == "answer" else "rollout"
+        if form == "answer" and weak.format == "rollout":
+            notes.append("bare answers, where the weak arms train on rollouts (selection.gold_rollouts.source)")
+        if num_rows < n:
+            without = "that gold grades right" if source == "sample" else "in the dataset"
+            notes.append(f"{n - num_rows:,} of {n:,} rows have no rollout {without}")
+    taught = source if arm.gold or source == "label" else "weak"
+    return {"format": form, "completion_source": taught, "format_note": "; ".join(notes) or None}
 
 
 def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[pa.Table]:
-    """Yield the rows of an arm by rank (schema ``schemas.SELECTION``), at most ``PART_ROWS`` at a time.
-
-    Raises:
-        CommitError: a row id is not in the pool or its labels.
-        CurationError: a trust lies outside [0, 1].
-    """
+    """Yield the rows of an arm by rank (schema ``schemas.SELECTION``), at most ``PART_ROWS`` at a time."""
     arm, domain = ARMS[name], get_domain(job.domain)
     gold, trust = job.gold if arm.gold else None, get_trust(arm.trust, derive(job.seed, "draw"), unread_last=True)
     lineage = {

@@ -1,4 +1,7 @@
-"""The files of an arm's selected rows, written in parts, in rank order, with a digest; of pairs also as preferences."""
+"""The files of an arm's selected rows, written in parts, in rank order, with a digest.
+
+Pairs are also written as preferences, and rows again with further columns of the user's files, such as the user's ids.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,9 +17,12 @@ import pyarrow.parquet as pq
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import get_domain, get_preference_function
+from curation.json_types import Json
 from curation.refs import ListDigest, TableRef
-from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
+from curation.sources import SourceFile, as_kept, get_row_ids, make_kept_fields, read_rows, require_columns
+from curation.stages.rows import NO_IDS, read_ids
 from curation.storage.cache import staged
 from curation.storage.paths import Place
 from curation.tables import io, json_text, schemas
@@ -24,7 +30,6 @@ from curation.tables import io, json_text, schemas
 PART_ROWS = 1 << 14
 """The number of rows that are rendered at a time, which form a row group of the Parquet file."""
 PAIR_TAUGHT = ("chosen", "prompt", "rejected", "row_id")
-"""The columns that the digest of preferences covers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,6 @@ class WrittenSelection(RowFiles):
     """The files of the rows that an arm selected."""
 
     median_characters: float | None
-    """The median length of the completions, in characters."""
 
 
 class WritePreferences(Stage):
@@ -60,7 +64,6 @@ class WritePreferences(Stage):
     selected: InEach[TableRef | None]
     """Selections by arm, None for an arm that dropped out."""
     dropped: In[dict[str, str]]
-    """Reasons why arms dropped out, by arm."""
     pool: In[TableRef]
     domain: DomainConfig
 
@@ -113,15 +116,12 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> WrittenSelection:
 
 
 def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taught: Sequence[str]) -> RowFiles:
-    """Write rows as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``; the digest covers the columns ``taught``.
-
-    Files that an interrupted run left are replaced.
-    """
+    """Write rows as ``stem`` with ``.parquet``, ``.jsonl`` and ``.lance``; the digest covers columns ``taught``."""
     # an arm of one's own has a dot in its name
     parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))
     digest = ListDigest()
     with staged(parquet) as path, staged(jsonl) as text:
-        for _, texts in write_both_forms(parts, schema, path, text):
+        for texts in write_both_forms(parts, schema, path, text):
             rows = zip(*(texts[name] for name in taught), strict=True)
             named = (zip(taught, row, strict=True) for row in rows)
             digest.extend_texts(["{" + ",".join(f'"{name}":{value}' for name, value in row) + "}" for row in named])
@@ -135,14 +135,14 @@ def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taugh
 
 def write_both_forms(
     parts: Iterable[pa.Table], schema: pa.Schema, parquet: Path, jsonl: Path
-) -> Iterator[tuple[pa.Table, dict[str, list[str]]]]:
-    """Write each part to a Parquet and a JSONL file; yield it with its values as JSON, by column."""
+) -> Iterator[dict[str, list[str]]]:
+    """Write each part to a Parquet and a JSONL file; yield its values as JSON, by column."""
     with pq.ParquetWriter(parquet, schema) as writer, jsonl.open("w") as file:
         for part in parts:
             writer.write_table(part)
             texts = {name: json_text.encode_values(part[name]) for name in part.column_names}
             file.write("".join(f"{text}\n" for text in json_text.encode_objects(texts)))
-            yield part, texts
+            yield texts
 
 
 class Lengths:
@@ -179,3 +179,87 @@ def iter_regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
             held = [ids_M[stop:].copy()]
     if held and len(rest_M := np.concatenate(held)):
         yield rest_M
+
+
+def check_kept(columns: Sequence[str], files: Sequence[SourceFile]) -> None:
+    """Raise ``SourceError`` if a file of the pool lacks a column to keep, or its types differ between files."""
+    if columns:
+        require_columns(files, [columns])
+        make_kept_fields(files, columns)
+
+
+class Keep(Stage):
+    """A stage that writes the rows of every arm again, with more columns of the pool's files (``selection.keep``).
+
+    Only the ids of selected rows are held, 8 bytes each plus 8 bytes to find them; the pool's files are read once.
+    """
+
+    class Made(NamedTuple):
+        files: dict[str, dict[str, str]]
+        """Paths of ``parquet`` and ``jsonl`` files by arm, with a selection's columns, then the kept columns."""
+
+    selected: InEach[TableRef | None]
+    """Selections by arm, None for an arm that dropped out."""
+    columns: list[str]
+    id_column: str | None
+    files: list[Json]
+    """The :class:`curation.sources.SourceFile` of each of the pool's files, as JSON."""
+    contents: list[str] = setting(default_factory=list)
+
+    def run(self, task: Task) -> Done:
+        """Read the columns of all selected rows, and write each arm's files."""
+        files = SourceFile.with_contents(self.files, self.contents)
+        selections = {arm: table for arm, table in self.selected.items() if table is not None}
+        wanted_M = np.unique(np.concatenate([NO_IDS, *map(read_ids, selections.values())]))
+        fields = make_kept_fields(files, self.columns)
+        schema = pa.schema([schemas.ROW_ID, *fields])
+        found: list[Int64s] = []
+        parts = _iter_rows(files, fields, wanted_M, self.id_column, found)
+        kept = io.write_parts(parts, schema, str(task.directory / "kept.lance"))
+        ids_M = np.concatenate([NO_IDS, *found])
+        order_M = np.argsort(ids_M, kind="stable")
+        made: dict[str, dict[str, str]] = {}
+        wide = pa.schema([*schemas.SELECTION, *fields])
+        for arm, table in selections.items():
+            joined = _iter_joined(table, kept, ids_M[order_M], order_M)
+            targets = {end: task.directory / f"{arm}.{end}" for end in ("parquet", "jsonl")}
+            with staged(targets["parquet"]) as path, staged(targets["jsonl"]) as text:
+                for _ in write_both_forms((part.cast(wide) for part in joined), wide, path, text):
+                    pass
+            made[arm] = {end: str(target) for end, target in targets.items()}
+            task.say(f"{arm}: rows with {', '.join(self.columns)} in {made[arm]['parquet']} and .jsonl")
+        return Done(outputs=self.Made(files=made), rows=len(ids_M))
+
+
+def _iter_rows(
+    files: Sequence[SourceFile],
+    fields: Sequence[pa.Field],
+    wanted_M: Int64s,
+    id_column: str | None,
+    found: list[Int64s],
+) -> Iterator[pa.Table]:
+    """Yield the rows of these ascending ids with these columns, in the files' order; add their ids to ``found``."""
+    names = [field.name for field in fields]
+    for file in files:
+        start = 0
+        for batch in read_rows(file, columns=names):
+            ids_B = get_row_ids(file, start, start + batch.num_rows, id_column)
+            start += batch.num_rows
+            place_B = np.searchsorted(wanted_M, ids_B)  # `np.isin` would sort all wanted ids for each batch
+            (inside_M,) = np.nonzero(place_B < len(wanted_M))
+            at_M = inside_M[wanted_M[place_B[inside_M]] == ids_B[inside_M]]
+            taken = batch.take(pa.array(at_M))
+            columns = [as_kept(taken.column(field.name), field.type) for field in fields]
+            found.append(ids_B[at_M])
+            yield pa.table([pa.array(ids_B[at_M]), *columns], schema=pa.schema([schemas.ROW_ID, *fields]))
+
+
+def _iter_joined(selection: TableRef, kept: TableRef, sorted_M: Int64s, order_M: Int64s) -> Iterator[pa.Table]:
+    """Yield a selection's rows by rank, each with its kept columns; ``order_M``: the kept row of each sorted id."""
+    for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS):
+        rows = pa.table(batch.cast(schemas.SELECTION))
+        ids_M = rows["row_id"].to_numpy()
+        beside = io.take_offsets(kept, order_M[np.searchsorted(sorted_M, ids_M)]).drop_columns(["row_id"])
+        for name in beside.column_names:
+            rows = rows.append_column(beside.schema.field(name), beside[name])
+        yield rows

@@ -38,7 +38,6 @@ class MeasureShift(Stage):
 
     pool: In[TableRef]
     compared: InEach[TableRef]
-    """The other splits' labels."""
     states: list[str]
     seed: int
     revision: int = 2  # it counts foreign rows, too
@@ -56,7 +55,6 @@ class MeasureTextShift(MeasureShift):
     """A stage that tests whether numbers and the words of questions differ between the pool and other splits."""
 
     examples: InEach[TableRef]
-    """The rows of the pool and the other splits."""
     domain: DomainConfig
     revision: int = 3  # it counts foreign texts, too
 
@@ -79,11 +77,8 @@ class MeasureSelectedShift(Stage):
         """Results of :func:`describe_foreign` by arm, for arms with a cut and enough labelled rows with a score."""
 
     source: In[TableRef]
-    """Labels with held-out scores."""
     pool: In[TableRef]
-    """Labels with scores."""
     thresholds: InEach[float | None]
-    """The lowest raw score that each arm selected."""
     states: list[str]
     seed: int
 
@@ -161,10 +156,7 @@ def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequen
 
 
 def get_states(rows: pa.Table, states: Sequence[str]) -> dict[str, Float32s]:
-    """Return the states of rows, by name, each float32 [N, D]; D is 1 for a column of numbers.
-
-    A state is a list of equal size in each row, of a fixed-size type or not.
-    """
+    """Return the states of rows, by name, each float32 [N, D]; D is 1 for numbers, else the equal size of the lists."""
     found: dict[str, Float32s] = {}
     for state in states:
         column, size = rows[get_input_column(state)].combine_chunks(), 1

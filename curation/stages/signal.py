@@ -39,27 +39,18 @@ class MeasureSignal(AskModel):
     """A stage that measures a signal of each row with a weak label, unless the labelling actors already did.
 
     If no row gives a readable value, arms that rank by the signal drop out (:mod:`curation.stages.select`).
-
-    Raises:
-        RunFailedError: no row gives a readable value, and an arm that ranks by the signal is required.
     """
 
     class Made(NamedTuple):
-        """The outputs."""
-
         signal: TableRef
-        """The values (``schemas.SIGNAL``)."""
         num_unread: int
         pass_: Json
-        """The record of the pass."""
 
     signal: str
     """The name or code by which ``curation.signals.get_signal`` finds the signal."""
     seed: int
     options: Json
-    """The arguments of the signal's class."""
     shots: In[TableRef | None]
-    """The demonstrations of a signal that shows some."""
     examples: In[TableRef]
     labels: In[TableRef]
     domain: DomainConfig
@@ -121,7 +112,6 @@ class SignalJob(Job):
     reward: RewardConfig | None = None
     """The reward model, if it has a head of its own and is thus no teacher."""
     gold: TableRef | None = None
-    """Gold labels of the examples, for a judge."""
 
     def worker(self, models: Models) -> "ChunkWorker[MeasuredValues]":
         """Return the worker that measures the job's chunks in a process."""
@@ -193,12 +183,7 @@ class _RewardWorker(_ValueWorker):
 
 
 def measure_signal(job: SignalJob, row_ids_N: Int64s, **how: Unpack[PassOptions]) -> PassResult:
-    """Measure the rows that are not measured yet, and commit values as they come (schema ``schemas.SIGNAL``).
-
-    Raises:
-        RunFailedError: an actor kept dying without completing any work.
-        CommitError: the store refused, or rows in and rows out differ.
-    """
+    """Measure the rows that are not measured yet, and commit values as they come (schema ``schemas.SIGNAL``)."""
     wanted_M = np.sort(row_ids_N)
     return run_pass(
         job,
@@ -227,7 +212,6 @@ class Judge(AskModel):
         grades: TableRef
         num_asked: int
         pass_: Json
-        """The record of the pass."""
 
     grades: In[TableRef]
     examples: In[TableRef]
@@ -261,11 +245,7 @@ class Judge(AskModel):
 class JudgeByChoice(Judge):
     """A stage that grades all labels by a judge that chooses between two words (domain ``text``, ``check: judge``).
 
-    A row without a verdict is wrong, with the problem ``check_failed``. The judge is not asked again about rows whose
-    verdict was committed before an interruption.
-
-    Raises:
-        RunFailedError: the judge gives no verdict on any row.
+    A row without a verdict is wrong, with the problem ``check_failed``; without any verdict, the run fails.
     """
 
     def run(self, task: Task) -> Done:

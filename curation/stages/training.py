@@ -88,10 +88,7 @@ class Training(Stage):
         read: Mapping[str, object],
         left_out: Mapping[int, str] = MappingProxyType({}),
     ) -> Done:
-        """Train on ``rows`` by the function ``trained_by``, which takes the arguments ``read`` too.
-
-        ``left_out`` has the errors of rows left out before.
-        """
+        """Train on ``rows`` by ``trained_by``, which takes ``read``; ``left_out``: errors of rows left out before."""
         with task.progress() as update, training(task, self.recipe):
             result = load_code(trained_by)(
                 self.base,
@@ -193,11 +190,9 @@ class TrainStudent(Training):
     """A stage that trains a student by the configured method, again only if what its rows teach has changed."""
 
     digest: In[str]
-    """A digest of the texts that the rows teach."""
     trained_by: str
     """The method's function, as the registry names it."""
     read: Json
-    """Further arguments that the method reads."""
     rows: In[TableRef] = setting()
     """The selected rows, which the digest stands for."""
     examples: InEach[TableRef] = setting()

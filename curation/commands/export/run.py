@@ -18,10 +18,9 @@ from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.stages.fit import FitTrust
+from curation.stages.fit import FitTrust, Search
 from curation.stages.label import Label
 from curation.stages.score import Score
-from curation.stages.search import Search
 from curation.stages.select import Select
 from curation.stages.selected import WritePreferences
 from curation.stages.training import TrainStudent

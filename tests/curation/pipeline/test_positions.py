@@ -10,11 +10,10 @@ from curation.config.load import load_config
 from curation.pipeline.chain import describe
 from curation.rundir.graph import Position, Stage
 from curation.sources import discover
-from curation.stages.fit import FitTrust
+from curation.stages.fit import FitTrust, Search
 from curation.stages.grade import Grade
 from curation.stages.label import Label
 from curation.stages.score import Score
-from curation.stages.search import Search
 from curation.stages.select import Select
 from curation.stages.signal import Judge
 from curation.stages.training import TrainStudent

@@ -10,7 +10,7 @@ import pytest
 
 from curation.config import SourceConfig
 from curation.sources import discover, make_kept_fields
-from curation.stages.keep import _iter_rows
+from curation.stages.selected import _iter_rows
 from curation.tables.schemas import FILE_SHIFT
 
 NUM_ROWS, NUM_WANTED = 100_000, 4_000_000

@@ -14,9 +14,8 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.models import create
 from curation.passes.job import Models
 from curation.refs import ModelRef, TableRef
-from curation.stages.project import fit_pca
 from curation.stages.read import ReadJob
-from curation.stages.reduce import Projected, ScoredOnly
+from curation.stages.reduce import Projected, ScoredOnly, fit_pca
 from curation.tables import commits, io, schemas
 from curation.trust.linear_probe import LinearProbe
 

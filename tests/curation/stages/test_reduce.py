@@ -15,8 +15,7 @@ from curation.metrics.shift import MAX_ROWS, mark_sampled
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.project import add_projection, fit_pca
-from curation.stages.reduce import Projected, ScoredOnly
+from curation.stages.reduce import Projected, ScoredOnly, add_projection, fit_pca
 from curation.stages.score import compute_score_columns, score
 from curation.stages.shift import compare
 from curation.tables import io, schemas
