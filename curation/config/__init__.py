@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
 from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
-from curation.config.prices import PricesConfig
-from curation.config.scripted import ScriptConfig, ScriptedConfig
 from curation.config.selection import BudgetConfig, RiskConfig
-from curation.config.signals import JudgeConfig, RewardConfig
+from curation.config.signals import RewardConfig
 from curation.config.teacher import (
     ActorsConfig,
     AnswersConfig,
     AskConfig,
     DecodingConfig,
     PcaConfig,
+    ScriptedConfig,
     TeacherConfig,
 )
 from curation.config.trust import TrustConfig
 from curation.config.tune import TuneConfig
 
 if TYPE_CHECKING:
-    from curation.config.run import RayConfig, RunConfig, SelectionConfig
+    from curation.config.run import PricesConfig, RayConfig, RunConfig, SelectionConfig
 
 __all__ = [
     "ActorsConfig",
@@ -35,7 +34,6 @@ __all__ = [
     "DecodingConfig",
     "DomainConfig",
     "InitConfig",
-    "JudgeConfig",
     "LmStudentConfig",
     "LoraConfig",
     "ModelConfig",
@@ -46,7 +44,6 @@ __all__ = [
     "RiskConfig",
     "RowsConfig",
     "RunConfig",
-    "ScriptConfig",
     "ScriptedConfig",
     "SelectionConfig",
     "SftConfig",
@@ -62,7 +59,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return a class of ``run``, imported late: ``run`` imports all features' sections, which import this package."""
-    if name not in ("RayConfig", "RunConfig", "SelectionConfig"):
+    if name not in ("PricesConfig", "RayConfig", "RunConfig", "SelectionConfig"):
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from curation.config import run
 

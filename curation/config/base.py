@@ -53,6 +53,7 @@ def count_share(share: float, num_rows: int) -> int:
 
 
 NotNegative = Annotated[float, Field(ge=0)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ACCELERATOR = "accelerator_type:"
 """Prefix of Ray's resource for an accelerator type, of which each node with that type has 1."""
 AcceleratorType = Annotated[str | None, Field(min_length=1)]

@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from curation.config.base import PositiveInt, Section
+from curation.config.base import PositiveInt, Price, Section
 from curation.config.given import fill_labelled_elsewhere
-from curation.config.prices import Price
 from curation.json_types import Json
 
 ENDPOINT = "endpoint"

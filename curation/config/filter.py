@@ -9,11 +9,9 @@ from curation.config.base import BESIDE, Directory, Location, PositiveInt, Root,
 from curation.config.endpoint import EndpointConfig
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
-from curation.config.prices import PricesConfig
-from curation.config.run import RayConfig
-from curation.config.scripted import ScriptedConfig
+from curation.config.run import PricesConfig, RayConfig
 from curation.config.selection import ClassRiskConfig
-from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig
+from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig, ScriptedConfig
 from curation.features import iter_found, list_divisions, sections
 from curation.storage.paths import Place, to_place
 

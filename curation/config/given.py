@@ -86,17 +86,16 @@ class GivenConfig(Section):
 
 def choose_arms(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     """Return a run's default arms, with those of given numbers and without free signals that nothing provides."""
-    endpoint = teacher.get("endpoint") if isinstance(teacher, Mapping) else None
-    others = [arm for arm in default if arm not in FREE]
+    if not isinstance(teacher, Mapping):
+        return tuple(default)
+    endpoint, named = teacher.get("endpoint"), _as_tuple(teacher.get("confidence", ()))
+    kept = [arm for arm in default if arm not in FREE] if teacher.get("reader") is None else [*default]
     if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0:
-        return tuple(others if teacher.get("reader") is None else default)
+        return tuple(kept)
     if not is_given(teacher):
         return tuple(default)
-    named = _as_tuple(teacher.get("confidence", ()))
-    numbers = (
-        [make_given_column(name) for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
-    )
-    kept = others if teacher.get("reader") is None else default
+    columns = named if isinstance(named, list | tuple) else ()
+    numbers = [make_given_column(name) for name in columns if isinstance(name, str)]
     return tuple(dict.fromkeys([*kept[:1], *numbers, *kept[1:]]))
 
 
@@ -137,12 +136,12 @@ def _add_columns(domain: object, columns: Mapping[str, object]) -> Any:
     return {**named, "given_labels": dict(columns)} if isinstance(named, Mapping) else named
 
 
-def find_given_problem(teacher: Any, *, states: Sequence[str], is_given: bool) -> str | None:
+def find_given_problem(teacher: Any) -> str | None:
     """Return the problem with a teacher section and its columns, or ``None`` if there is none."""
     if teacher.reads_given:
         return "reads_given: follows from reader; leave it out, and set reader: {model: ...}"
     named = [key for key in KEYS if getattr(teacher, key)]
-    if not is_given:
+    if teacher.backend != GIVEN:
         if teacher.reader is not None and teacher.backend not in READ:
             return (
                 f"reader: reads answers that another gave, and backend {teacher.backend} has states of its own; take "
@@ -163,12 +162,12 @@ def find_given_problem(teacher: Any, *, states: Sequence[str], is_given: bool) -
     if teacher.reader is not None:
         in_turns = teacher.reader.chat_template
         return "reader.chat_template: is teacher.chat_template with backend given; set that" if in_turns else None
-    unused = {
-        "states": bool(states),
+    used = {
+        "states": bool(teacher.states),
         "token_logprobs": bool(teacher.token_logprobs),
         "store_states": teacher.store_states is not True,
     }
-    if found := [key for key, used in unused.items() if used]:
+    if found := [key for key, is_used in used.items() if is_used]:
         return (
             f"{found[0]}: backend given asks no model, so there is nothing to store; leave it out, or set reader: "
             "{model: ...}, which reads the labels"

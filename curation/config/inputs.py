@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from curation.config.base import BESIDE, Location, PositiveInt, Root, Section, Seed, Share, make_name_check
-from curation.config.defaults import find_traits
+from curation.config.defaults import DomainTraits, find_traits
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
 from curation.registry import FORMS, READERS
@@ -36,6 +36,11 @@ class DomainConfig(Section):
     def options(self) -> Json:
         """The keyword arguments of the domain's class."""
         return dict(self.model_extra or {})
+
+    @property
+    def traits(self) -> DomainTraits:
+        """Traits of the domain's class that are used before any row is read."""
+        return find_traits(self.name, self.options)
 
     @property
     def class_file(self) -> str | None:
@@ -70,13 +75,13 @@ class DomainConfig(Section):
     @property
     def tested(self) -> Self:
         """The domain used in tests: :attr:`ungraded`, and each row is asked once."""
-        once = {} if self.given_labels is not None else find_traits(self.name, self.options).once
+        once = {} if self.given_labels is not None else self.traits.once
         return self.ungraded.with_options(**once) if once else self.ungraded
 
     @property
     def by_likelihood(self) -> Self:
         """The domain ``pair`` with answers compared by a model's likelihood of each, for students that learn pairs."""
-        once = find_traits(self.name, self.options).once
+        once = self.traits.once
         options = {name: value for name, value in self.options.items() if name not in once}
         return type(self).model_validate(
             {"name": self.name, "given_labels": self.given_labels, **options, "by": "likelihood"}
@@ -85,7 +90,7 @@ class DomainConfig(Section):
     @property
     def numbers(self) -> tuple[str, ...]:
         """Columns of numbers that only labels of this domain have; empty if the labels were made elsewhere."""
-        return () if self.given_labels is not None else find_traits(self.name, self.options).numbers
+        return () if self.given_labels is not None else self.traits.numbers
 
     @property
     def agreeing(self) -> Self:

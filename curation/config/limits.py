@@ -5,7 +5,6 @@ from typing import Any
 
 from curation import label_columns
 from curation.arms import ARMS, FREE, find_fitted, find_signals
-from curation.config.defaults import find_traits
 from curation.config.endpoint import find_unsupported
 from curation.config.states import find_generated_problem, parse
 from curation.config.teacher import DecodingConfig
@@ -33,15 +32,15 @@ CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
         f"scores of options, which the backends {', '.join(SCORING)} give: set teacher.backend to one of these",
     ),
     "option_sums": (
-        lambda run: not any(decoding.normalise_options for decoding in _list_decodings(run)),
+        lambda run: not any(decoding.normalise_options for decoding in _find_decodings(run).values()),
         "sums of options' log-probabilities: set normalise_options: false in teacher.decoding and under evaluation",
     ),
     "no_steps": (
-        lambda run: all(decoding.constrained != "stepwise" for decoding in _list_decodings(run)),
+        lambda run: all(decoding.constrained != "stepwise" for decoding in _find_decodings(run).values()),
         "options that are scored: leave constrained: stepwise out of teacher.decoding and evaluation",
     ),
     "own_options": (
-        lambda run: not any(decoding.constrained for decoding in _list_decodings(run)),
+        lambda run: not any(decoding.constrained for decoding in _find_decodings(run).values()),
         "the domain's own options: leave constrained out of teacher.decoding and evaluation",
     ),
     "one_option": (
@@ -51,6 +50,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[Run], bool], str]] = {
 }
 """Capabilities that parts of a run may need, by name: a test of the run, and words on what to have and how to get it.
 """
+LABELLING = "teacher.decoding"
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that can read numbers of the labels table alone, without hidden states."""
 
@@ -61,20 +61,31 @@ def iter_problems(run: Run) -> Iterator[str]:
     Raises:
         ValueError: as :func:`curation.config.trust.refuse_pca`.
     """
-    for name, split in run.splits.named().items():
+    selection, splits = run.selection, run.splits
+    for name, split in splits.named().items():
         if split.source not in run.sources:
             known = ", ".join(sorted(run.sources))
             yield f"splits.{name}.from: {split.source!r} is not one of the sources ({known})"
-    yield from _check_states(run)
-    if run.domain.given_labels != run.teacher.given:
+    yield from _check_inputs(run)
+    if run.teacher.given is not None or run.teacher.endpoint is not None:
+        yield from _check_elsewhere_labels(run)
+    tested = () if splits.test is None else ("test",)
+    for key, decoding in _find_decodings(run).items():
+        for split in splits.labelled() if key == LABELLING else tested:
+            domain = run.domain_of(split)
+            if decoding.constrained and not domain.traits.lists_answers:
+                yield (
+                    f"{key}.constrained: {decoding.constrained}: domain {domain.name} of splits.{split} does not list "
+                    "the possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a "
+                    "domain with a method candidates (docs/extending.md)"
+                )
+    measured = selection.budget.purity_split
+    if measured is not None and measured not in splits.named():
+        known = ", ".join(["source", *splits.probes])
         yield (
-            "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: given "
-            "and completion there"
+            f"selection.budget.fit_purity: {selection.budget.fit_purity!r} is neither source nor a probe of "
+            f"splits.probes; known: {known}"
         )
-    yield from _check_numbers(run)
-    yield from _check_elsewhere_labels(run)
-    yield from _check_listed_answers(run)
-    yield from _check_splits(run)
     for who, need in _iter_needs(run):
         has, what = CAPABILITIES[need]
         if not has(run):
@@ -88,9 +99,7 @@ def iter_problems(run: Run) -> Iterator[str]:
 def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
     """Yield each part of a run that needs a capability, by its key or name in words, with the capability's name."""
     selection, budget = run.selection, run.selection.budget
-    for name in selection.arms:
-        if ARMS[name].oracle:
-            yield f"the {name} arm", "gold"
+    yield from ((f"the {name} arm", "gold") for name in selection.arms if ARMS[name].oracle)
     for name in selection.used:
         if (signal := ARMS[name].signal) is not None and signal.shots:
             yield f"the {name} arm", "shots"
@@ -104,12 +113,12 @@ def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
         yield "a chain of generations", "test"
     for name, feature, _ in active(run):
         yield from ((name, need) for need in feature.needs)
-    domains = map(run.domain_of, run.splits.named())
-    needs = [find_traits(domain.name, domain.options).needs for domain in domains]
+    needs = [run.domain_of(split).traits.needs for split in run.splits.named()]
     yield from dict.fromkeys((option, need) for of in needs for option, names in of.items() for need in names)
 
 
-def _check_states(run: Run) -> Iterator[str]:
+def _check_inputs(run: Run) -> Iterator[str]:
+    """Yield problems of the states and numbers that trust reads: what is read must be stored with the labels."""
     trust, teacher, selection = run.trust, run.teacher, run.selection
     if missing := set(trust.states) - set(teacher.states):
         yield f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there"
@@ -129,18 +138,20 @@ def _check_states(run: Run) -> Iterator[str]:
         )
     for split in run.splits.labelled():
         domain, constrained = run.domain_of(split), teacher.decoding.constrained
-        writes = find_traits(domain.name, domain.options).generates and not constrained
+        writes = domain.traits.generates and not constrained
         problem = find_generated_problem(teacher.states, f"splits.{split} of domain {domain.name}")
         if problem is not None and (constrained == "stepwise" or writes):
             yield problem
-
-
-def _check_numbers(run: Run) -> Iterator[str]:
-    columns = (*run.trust.columns, *(ARMS[arm].trust for arm in run.selection.used))
+    given = teacher.given
+    if run.domain.given_labels != given:
+        yield (
+            "domain.given_labels: differs from the columns that teacher names; leave it out, and set backend: given "
+            "and completion there"
+        )
+    columns = (*trust.columns, *(ARMS[arm].trust for arm in selection.used))
     for name, words in label_columns.DOMAIN_NUMBERS.items():
         if name in columns and name not in run.domain_of("source").numbers:
             yield f"{name}: {words}; leave it out"
-    given = run.teacher.given
     known = [] if given is None else list(given.numbers.values())
     for name in columns:
         if label_columns.is_given(name) and name not in known:
@@ -151,10 +162,7 @@ def _check_numbers(run: Run) -> Iterator[str]:
 def _check_elsewhere_labels(run: Run) -> Iterator[str]:
     """Yield problems of settings that need a model of this run to label, if labels are given or a server labels."""
     given, endpoint, is_read = run.teacher.given, run.teacher.endpoint, run.teacher.reader is not None
-    if given is None and endpoint is None:
-        return
     trust, selection, has = run.trust, run.selection, f"backend {run.teacher.backend} has none"
-    numbers = ", ".join(run.numbers)
     for name in selection.used:
         arm = ARMS[name]
         if arm.trust in FREE and not is_read and given is not None:
@@ -176,7 +184,8 @@ def _check_elsewhere_labels(run: Run) -> Iterator[str]:
     if further and not trust.inputs:
         lacks = "trust.states names none" if is_read else has
         yield (
-            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: [{numbers}], or leave trust.kind out"
+            f"trust: {further[0]} reads states, and {lacks}; set trust.columns: [{', '.join(run.numbers)}], or leave "
+            "trust.kind out"
         )
     if trust.pca is not None and not is_read:
         yield f"trust.pca: joins states, and {has}; leave it out"
@@ -194,46 +203,15 @@ def _check_elsewhere_labels(run: Run) -> Iterator[str]:
     if run.judge is not None and given is not None and given.grade is not None:
         yield "judge: judges labels beside gold ones, and teacher.grade has judged them; leave one of the two out"
     if endpoint is not None and run.splits.test is not None:
-        for key, decoding in _find_tests(run).items():
-            if (problem := find_unsupported(endpoint, decoding, key)) is not None:
+        for key, decoding in _find_decodings(run).items():
+            if key != LABELLING and (problem := find_unsupported(endpoint, decoding, key)) is not None:
                 yield problem
 
 
-def _find_tests(run: Run) -> dict[str, DecodingConfig]:
-    """Return the decodings of tests by their configuration keys."""
+def _find_decodings(run: Run) -> dict[str, DecodingConfig]:
+    """Return the decodings of labels and of tests by their configuration keys."""
     also = {f"evaluation.also.{name}": decoding for name, decoding in run.evaluation.also.items()}
-    return {"evaluation.decoding": run.evaluation.decoding, **also}
-
-
-def _list_decodings(run: Run) -> list[DecodingConfig]:
-    """Return the decodings of labels and of tests."""
-    return [run.teacher.decoding, *_find_tests(run).values()]
-
-
-def _check_listed_answers(run: Run) -> Iterator[str]:
-    asked = [("teacher.decoding", run.teacher.decoding, split) for split in run.splits.labelled()]
-    if run.splits.test is not None:
-        asked += [(key, decoding, "test") for key, decoding in _find_tests(run).items()]
-    for key, decoding, split in asked:
-        domain = run.domain_of(split)
-        if decoding.constrained and not find_traits(domain.name, domain.options).lists_answers:
-            yield (
-                f"{key}.constrained: {decoding.constrained}: domain {domain.name} of splits.{split} does not list the "
-                "possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a domain with "
-                "a method candidates (docs/extending.md)"
-            )
-
-
-def _check_splits(run: Run) -> Iterator[str]:
-    """Yield a problem if ``selection.budget.fit_purity`` names no split of the run."""
-    selection, splits = run.selection, run.splits
-    measured = selection.budget.purity_split
-    if measured is not None and measured not in splits.named():
-        known = ", ".join(["source", *splits.probes])
-        yield (
-            f"selection.budget.fit_purity: {selection.budget.fit_purity!r} is neither source nor a probe of "
-            f"splits.probes; known: {known}"
-        )
+    return {LABELLING: run.teacher.decoding, "evaluation.decoding": run.evaluation.decoding, **also}
 
 
 def _check_students(run: Run) -> Iterator[str]:

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -250,22 +250,16 @@ def _find_known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -
         fields = {(field.alias or name): field for name, field in model.model_fields.items()} if model else {}
         if part not in fields:
             return []
-        annotation = fields[part].annotation
-        model, inside = _find_model(annotation), _is_container(annotation)
+        annotation: Any = fields[part].annotation
+        while get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        model, inside = _find_model(annotation), get_origin(annotation) in (tuple, list, dict)
         if model is StudentConfig:
             model = find_student_section(raw.get("student"))
     return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
 
 
-def _is_container(annotation: object) -> bool:
-    if get_origin(annotation) is Annotated:
-        return _is_container(get_args(annotation)[0])
-    return get_origin(annotation) in (tuple, list, dict)
-
-
 def _find_model(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (Union, tuple, dict, list, Annotated) or get_args(annotation):
-        return next((model for arg in get_args(annotation) if (model := _find_model(arg)) is not None), None)
-    return None
+    return next((model for part in get_args(annotation) if (model := _find_model(part)) is not None), None)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from curation.arms import PAPER_TRUST, find_fitted
 from curation.config.base import Section, TrainSection
-from curation.config.defaults import GENERIC, Defaults, DomainTraits, fill_defaults, find_traits
+from curation.config.defaults import GENERIC, Defaults, fill_defaults
 from curation.config.endpoint import describe_endpoint, iter_endpoint_warnings
 from curation.config.evaluation import EvaluationConfig
-from curation.config.inputs import DomainConfig
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
@@ -25,72 +24,74 @@ _ALWAYS = ("temperature", "max_tokens", "stop")
 
 def describe_resolved(config: RunConfig) -> Iterator[str]:
     """Yield a line with values and origin for each group of settings with defaults, and one on chat templates."""
-    domain = _find_traits(config.domain).defaults
-    if (given := config.teacher.given) is not None:
+    domain, teacher, evaluation = config.domain.traits.defaults, config.teacher, config.evaluation
+    if (given := teacher.given) is not None:
         graded = "gold labels" if given.grade is None else f"column {given.grade}"
-        yield f"teacher: labels are column {given.completion}, {_read(config, given.confidence)}; graded by {graded}"
+        if teacher.reader is None:
+            read = f"no model is asked; trust reads {', '.join(given.confidence)}"
+        else:
+            inputs = ", ".join((*given.confidence, *config.trust.states, "log-probabilities"))
+            read = f"read once by the reader ({teacher.reader.backend}); trust reads {inputs}"
+        yield f"teacher: labels are column {given.completion}, {read}; graded by {graded}"
     else:
-        teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
-        text = _format_decoding(config.teacher.decoding)
-        if config.teacher.endpoint is not None:
+        default = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
+        origin = _describe_origin(domain, _find_changed(teacher.decoding, default))
+        if teacher.endpoint is not None:
             yield describe_endpoint(config)
-            if (reader := config.teacher.reader) is not None:
-                numbers = "states alone" if config.teacher.endpoint.top_logprobs else "states and log-probabilities"
-                yield f"its answers are read once by the reader ({reader.backend}), for {numbers}"
-        yield f"teacher.decoding: {text} ({_describe_origin(domain, _find_changed(config.teacher.decoding, teacher))})"
-    runs, changed = config.evaluation.num_runs, _find_changed_tests(config.evaluation, domain)
-    text = _format_decoding(config.evaluation.decoding)
+            if teacher.reader is not None:
+                numbers = "states alone" if teacher.endpoint.top_logprobs else "states and log-probabilities"
+                yield f"its answers are read once by the reader ({teacher.reader.backend}), for {numbers}"
+        yield f"teacher.decoding: {_format_decoding(teacher.decoding)} ({origin})"
+
+    # A greedy test is compared with the domain's test made greedy.
+    tests = domain.get("evaluation", {})
+    greedy = evaluation.decoding.temperature == 0 != tests.get("decoding", {}).get("temperature", 0)
+    if greedy:
+        tests = fill_defaults({"evaluation": {"decoding": {"temperature": 0}}}, domain)["evaluation"]
+    default_tests = EvaluationConfig.model_validate(tests)
+    changed = (["temperature"] if greedy else []) + _find_changed(evaluation.decoding, default_tests.decoding)
+    changed += ["num_runs"] if evaluation.num_runs != default_tests.num_runs else []
+    runs, text = evaluation.num_runs, _format_decoding(evaluation.decoding)
     yield f"evaluation: {runs} run{'s'[: runs > 1]}, {text} ({_describe_origin(domain, changed)})"
-    for name, decoding in config.evaluation.also.items():
-        runs = config.evaluation.runs(decoding)
+    for name, decoding in evaluation.also.items():
+        runs = evaluation.runs(decoding)
         yield f"evaluation.also.{name}: {runs} run{'s'[: runs > 1]}, {_format_decoding(decoding)}"
-    yield _trust(config, domain)
+    yield _describe_trust(config, domain)
     yield _describe_chat(config)
 
 
-def _trust(config: RunConfig, domain: Defaults) -> str:
+def _describe_trust(config: RunConfig, domain: Defaults) -> str:
     """Return the kind of the trust function, with its row of the paper's table if the kind reads one."""
     trust, kind = config.trust, config.trust.kind
-    fitted = find_fitted([kind])[kind]
     states = PAPER["states"] if kind == PAPER_TRUST else trust.states
     changed = _find_changed(trust, TrustConfig.model_validate({"kind": kind, "preset": trust.preset, "states": states}))
-    if "preset" not in find_read_keys(fitted):
-        further = f" (from the file: {', '.join(changed)})" if changed else ""
-        return f"trust: {kind}{further}"
+    named = ", ".join(changed)
+    if "preset" not in find_read_keys(find_fitted([kind])[kind]):
+        return f"trust: {kind} (from the file: {named})" if changed else f"trust: {kind}"
     model = config.teacher.model_dump(include={"model"})
     of_domain = with_row({"trust": {"preset": DEFAULT_ROW, **domain.get("trust", {}), "kind": kind}, "teacher": model})
+    origin = f"from the file: {named}" if changed else "from the file"
     if of_domain["trust"]["preset"] == trust.preset:
-        return f"trust: {kind}, preset {trust.preset} ({_describe_origin(domain, changed)})"
-    return f"trust: {kind}, preset {trust.preset} (from the file{': '[: 2 * bool(changed)]}{', '.join(changed)})"
-
-
-def _read(config: RunConfig, numbers: tuple[str, ...]) -> str:
-    """Describe the reader of labels that came with the rows, if any, and the inputs of trust."""
-    reader = config.teacher.reader
-    if reader is None:
-        return f"no model is asked; trust reads {', '.join(numbers)}"
-    inputs = ", ".join((*numbers, *config.trust.states, "log-probabilities"))
-    return f"read once by the reader ({reader.backend}); trust reads {inputs}"
+        origin = _describe_origin(domain, changed)
+    return f"trust: {kind}, preset {trust.preset} ({origin})"
 
 
 def iter_warnings(config: RunConfig) -> Iterator[str]:
     """Yield warnings about valid settings that cannot work, such as answers that are cut before their label."""
     splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
-    labelled = {
-        domain.name: domain for split, domain in splits.items() if split != "test" and _find_traits(domain).reasons
-    }
+    reasoned = dict.fromkeys(
+        domain.name for split, domain in splits.items() if split != "test" and domain.traits.reasons
+    )
     yield from iter_endpoint_warnings(config.teacher.endpoint)
     yield from iter_found(config, "warnings")
-    model = config.teacher.loaded
-    init, brief = None if model is None else model.init, config.teacher.adapt is not None
-    backend = config.teacher.backend
-    scripted = config.teacher.endpoint is None and backend in BACKENDS and not BACKENDS[backend].weights
-    for name in labelled:
-        if init is None and config.teacher.given is None:
-            yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)
-    traits = _find_traits(config.domain_of("pool"))
-    if traits.generates and init is not None and config.teacher.given is None:
-        yield from _check_room("teacher", config.teacher.decoding, init)
+    teacher, model = config.teacher, config.teacher.loaded
+    init, brief = None if model is None else model.init, teacher.adapt is not None
+    if teacher.given is None and init is None:
+        scripted = teacher.endpoint is None and teacher.backend in BACKENDS and not BACKENDS[teacher.backend].weights
+        for name in reasoned:
+            yield from _check_length("teacher.decoding", teacher.decoding, name, brief=brief or scripted)
+    if teacher.given is None and init is not None and splits["pool"].traits.generates:
+        yield from _check_room("teacher", teacher.decoding, init)
     if not config.generations:
         return
     if config.splits.test is None:
@@ -100,15 +101,14 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
         )
         return
     inits = [base.init for base, _ in config.students.values()]
-    tested, decoding = config.domain_of("test"), config.evaluation.decoding
-    answers = _find_traits(tested)
-    if answers.reasons and None in inits:
-        yield from _cut("evaluation.decoding", decoding, tested.name, brief=brief)
-    if answers.generates and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
+    traits, decoding = splits["test"].traits, config.evaluation.decoding
+    if traits.reasons and None in inits:
+        yield from _check_length("evaluation.decoding", decoding, splits["test"].name, brief=brief)
+    if traits.generates and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
         yield from _check_room("evaluation", decoding, smallest)
 
 
-def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:
+def _check_length(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:
     """Yield warnings about answers with reasoning. ``brief``: no model answers, or one trained to answer at once."""
     ends = [stop for stop in decoding.stop if "\n" in stop and not stop.strip()]
     if ends:
@@ -131,10 +131,6 @@ def _check_room(section: str, decoding: DecodingConfig, init: InitConfig) -> Ite
         )
 
 
-def _find_traits(domain: DomainConfig) -> DomainTraits:
-    return find_traits(domain.name, domain.options)
-
-
 def _format_decoding(decoding: DecodingConfig) -> str:
     """Return the keys worth showing: those of ``_ALWAYS``, and those that differ from their neutral value."""
     neutral, parts = DecodingConfig(), []
@@ -147,21 +143,9 @@ def _format_decoding(decoding: DecodingConfig) -> str:
 
 
 def _find_changed(found: Section, default: Section) -> list[str]:
-    silent = {"chat_template", *TrainSection.RESOURCES}
-    return [
-        key for key in type(found).model_fields if key not in silent and getattr(found, key) != getattr(default, key)
-    ]
-
-
-def _find_changed_tests(found: EvaluationConfig, domain: Defaults) -> list[str]:
-    """Return the keys of tests that the file changes; a greedy test is compared with the domain's test made greedy."""
-    values = domain.get("evaluation", {})
-    greedy = found.decoding.temperature == 0 != values.get("decoding", {}).get("temperature", 0)
-    if greedy:
-        values = fill_defaults({"evaluation": {"decoding": {"temperature": 0}}}, domain)["evaluation"]
-    default = EvaluationConfig.model_validate(values)
-    changed = (["temperature"] if greedy else []) + _find_changed(found.decoding, default.decoding)
-    return [*changed, *(["num_runs"] if found.num_runs != default.num_runs else [])]
+    """Return the keys in which two sections differ, apart from resources and chat templates."""
+    keys = [key for key in type(found).model_fields if key not in {"chat_template", *TrainSection.RESOURCES}]
+    return [key for key in keys if getattr(found, key) != getattr(default, key)]
 
 
 def _describe_origin(domain: Defaults, changed: list[str]) -> str:
@@ -181,21 +165,16 @@ def _describe_chat(config: RunConfig) -> str:
         changed = [section for section, value in config.CHAT_PRESETS[preset].items() if on[section] != value]
         further = f"; from the file: {', '.join(changed)}" if changed else ""
         return f"{text} (from chat_preset: {preset}{further})"
-    found = {role: _find_family(model.path) for role, model in config.models.items() if model.path}
-    hints = [
-        f"{role} names {family}, with which the paper has {_format_switches(config.CHAT_PRESETS[family])}: "
-        f"chat_preset: {family}"
-        for role, family in found.items()
-        if family is not None and (role == "teacher" or role.startswith("student"))
-    ]
+    hints = []
+    for role, model in config.models.items():
+        if model.path is None or not (role == "teacher" or role.startswith("student")):
+            continue
+        name = model.path.rstrip("/").rpartition("/")[2].lower()
+        named = [family for family, pattern in _FAMILIES.items() if re.search(pattern, name)]
+        if len(named) == 1:
+            switches = _format_switches(config.CHAT_PRESETS[named[0]])
+            hints.append(f"{role} names {named[0]}, with which the paper has {switches}: chat_preset: {named[0]}")
     return f"{text} ({'; '.join(['from the file' if any(on.values()) else 'off unless set', *hints])})"
-
-
-def _find_family(path: str) -> str | None:
-    """Return the one family of ``CHAT_PRESETS`` named by the last part of a model's path; None for none or several."""
-    name = path.rstrip("/").rpartition("/")[2].lower()
-    named = [family for family, pattern in _FAMILIES.items() if re.search(pattern, name)]
-    return named[0] if len(named) == 1 else None
 
 
 def _format_switches(on: Mapping[str, bool]) -> str:

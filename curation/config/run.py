@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeA
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, create_model, model_validator
 
-from curation.arms import PAPER_TRUST
-from curation.config.base import Directory, PositiveInt, Section
-from curation.config.chain import DEFAULT_SHARES, ChainConfig
-from curation.config.defaults import fill_defaults, find_traits
+from curation.arms import PAPER_TRUST, REFERENCE_ARM
+from curation.config.base import Directory, PositiveInt, Price, Section
+from curation.config.defaults import fill_defaults
 from curation.config.endpoint import get_compared_numbers, is_endpoint, with_endpoint
 from curation.config.evaluation import EvaluationConfig
 from curation.config.given import choose_arms, is_given, with_given
@@ -22,8 +21,7 @@ from curation.config.models import (
     as_student_config,
     with_recipes,
 )
-from curation.config.prices import PricesConfig
-from curation.config.selection import GOLD_ARMS, CoreSelection
+from curation.config.selection import GOLD_ARMS, CoreSelection, RiskConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import PcaConfig, TeacherConfig
 from curation.config.trust import TrustConfig, with_row
@@ -43,6 +41,85 @@ class RayConfig(Section):
     """CPUs of the Ray that starts on this machine; unset: all cores."""
     max_stages: PositiveInt | None = None
     """Maximum number of concurrent stages. Unset: as many as the cluster's CPUs and GPUs have room for."""
+
+
+class PricesConfig(Section):
+    """Prices, all optional: items without a price are not in the sum.
+
+    No stage reads prices, so a change redoes nothing.
+    """
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """Three capital letters (ISO 4217), for display alone: nothing is converted."""
+    gpu_hour: Price | None = None
+    """Price of one GPU for an hour, with its share of the node."""
+    cpu_hour: Price | None = None
+    """Price of one CPU for an hour."""
+    node_hour: Price | None = None
+    """Price of a whole node for an hour, in place of the two above; a node counts for as many actors as fit on it."""
+    storage_gb_month: Price | None = None
+    """Price of a gigabyte (10^9 bytes) in the run directory's store for a month."""
+    per_1000_puts: Price | None = None
+    """Price of a thousand requests that write to the object store."""
+    per_1000_gets: Price | None = None
+    """Price of a thousand requests that read from the object store."""
+    per_million_prompt_tokens: Price | None = None
+    """Price of a million tokens that the first teacher reads. Unset: ``teacher.endpoint.price``, if given."""
+    per_million_output_tokens: Price | None = None
+    """Price of a million tokens that the first teacher writes."""
+
+    @model_validator(mode="after")
+    def _one_machine(self) -> Self:
+        if self.node_hour is not None and not (self.gpu_hour is None and self.cpu_hour is None):
+            raise ValueError("node_hour pays for all of a node: give it, or gpu_hour and cpu_hour, not both")
+        return self
+
+
+DEFAULT_SHARES = 4
+"""Default number of shares of the pool in a run with several generations."""
+
+
+class StopConfig(Section):
+    """Rules that stop a chain, applied after each generation but the last, without gold labels of the pool.
+
+    Any single rule stops the chain. The rules read numbers of the trust function of the arm that teaches or, if that
+    arm ranks by no score of a labelled split, of the arm ``trust``.
+    """
+
+    min_auc: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Stop unless the 95 % interval of the AUC on parsed validation rows of the source lies above this."""
+    min_certified: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Stop unless a larger share than this of the generation's labelled pool rows is certified, by ``risk`` or, if that
+    is unset, by the run's own risk budget. Without either, this rule does not apply."""
+    max_shift: Annotated[float, Field(gt=0.5, le=1)] = 0.8
+    """Stop if a classifier tells the pool's hidden states from those of the calibration split (without one: of the
+    source) with an AUC whose 95 % interval lies above this."""
+    risk: RiskConfig | None = None
+    """Certify on validation rows of the source instead. The same rows ended the fit early, so this is no guarantee."""
+
+
+class ChainConfig(Section):
+    """Settings of a chain, read if ``generations`` has at least two entries."""
+
+    arms: Annotated[tuple[str, ...], Field(min_length=1)] = (REFERENCE_ARM,)
+    """The arms whose students teach the next generation; each arm has a chain. The first is the main chain, whose
+    generations also train the ``selection.arms`` that have no chain of their own."""
+    shallow: tuple[Literal["first_teacher", "predecessor"], ...] = ()
+    """Baseline students that no chain led to. ``first_teacher``: every base, trained on what each of ``arms`` selected
+    from the first teacher's labels. ``predecessor``: the last base, taught by the base before it, which is adapted like
+    the first teacher."""
+    shares: PositiveInt | None = None
+    """Number of equal shares into which the pool is split; each generation labels one. More shares than generations
+    leave rows for generations that are added later. Unset: 4 with several generations, else 1."""
+    stop: StopConfig | None = StopConfig()
+    """Rules that stop the chain; null never stops it."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for key in ("arms", "shallow"):
+            if len(set(getattr(self, key))) != len(getattr(self, key)):
+                raise ValueError(f"{key}: name each once")
+        return self
 
 
 class CoreConfig(RowsConfig):
@@ -92,60 +169,36 @@ class CoreConfig(RowsConfig):
         if not isinstance(value, Mapping):
             return value
         found: Json = dict(value)
-        for fill in (cls._with_gold_arms, cls._with_labels, cls._with_domain, cls._with_chat, cls._with_recipes):
-            found = fill(found)
-        return found
-
-    @classmethod
-    def _with_gold_arms(cls, value: Json) -> Json:
-        """Add the gold arms to the default arms if there is an audit set; ``teacher.grade`` gives no gold labels."""
-        splits, selection, teacher = value.get("splits"), value.get("selection"), value.get("teacher")
-        is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None
+        teacher, splits, selection = found.get("teacher"), found.get("splits"), found.get("selection")
+        arms = choose_arms(teacher, CoreSelection.model_fields["arms"].default)
+        is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None  # which gives no gold labels
         is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
-        if not is_audited or is_graded or not isinstance(selection, Mapping):
-            return value
-        arms = (*choose_arms(teacher, CoreSelection.model_fields["arms"].default), *GOLD_ARMS)
-        return {**value, "selection": {"arms": arms, **selection}}
-
-    @classmethod
-    def _with_labels(cls, value: Json) -> Json:
-        arms = choose_arms(teacher := value.get("teacher"), CoreSelection.model_fields["arms"].default)
+        if is_audited and not is_graded and isinstance(selection, Mapping):
+            found["selection"] = {"arms": (*arms, *GOLD_ARMS), **selection}
         if is_endpoint(teacher):
-            return with_endpoint(value, arms)
-        return with_given(value, cls.model_fields["domain"].default.name, arms) if is_given(teacher) else value
-
-    @classmethod
-    def _with_domain(cls, value: Json) -> Json:
+            found = with_endpoint(found, arms)
+        elif is_given(teacher):
+            found = with_given(found, cls.model_fields["domain"].default.name, arms)
         try:
-            domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
+            domain = DomainConfig.model_validate(found.get("domain", cls.model_fields["domain"].default))
         except ValidationError:
-            return value  # refused as such
-        found = fill_defaults(value, find_traits(domain.name, domain.options).defaults)
-        trust = value.get("trust")
-        return found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
-
-    @classmethod
-    def _with_chat(cls, value: Json) -> Json:
-        family = value.get("chat_preset")
-        if not isinstance(family, str) or family not in cls.CHAT_PRESETS:
-            return value
-        filled = dict(value)
-        for section, on in cls.CHAT_PRESETS[family].items():
-            given = filled.get(section) or {}
-            if isinstance(given, Mapping):
-                filled[section] = {"chat_template": on, **given}
-            if section == "teacher" and isinstance(given, Mapping) and isinstance(given.get("adapt"), Mapping):
-                filled[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
-        return filled
-
-    @classmethod
-    def _with_recipes(cls, value: Json) -> Json:
-        """Return the sections with further students' recipes completed by the keys of the section ``student``."""
-        common = value.get("student") or {}
+            pass  # refused as such
+        else:
+            trust = found.get("trust")
+            found = fill_defaults(found, domain.traits.defaults)
+            found = found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
+        family = found.get("chat_preset")
+        presets = cls.CHAT_PRESETS.get(family, {}) if isinstance(family, str) else {}
+        for section, on in presets.items():
+            if isinstance(given := found.get(section) or {}, Mapping):
+                found[section] = {"chat_template": on, **given}
+                if section == "teacher" and isinstance(given.get("adapt"), Mapping):
+                    found[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
+        common = found.get("student") or {}
         common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
-        if not isinstance(value.get("generations"), Sequence) or not isinstance(common, Mapping):
-            return value
-        return {**value, "generations": [with_recipes(item, common) for item in value["generations"]]}
+        if isinstance(found.get("generations"), Sequence) and isinstance(common, Mapping):
+            found["generations"] = [with_recipes(item, common) for item in found["generations"]]
+        return found
 
     @property
     def directory(self) -> Place:
@@ -182,7 +235,7 @@ class CoreConfig(RowsConfig):
         """Return the settings that fit a kind: ``fitting``, or the paper's for ``ntf`` if it is not ``trust.kind``."""
         if kind == self.trust.kind or kind != PAPER_TRUST:
             return self.fitting
-        defaults = find_traits(self.domain.name, self.domain.options).defaults.get("trust", {})
+        defaults = self.domain.traits.defaults.get("trust", {})
         own = with_row({"trust": {**defaults, "kind": kind}, "teacher": self.teacher.model_dump(include={"model"})})
         states = {} if self.fitting is self.trust else {"states": self.fitting.states}
         return TrustConfig(**own["trust"]).model_copy(update=states)

@@ -11,7 +11,6 @@ from curation.config import given
 from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, make_name_check, make_ray_resources
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
-from curation.config.scripted import ScriptConfig, ScriptedConfig
 from curation.config.states import find_depth_problem, parse
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
@@ -157,6 +156,40 @@ class PcaConfig(Section):
 
     pca: PositiveInt
     """Number of components, over the concatenation of all ``trust.states``."""
+
+
+class ScriptConfig(Section):
+    """Answers of the scripted teacher."""
+
+    completions: Annotated[tuple[str, ...], Field(min_length=1)] = (" e2e4",)
+    """Completions, one of which is chosen for each row by a hash of its id."""
+    state_size: Annotated[int, Field(gt=0, le=65_536)] = 8
+    """Length of a hidden state."""
+
+
+class ScriptedConfig(ScriptConfig):
+    """The scripted teacher: completions by row id, and faults on demand (tests and dry runs)."""
+
+    seconds_per_row: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds per row."""
+    seconds_per_token: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds per word of a prompt and its completion, besides ``seconds_per_row``."""
+    slots: Annotated[int, Field(gt=0)] | None = None
+    """Number of rows answered concurrently, each in ``seconds_per_answer``, as an engine does."""
+    seconds_per_answer: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds per row in its slot."""
+    start_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds until the teacher has started."""
+    log: str | None = None
+    """A file that receives a line ``row_id`` for each row labelled, before the row is handed on."""
+    crash_rows: tuple[int, ...] = ()
+    """Rows that kill the actor's process, each once per file ``<log>.crashed-<row>``."""
+    poison_rows: tuple[int, ...] = ()
+    """Rows that kill the actor's process whenever they are labelled."""
+    hang_rows: tuple[int, ...] = ()
+    """Rows on which the teacher hangs for ever."""
+    error_rows: tuple[int, ...] = ()
+    """Rows that come back as error rows."""
 
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -344,19 +377,14 @@ class TeacherConfig(AskConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        is_given = self.backend == given.GIVEN
-        problem = given.find_given_problem(
-            self, states=self.states, is_given=is_given
-        ) or endpoints.find_endpoint_problem(self)
-        if problem is not None:
+        if (problem := given.find_given_problem(self) or endpoints.find_endpoint_problem(self)) is not None:
             raise ValueError(problem)
         if self.model is None and (self.backend == "auto" or BACKENDS[self.backend].weights):
             raise ValueError(f"backend {self.backend} needs a model (path or init)")
         if self.adapt is not None and self.adapt.method != "sft":
             raise ValueError(f"adapt.method: a teacher's format is taught by sft; found {self.adapt.method!r}")
-        if len(set(self.states)) != len(self.states) or not (
-            self.states or is_given or self.backend == endpoints.ENDPOINT
-        ):
+        is_elsewhere = self.backend in (given.GIVEN, endpoints.ENDPOINT)
+        if len(set(self.states)) != len(self.states) or not (self.states or is_elsewhere):
             raise ValueError("states must name at least one position, none twice")
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
         if num_gpus and ranks not in (1, num_gpus):

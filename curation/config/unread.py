@@ -44,10 +44,30 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
 
 def _iter_unread(run: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield each key that nothing in a run reads, with the reason and a fix."""
-    yield from _check_trust(run)
-    yield from _check_teacher(run)
-    yield from _check_signals(run)
-    selection = run.selection
+    teacher, selection = run.teacher, run.selection
+    if not run.trust.search and run.tune == TuneConfig():  # a search may try kinds that read others
+        kinds = {*find_fitted(selection.used)} - {PAPER_TRUST} | {run.trust.kind}
+        read = {*TrustConfig.RESOURCES, "kind", "search", "options"}
+        read = read.union(*map(find_read_keys, find_fitted(kinds).values()))
+        fitted = {name: find_read_keys(trust) for name, trust in TRUST.items() if isinstance(trust, Fitted)}
+        for key in [key for key in TrustConfig.model_fields if key not in read]:
+            others = ", ".join(name for name, keys in fitted.items() if key in keys)
+            why = f"not read by trust.kind {run.trust.kind}, but by {others}; leave it out, or set another kind"
+            yield f"trust.{key}", why
+    backends = {teacher.backend, *([] if teacher.reader is None else [teacher.reader.backend])}
+    if backends <= OURS:  # what a backend of one's own reads is not known
+        if not backends & {"vllm", "auto"}:
+            yield "teacher.vllm", f"not read by backend {teacher.backend}, but by vllm; leave it out"
+        if "scripted" not in backends:
+            yield "teacher.scripted", f"not read by backend {teacher.backend}, but by scripted; leave it out"
+        yield "teacher.options", f"not read by backend {teacher.backend}, but by backends of your own; leave it out"
+    signals = [signal for arm in selection.used if (signal := ARMS[arm].signal) is not None]
+    asked = {signal.asks for signal in signals} | {signal.section for signal in signals}
+    keys = {"second_teacher": "ensemble", "reward": "reward", "self_consistency": "self_consistency"}
+    for key in keys.keys() - asked:
+        yield f"signals.{key}", f"no arm asks for it; leave it out, or add the arm {keys[key]}"
+    for name in run.signals.models.keys() - asked:
+        yield f"signals.models.{name}", "no arm asks for it; leave it out, or add an arm that does"
     if not any(STRATUM in ARMS[arm].rule.reads for arm in selection.arms):
         yield "selection.difficulty_bins", "no arm is stratified; leave it out, or add the arm naive_stratified"
     if not any(ARMS[arm].gold for arm in selection.arms):
@@ -56,41 +76,6 @@ def _iter_unread(run: RunConfig) -> Iterator[tuple[str, str]]:
     for key in own.keys() - set(selection.budget.declared.keys or ()):
         why = f"not read by the budget {selection.budget.rule}, but by {own[key]}; leave it out"
         yield f"selection.budget.{key}", why
-
-
-def _check_trust(run: RunConfig) -> Iterator[tuple[str, str]]:
-    if run.trust.search or run.tune != TuneConfig():
-        return  # a search may try kinds that read them
-    kinds = {*find_fitted(run.selection.used)} - {PAPER_TRUST} | {run.trust.kind}
-    read = {*TrustConfig.RESOURCES, "kind", "search", "options"}.union(
-        *map(find_read_keys, find_fitted(kinds).values())
-    )
-    for key in filter(lambda key: key not in read, TrustConfig.model_fields):
-        others = [name for name, trust in TRUST.items() if isinstance(trust, Fitted) and key in find_read_keys(trust)]
-        why = f"not read by trust.kind {run.trust.kind}, but by {', '.join(others)}; leave it out, or set another kind"
-        yield f"trust.{key}", why
-
-
-def _check_teacher(run: RunConfig) -> Iterator[tuple[str, str]]:
-    teacher, reader = run.teacher, run.teacher.reader
-    backends = {teacher.backend, *([] if reader is None else [reader.backend])}
-    if not backends <= OURS:
-        return  # what a backend of one's own reads is not known
-    if not backends & {"vllm", "auto"}:
-        yield "teacher.vllm", f"not read by backend {teacher.backend}, but by vllm; leave it out"
-    if "scripted" not in backends:
-        yield "teacher.scripted", f"not read by backend {teacher.backend}, but by scripted; leave it out"
-    yield "teacher.options", f"not read by backend {teacher.backend}, but by backends of your own; leave it out"
-
-
-def _check_signals(run: RunConfig) -> Iterator[tuple[str, str]]:
-    signals = [signal for arm in run.selection.used if (signal := ARMS[arm].signal) is not None]
-    asked = {signal.asks for signal in signals} | {signal.section for signal in signals}
-    keys = {"second_teacher": "ensemble", "reward": "reward", "self_consistency": "self_consistency"}
-    for key in keys.keys() - asked:
-        yield f"signals.{key}", f"no arm asks for it; leave it out, or add the arm {keys[key]}"
-    for name in run.signals.models.keys() - asked:
-        yield f"signals.models.{name}", "no arm asks for it; leave it out, or add an arm that does"
 
 
 def _is_set(given: Mapping[str, object], key: str) -> bool:

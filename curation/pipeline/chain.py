@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import RunConfig
-from curation.config.chain import StopConfig
+from curation.config.run import StopConfig
 from curation.config.trust import ROW_KEYS
 from curation.errors import ConfigError
 from curation.json_types import JsonView

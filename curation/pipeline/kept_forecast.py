@@ -12,8 +12,8 @@ from curation.config.filter import FilterConfig
 from curation.errors import RunDirError
 from curation.json_types import Json, JsonView
 from curation.refs import TableRef
+from curation.rundir.events import compute_spent_since
 from curation.rundir.manifest import Manifest
-from curation.rundir.spending import compute_spent_since
 from curation.rundir.status import list_differences
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io

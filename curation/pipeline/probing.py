@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
@@ -176,8 +176,8 @@ def _make_asking(
 ) -> StageAsk | str:
     """Return the request of a labelling stage, or the reason why it cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
-    model: ModelRef | Out | None = stage.teacher.model
     note = None
+    model: Any = stage.teacher.model
     while isinstance(model, Out):  # what is not trained yet is asked as the base from which it will be
         out = model
         try:

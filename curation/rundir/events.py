@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from curation.escaping import get_logger
 from curation.json_types import Json
 from curation.storage.files import append_lines, open_file
 from curation.storage.paths import Place, Remote
-from curation.telemetry.standing import Work
+from curation.telemetry.standing import Spent, Work
 
 logger = get_logger(__name__)
 
 PUT_SECONDS = 5.0
 PART_BYTES = 256 << 10
+ENDS = ("finished", "failed", "stopped")
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[Json]:
@@ -37,13 +39,9 @@ def parse_events(lines: Iterable[str]) -> Iterator[Json]:
 
 
 def _is_whole(event: Json) -> bool:
-    """Return whether the fields of an event have the types that readers expect.
-
-    Raises:
-        KeyError, TypeError, AttributeError: a field is missing or malformed.
-    """
+    """Return whether the fields of an event have the types that readers expect, or raise where one is missing."""
     numbers, texts, lists = [event["time"]], [event["event"]], list[Any]()
-    if event["event"] in ("started", "finished", "failed", "stopped", "progress"):
+    if event["event"] in ("started", "progress", *ENDS):
         texts.append(event["stage"])
     if event["event"] == "progress":
         numbers += [event["rows"], event["total"], event.get("rows_per_second") or 1]
@@ -54,11 +52,8 @@ def _is_whole(event: Json) -> bool:
         numbers.append(event["num"])
         lists += [event["came"], event["left"]]
         texts += [text for found in lists for text in found]
-    return all(
-        isinstance(item, kind)
-        for items, kind in ((numbers, int | float), (texts, str), (lists, list))
-        for item in items
-    )
+    kinds = ((numbers, int | float), (texts, str), (lists, list))
+    return all(isinstance(item, kind) for items, kind in kinds for item in items)
 
 
 class File:
@@ -149,3 +144,35 @@ class Parts:
 def open_events(directory: Place) -> File | Parts:
     """Return the event log of a run directory, for adding lines and reading the last ones."""
     return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSpent:
+    """Amounts that a stage has used in all its runs."""
+
+    spent: Spent
+    spans: tuple[tuple[float, float], ...]
+    """The start and end of each run of the stage, in seconds since 1970; an interrupted run ends at its last event."""
+
+
+def compute_spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
+    """Return the amounts used by each stage since ``since``, from ``lines``, a run's events with the oldest first.
+
+    All runs of a stage that was interrupted count. What a killed driver used after its last event is not known.
+    """
+    before: dict[str, Spent] = {}
+    found: dict[str, StageSpent] = {}
+    for event in parse_events(lines):
+        kind, stage, time = event["event"], event.get("stage"), event["time"]
+        if time < since or stage is None:
+            continue
+        if kind == "started":
+            known = found.get(stage) or StageSpent(spent=Spent(), spans=())
+            before[stage], found[stage] = known.spent, replace(known, spans=(*known.spans, (time, time)))
+        elif stage in found and (kind in ENDS or kind == "progress"):
+            *earlier, (began, _) = found[stage].spans
+            found[stage] = replace(found[stage], spans=(*earlier, (began, time)))
+            if "work" in event:
+                now = Spent(**event["work"]["spent"])  # of this driver, from the stage's start on
+                found[stage] = replace(found[stage], spent=before[stage].plus(now))
+    return found

@@ -140,7 +140,18 @@ class Stage(Inputs):
         Raises:
             KeyError: ``Made`` has no such output.
         """
-        return Out(stage=self, path=path, read=_make_reader(type(self), path))
+        hint: Any = type(self).Made  # type: ignore[attr-defined]
+        for key in path:
+            if get_origin(hint) in (dict, Mapping):
+                hint = get_args(hint)[1]
+            elif is_dataclass(hint) or hasattr(hint, "_fields"):
+                hint = get_type_hints(hint)[key]
+            else:
+                hint = Any
+            if len(options := [option for option in get_args(hint) if option is not NoneType]) == 1:
+                hint = options[0]
+        is_ref = isinstance(hint, type) and issubclass(hint, Ref)
+        return Out(stage=self, path=path, read=getattr(hint, "from_json", Out.read) if is_ref else Out.read)
 
     def value(self, *path: str) -> "Out":
         """Return an output as the JSON in its record; without a path, all outputs."""
@@ -149,26 +160,10 @@ class Stage(Inputs):
     @property
     def outs(self) -> Iterator["Out"]:
         """The outputs of other stages that the stage waits for."""
-        yield from iter_leaves([self.inputs, self.settings, self.needs], Out)
+        return iter_leaves([self.inputs, self.settings, self.needs], Out)
 
 
 _COMMON = frozenset(item.name for item in fields(Stage))
-
-
-def _make_reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return the function that converts the recorded JSON of an output to the form that stages take."""
-    hint: Any = stage.Made  # type: ignore[attr-defined]
-    for key in path:
-        if get_origin(hint) in (dict, Mapping):
-            hint = get_args(hint)[1]
-        elif is_dataclass(hint) or hasattr(hint, "_fields"):
-            hint = get_type_hints(hint)[key]
-        else:
-            hint = Any
-        if len(options := [option for option in get_args(hint) if option is not NoneType]) == 1:
-            hint = options[0]
-    read: Callable[[Any], Any] = getattr(hint, "from_json", Out.read)
-    return read if isinstance(hint, type) and issubclass(hint, Ref) else Out.read
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -280,10 +275,8 @@ def get_recorded(out: Out, known: Known) -> Any:
     value: Any = known[out.stage.name]
     if isinstance(value, Skipped):
         value = None
-    for key in out.path if value is not None else ():
-        value = value.get(key)
-        if value is None:
-            break
+    for key in out.path:
+        value = None if value is None else value.get(key)
     if value is None and not out.optional:
         raise Absent(out)
     return value
@@ -386,14 +379,11 @@ def make_cache_key(stage: Stage, known: Known) -> Json:
         Unknown: a stage that this one waits for is not done.
         Absent: a required output is missing, so the stage has nothing to do.
     """
-    unknown: Unknown | None = None
-    for out in stage.outs:
-        try:
+    outs = list(stage.outs)
+    for out in outs:
+        if out.stage.name in known:
             get_recorded(out, known)
-        except Absent:
-            raise
-        except Unknown as error:
-            unknown = unknown or error
-    if unknown is not None:
-        raise unknown
+    for out in outs:
+        if out.stage.name not in known:
+            raise Unknown(out)
     return {"revision": stage.revision, **_drop_defaults(stage.inputs, type(stage), known)}

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from curation.refs import ModelRef, fingerprint
+from curation.refs import ModelRef, fingerprint, iter_leaves
 from curation.rundir.graph import Out, Stage, to_plain_json
 from curation.storage.files import append_lines, open_file
 from curation.storage.paths import Place, write_atomically
@@ -61,13 +61,7 @@ def _to_plain(value: object) -> object:
         return compute_likeness(value.stage)
     if isinstance(value, ModelRef):
         return value.base
-    return to_plain_json(value, {}) if not _has_out(value) else None
-
-
-def _has_out(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_out, value.values()))
-    return isinstance(value, Out) or (isinstance(value, list | tuple) and any(map(_has_out, value)))
+    return to_plain_json(value, {}) if next(iter_leaves(value, Out), None) is None else None
 
 
 def read(run_directory: Place) -> list[StageTime]:

@@ -152,11 +152,7 @@ class Manifest:
         return self.format == FORMAT
 
     def require_current(self) -> None:
-        """Raise if the directory has another format, since all its stages would be done again.
-
-        Raises:
-            RunDirError: the directory has another format.
-        """
+        """Raise ``RunDirError`` if the directory has another format, since all its stages would be done again."""
         if not self.is_current:
             raise RunDirError(
                 f"{self.directory}: is of format {self.format}, and this version goes on with format {FORMAT} alone; "
@@ -165,11 +161,7 @@ class Manifest:
             )
 
     def _require_inside(self) -> None:
-        """Raise if the manifest names paths outside its directory: they would be read, written or removed.
-
-        Raises:
-            RunDirError: a path is outside; the message names the record.
-        """
+        """Raise ``RunDirError`` if a path lies outside the directory: it would be read, written or removed."""
         for name in (*self.attempts, *self.made):
             resolve_inside(self.directory, name, "manifest.json")
         if not all(type(number) is int for number in self.attempts.values()):
@@ -182,10 +174,9 @@ class Manifest:
                 resolve_inside(self.directory, path, said)
 
     def require_own_tables(self) -> None:
-        """Raise if a record names a table outside the directory, which would be changed; no run writes such a record.
+        """Raise ``RunDirError`` if a record names a table outside the directory, which would be changed.
 
-        Raises:
-            RunDirError: a record does; the message names the table.
+        No run writes such a record.
         """
         for record in self.stages.values():
             for ref in iter_table_refs([record.inputs, record.outputs]):
@@ -212,11 +203,8 @@ class Manifest:
 
     def find(self, at: Position, *classes: type[Stage]) -> StageRecord | None:
         """Return the record of the stage at a position, of the first class with one, or ``None``."""
-        for kind in classes:
-            for record in self.stages.values():
-                if record.kind == kind.__name__ and record.at == asdict(at):
-                    return record
-        return None
+        there = [record for record in self.stages.values() if record.at == asdict(at)]
+        return next((record for kind in classes for record in there if record.kind == kind.__name__), None)
 
     @property
     def source_files(self) -> dict[str, list[SourceFile]]:

@@ -22,7 +22,7 @@ from curation.refs import iter_table_refs
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, make_cache_key
 from curation.rundir.hosts import HostProcess, Hosts
 from curation.rundir.load import Load, has_room
-from curation.rundir.manifest import Manifest, StageRecord
+from curation.rundir.manifest import Manifest
 from curation.rundir.status import Status, iter_statuses
 from curation.stopping import Stopped, check, deferred, stopped_by
 from curation.storage.lease import Guard, Lease
@@ -222,20 +222,18 @@ class Run:
         return [status for status in found if not status.is_settled]
 
     def _refuse_broken(self, status: Status) -> None:
-        """Raise if a table of a stage lost some of its rows, which the stage would take as done.
-
-        Raises:
-            RunDirError: a table did; the message says what to do.
-        """
+        """Raise ``RunDirError`` if a table of a stage lost some of its rows, which the stage would take as done."""
         name = status.stage.name
         if status.state != "damaged":
             return
         broken = self.manifest.lost[name].broken
         folder = (self.directory / broken[0]).parent
-        again = f"`{self._redo} {name}` makes it anew, and what depends on it" if self._redo else None
+        mend = f"remove {folder}: the same command then makes it again"
+        if self._redo:
+            mend = f"`{self._redo} {name}` makes it anew, and what depends on it"
         raise RunDirError(
             f"{self.directory}: stage {name} is damaged: {status.why}, and the rows that are left in {broken[0]} count "
-            f"as done; restore the files, or " + (again or f"remove {folder}: the same command then makes it again")
+            f"as done; restore the files, or {mend}"
         )
 
     def _select_ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
@@ -245,30 +243,27 @@ class Run:
         can_begin = [status for status in left if status.state != "waits"]
         room = self._room() if can_begin and most > 0 else {}
         warm = {host.kind for host, _ in self._hosts.idle()} | {stage.host.kind for stage in taken if stage.host}
-        can_begin.sort(key=lambda status: self._make_sort_key(status.stage, warm))
+
+        def sort_key(status: Status) -> tuple[bool, float]:  # those with a warm host first, then the longest first
+            host = status.stage.host
+            return host is None or host.kind not in warm, -self._timing.lasts(status.stage)
+
         ready: list[Status] = []
-        for status in can_begin:
-            beside = [*taken, *(other.stage for other in ready)]
-            if len(ready) < most and (not beside or has_room(Load.of(status.stage), list(map(Load.of, beside)), room)):
-                ready.append(status)
-                self._make_room(status.stage, beside, room)
+        for status in sorted(can_begin, key=sort_key):
+            stage, beside = status.stage, [*taken, *(other.stage for other in ready)]
+            load, loads = Load.of(stage), [Load.of(other) for other in beside]
+            if len(ready) >= most or (beside and not has_room(load, loads, room)):
+                continue
+            ready.append(status)
+
+            # Idle hosts are closed until the stage fits, except those that it, or one beside it, can use: a stage that
+            # has just begun may not have taken its host yet.
+            kinds = {other.host.kind for other in (stage, *beside) if other.host is not None}
+            others = [(host, takes) for host, takes in self._hosts.idle() if host.kind not in kinds]
+            while others and not has_room(load, [*loads, *(Load(None, takes) for _, takes in others)], room):
+                host, _ = others.pop(0)
+                self._hosts.give_back(host)
         return ready
-
-    def _make_sort_key(self, stage: Stage, warm: Collection[str]) -> tuple[bool, float]:
-        """Return a sort key for stages that can start: those with a warm host first, then the longest first."""
-        return stage.host is None or stage.host.kind not in warm, -self._timing.lasts(stage)
-
-    def _make_room(self, stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> None:
-        """Close idle hosts until ``stage`` fits, except hosts that this stage or one in ``beside`` can use.
-
-        A stage that has just begun may not have taken its host yet.
-        """
-        kinds = {other.host.kind for other in (stage, *beside) if other.host is not None}
-        others = [(host, takes) for host, takes in self._hosts.idle() if host.kind not in kinds]
-        loads = [Load.of(other) for other in beside]
-        while others and not has_room(Load.of(stage), [*loads, *(Load(None, takes) for _, takes in others)], room):
-            host, _ = others.pop(0)
-            self._hosts.give_back(host)
 
     def _break_off(self, working: Mapping[str, _Working]) -> None:
         """Stop the running stages; those that do not stop in time end with the process."""
@@ -324,27 +319,19 @@ class Run:
         ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error, is_whole))
 
     def _record_stage(self, end: _Ended) -> Outputs:
-        """Record a stage and return its outputs.
-
-        Raises:
-            Exception: the error of the stage.
-        """
+        """Record a stage and return its outputs, or raise its error."""
         if isinstance(end.error, Exception):
             raise end.error
         if end.done is None:
             raise RuntimeError(f"its work ended by {type(end.error).__name__}: {end.error}") from end.error
-        name, done, seconds = end.stage.name, end.done, end.seconds
-        record = self.manifest.record(
-            name,
-            end.key,
-            done.outputs,
-            rows=done.rows,
-            seconds=seconds,
-            sealed=end.sealed,
-            kind=end.stage.kind,
-            at=end.stage.at,
-        )
-        self._remove_older_versions(record)
+        stage, name, done, seconds = end.stage, end.stage.name, end.done, end.seconds
+        how: Json = {"sealed": end.sealed, "kind": stage.kind, "at": stage.at}
+        record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds, **how)
+        folder, pinned = self.manifest.directory_of(record.name, record.inputs), self.manifest.pinned
+        for ref in iter_table_refs(record.outputs):
+            if ref.uri.startswith(f"{folder}/"):  # a compaction replaced its older versions, which no record names
+                self.manifest.guard()
+                remove_older(ref, pinned[str(to_place(ref.uri).resolve())])
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         if end.is_whole:
             self._timing.note(end.stage, done.rows, seconds)
@@ -352,14 +339,6 @@ class Run:
         work = f"{done.rows:,} rows" if done.rows else "done"
         say(f"{name}: {work} in {seconds:.1f} s{rate}")
         return record.outputs
-
-    def _remove_older_versions(self, record: StageRecord) -> None:
-        """Remove versions of the stage's own tables that a compaction replaced and no record names."""
-        folder, pinned = self.manifest.directory_of(record.name, record.inputs), self.manifest.pinned
-        for ref in iter_table_refs(record.outputs):
-            if ref.uri.startswith(f"{folder}/"):
-                self.manifest.guard()
-                remove_older(ref, pinned[str(to_place(ref.uri).resolve())])
 
     def _make_failure(self, name: str, error: Exception) -> Exception:
         """Return the exception that a run raises for an error of a stage."""
@@ -369,10 +348,11 @@ class Run:
         self._log_event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         resume = "run the same command to resume"
-        if self._redo:  # a table may be damaged where no record tells
-            resume += (
-                f"; if it fails again, `{self._redo} {self._find_damaged_stage(name, error)}` does that stage anew"
-            )
+        if self._redo:  # a table may be damaged where no record tells; an error may name another stage's folder
+            home = str(self.directory).lstrip("/")  # Lance leaves it out
+            named = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]
+            damaged = max(named, key=len, default=name)
+            resume += f"; if it fails again, `{self._redo} {damaged}` does that stage anew"
         if self._lease is not None and self._lease.loss is not None:
             resume = "the other driver goes on"
         elif (full := news.describe_full_store(error)) is not None:
@@ -388,12 +368,6 @@ class Run:
         with suppress(CommitError):
             self.manifest.guard()
             self.manifest.event(kind, **fields)
-
-    def _find_damaged_stage(self, name: str, error: BaseException) -> str:
-        """Return the stage whose folder an error names, or else the failed stage ``name``."""
-        home = str(self.directory).lstrip("/")  # Lance leaves it out
-        found = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]
-        return max(found, key=len, default=name)
 
 
 def _say_at_work(working: Collection[_Working]) -> None:

@@ -98,10 +98,10 @@ def _describe_absence(out: Out, known: Known) -> str:
     if isinstance(made, Skipped):
         return made.why
     why: Mapping[str, str | None] = made.get("absent") or {}
-    sentence = next(
-        (words for end in range(len(out.path), 0, -1) if (words := why.get(".".join(out.path[:end])))), None
-    )
-    return sentence or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
+    for end in range(len(out.path), 0, -1):
+        if words := why.get(".".join(out.path[:end])):
+            return words
+    return f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
 def list_differences(before: object, now: object, path: str = "") -> list[str]:

@@ -17,7 +17,7 @@ from curation import metrics
 from curation.arms import REFERENCE_ARM
 from curation.arrays import Int64s
 from curation.config import TrustConfig
-from curation.config.chain import StopConfig
+from curation.config.run import StopConfig
 from curation.errors import SourceError
 from curation.json_types import Json
 from curation.metrics import Estimate

@@ -16,10 +16,9 @@ from curation.cli import main
 from curation.config.load import load_config
 from curation.errors import CommitError, ConfigError, RunDirError, RunFailedError, describe_lance_error
 from curation.pipeline.work import files_of
-from curation.rundir.events import File, parse_events
+from curation.rundir.events import File, compute_spent_since, parse_events
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.spending import compute_spent_since
 from curation.storage import lease
 from curation.storage.json_files import read_json
 from curation.storage.paths import write_atomically

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from curation.rundir.spending import compute_spent_since
+from curation.rundir.events import compute_spent_since
 from curation.telemetry.standing import Actors, Spent, Work
 
 

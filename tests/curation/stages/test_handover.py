@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from curation.config import RiskConfig, TrustConfig
-from curation.config.chain import StopConfig
+from curation.config.run import StopConfig
 from curation.errors import SourceError
 from curation.metrics import Estimate
 from curation.metrics.shift import compare_samples
