@@ -16,6 +16,7 @@ from accelerate.utils import (  # type: ignore[import-untyped]
     FullyShardedDataParallelPlugin,
     patch_environment,
 )
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
 
@@ -227,10 +228,15 @@ class Guarded(Trainer):
 
         All workers call this together: they gather the weights in the first one's memory.
         """
-        weights = self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+        weights: Weights = {}
+        model: Any = self.model
+        for name, weight in model.state_dict().items() if self.is_fsdp_enabled else ():
+            full = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            if self.is_world_process_zero():  # accelerate's own gathering loses their storage on CPUs
+                weights[name] = full.detach().cpu().clone()
         if self.is_world_process_zero():
             trained = self.accelerator.unwrap_model(self.model)
-            unfinished.finish(lambda path: write(trained, path, weights))
+            unfinished.finish(lambda path: write(trained, path, weights or None))
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
