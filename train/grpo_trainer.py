@@ -44,7 +44,7 @@ def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -
     last = history[-config.patience :]
     if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
         return None
-    low, high = (find(entry["reward"] for entry in last) for find in (min, max))
+    low, high = min(entry["reward"] for entry in last), max(entry["reward"] for entry in last)
     always = f"was always {low:.3g}" if low == high else f"was {low:.3g} to {high:.3g}, but equal within each group,"
     return (
         f"the reward {always} in the last {config.patience} steps (student.patience), so nothing was learnt: no group "
