@@ -41,7 +41,6 @@ from train.models import (
     load_base,
     make_adapter_config,
     make_trainable,
-    save,
 )
 from train.rollouts import Rollouts, RolloutTask, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, is_vllm_backend
@@ -128,8 +127,8 @@ def reinforce(
     order = np.concatenate([rng.permutation(len(tasks)) for rng in shuffles])[:num_places].tolist()  # anew each epoch
     work = output.with_name(f"{output.name}.partial") / "checkpoints"
     args = _make_arguments(config, base, num_steps=num_steps, seed=seed, work=work)
-    recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
+    recipe = config.without(config.RESOURCES).model_dump(mode="json")
     unfinished = Partial.open(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
     model = _prepare_policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
@@ -162,10 +161,7 @@ def reinforce(
         stopped=without_signal(history, config),
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
-    trainer.finish(
-        unfinished,
-        lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
-    )
+    trainer.finish(unfinished, tokenizer, base, config.lora, record)
     return record
 
 
