@@ -56,7 +56,7 @@ class Partial:
     """
 
     def __init__(self, output: Path, stamp: str) -> None:
-        self._output, self._stamp = output, stamp
+        self.output, self._stamp = output, stamp
         self.folder = output.with_name(f"{output.name}.partial")
         self.checkpoints = self.folder / "checkpoints"
 
@@ -110,9 +110,9 @@ class Partial:
         save(self.folder / "result")
         durable.sync_tree(self.folder / "result")
         fence.require()
-        shutil.rmtree(self._output, ignore_errors=True)
-        (self.folder / "result").rename(self._output)
-        durable.sync_names(self._output.parent)
+        shutil.rmtree(self.output, ignore_errors=True)
+        (self.folder / "result").rename(self.output)
+        durable.sync_names(self.output.parent)
         shutil.rmtree(self.folder)
 
     def _list_newest_first(self) -> list[Path]:

@@ -22,7 +22,7 @@ from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
 from train.agreement import count_workers
 from train.callbacks import Checkpointing, Kept, Partial, Progress
-from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable, save
+from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable
 from train.stream import Division, Loader, Order, Survey, TokenSource
 from train.tokens import TrainingRow
 from train.trainer import Guarded, make_arguments, read_once
@@ -158,8 +158,5 @@ class RowObjective(ABC):
             seconds=time.monotonic() - start,
             dropped=survey.dropped_M.tolist(),
         )
-        trainer.finish(
-            unfinished,
-            lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
-        )
+        trainer.finish(unfinished, tokenizer, base, config.lora, record)
         return record

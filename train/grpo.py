@@ -30,9 +30,7 @@ from curation.models.dtypes import settle_training
 from curation.models.loading import make_saved_ref
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
-from curation.storage.paths import Place
 from curation.tables import io
-from curation.telemetry.standing import Update
 from train.agreement import count_workers
 from train.callbacks import Checkpointing, Kept, Partial, Progress
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, select_steps, without_signal
@@ -43,7 +41,6 @@ from train.models import (
     load_base,
     make_adapter_config,
     make_trainable,
-    save,
 )
 from train.rollouts import Rollouts, RolloutTask, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, is_vllm_backend
@@ -57,33 +54,18 @@ CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 
 
-def train_grpo(
-    base: ModelRef,
-    rows: TableRef,
-    config: GrpoConfig,
-    *,
-    seed: int,
-    output: Place,
-    name: str,
-    update: Update = lambda standing: None,
-    domain: DomainConfig,
-    examples: TableRef,
-) -> TrainingResult:
-    """Train ``base`` on the ``prompt`` and ``label`` columns of ``rows``, and save the student to ``output``.
+def train_grpo(base: ModelRef, rows: TableRef, config: GrpoConfig, **how: Any) -> TrainingResult:
+    """Train ``base`` on the ``prompt`` and ``label`` columns of ``rows``, else as :func:`train.sft.train_sft`.
 
-    ``examples`` are the rows of the pool, which the domain reads to grade an answer.
-
-    Raises:
-        ConfigError: the batch sizes do not divide, or FSDP is requested without GPUs.
-        SourceError, RunFailedError: as :func:`train.student.train_student`.
+    ``how`` also has ``examples``, the rows of the pool, which its ``domain`` reads to grade an answer. Raise
+    ``ConfigError``, too, if FSDP is requested without GPUs.
     """
     count_answer_steps(config, config.num_workers)
     if config.sharding == "fsdp" and not config.gpus_per_worker:
         raise ConfigError(
             "sharding: fsdp needs GPUs where students learn by grpo; set gpus_per_worker, or sharding: ddp"
         )
-    read = {"domain": domain, "examples": examples}
-    return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update, **read)
+    return train_student(_learn, base, rows, config, **how)
 
 
 class Questions(NamedTuple):
@@ -140,11 +122,13 @@ def reinforce(
     tokenizer = load_tokenizer(base)
     tasks = _make_tasks(tokenizer, questions, config, name=output.name)
     num_steps = config.num_steps(len(tasks))
-    order = _shuffle_rows(len(tasks), num_steps * config.global_batch_size, seed)
+    num_places = num_steps * config.global_batch_size
+    shuffles = (np.random.default_rng([seed, epoch]) for epoch in range(-(-num_places // len(tasks))))
+    order = np.concatenate([rng.permutation(len(tasks)) for rng in shuffles])[:num_places].tolist()  # anew each epoch
     work = output.with_name(f"{output.name}.partial") / "checkpoints"
     args = _make_arguments(config, base, num_steps=num_steps, seed=seed, work=work)
-    recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
+    recipe = config.without(config.RESOURCES).model_dump(mode="json")
     unfinished = Partial.open(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
     model = _prepare_policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
@@ -177,10 +161,7 @@ def reinforce(
         stopped=without_signal(history, config),
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
-    trainer.finish(
-        unfinished,
-        lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
-    )
+    trainer.finish(unfinished, tokenizer, base, config.lora, record)
     return record
 
 
@@ -202,13 +183,6 @@ def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, nam
     if num_without := sum(task.label is None for task in tasks):
         log.warning("%s: %d of %d rows have no label; their rewards are all 0", name, num_without, len(tasks))
     return tasks
-
-
-def _shuffle_rows(num_rows: int, num_places: int, seed: int) -> list[int]:
-    """Return the row at each place of the training, shuffled anew for each epoch."""
-    epochs = range(-(-num_places // num_rows))
-    rows = np.concatenate([np.random.default_rng([seed, epoch]).permutation(num_rows) for epoch in epochs])
-    return list(rows[:num_places].tolist())
 
 
 def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:

@@ -114,10 +114,8 @@ def claimed(claim: LeaseClaim | None) -> Iterator[None]:
 def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name: str, storage: Place) -> None:
     """Run ``loop(task)`` in every worker; ``storage`` keeps checkpoints until the training ends.
 
-    The same call resumes from the last checkpoint of the same ``name``.
-
     Raises:
-        RunFailedError: the training failed more than ``config.max_failures`` times.
+        RunFailedError: it failed more than ``config.max_failures`` times; the same call resumes the same ``name``.
         CommitError: another driver has the run directory (:func:`claimed`).
     """
     process, claim = _process.get(), _claim.get()

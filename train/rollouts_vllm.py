@@ -135,6 +135,9 @@ class VllmRollouts(Rollouts):
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
         """Return the answers; see :meth:`train.rollouts.Rollouts.draw`."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
         self._push(trainer.accelerator.unwrap_model(trainer.model))
         parts: list[Any] = [list(wanted)]
         start = 0
@@ -143,7 +146,18 @@ class VllmRollouts(Rollouts):
             torch.distributed.all_gather_object(parts, list(wanted), group=self._group)
             start = sum(map(len, parts[: torch.distributed.get_rank(self._group)]))
         together = [item for part in parts for item in part]
-        params = [self._make_params(item.seed) for item in together]
+        shared = {
+            "max_tokens": self._config.max_tokens,
+            "temperature": self._config.temperature,
+            "stop": list(self._config.stop),
+            "stop_token_ids": self._ends,
+            "ignore_eos": True,  # the tokens that end an answer are ours
+            "detokenize": bool(self._config.stop),
+            "logprobs": 0,  # of the drawn token
+            "flat_logprobs": True,
+            "output_kind": RequestOutputKind.FINAL_ONLY,
+        }
+        params = [SamplingParams(seed=item.seed, **shared) for item in together]
         prompts = [{"prompt_token_ids": item.prompt} for item in together]
         found = self._llm.generate(prompts, params, use_tqdm=False)
         self._sleep()
@@ -176,23 +190,6 @@ class VllmRollouts(Rollouts):
         """Free the weights and the cache, which are made anew for the next draw."""
         if self._sleeps:
             self._llm.sleep(level=2)
-
-    def _make_params(self, seed: int) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        return SamplingParams(
-            max_tokens=self._config.max_tokens,
-            temperature=self._config.temperature,
-            seed=seed,
-            stop=list(self._config.stop),
-            stop_token_ids=self._ends,
-            ignore_eos=True,  # the tokens that end an answer are ours
-            detokenize=bool(self._config.stop),
-            logprobs=0,  # of the drawn token
-            flat_logprobs=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
 
     def _make_rollout(self, output: Any) -> Rollout:
         flat = output.logprobs
@@ -261,18 +258,14 @@ def iter_whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             raise ModelError(f"{name} is trained beside the adapter; rollouts by vLLM know adapters of LoRA alone")
         value = _gather_weight(weight)
         if is_adapted and kind == "weight" and owner.endswith(".base_layer"):
-            value = _add_adapters(value, modules[owner.removesuffix(".base_layer")])
+            layer: Any = modules[owner.removesuffix(".base_layer")]
+            summed = value.to(torch.float32)  # rounded once, after all adapters
+            for adapter in layer.active_adapters:
+                down, up = (_gather_weight(each[adapter].weight).float() for each in (layer.lora_A, layer.lora_B))
+                added = up @ down * layer.scaling[adapter]
+                summed = summed + (added.T if layer.fan_in_fan_out else added)
+            value = summed.to(value.dtype)
         yield name.removeprefix("base_model.model.").replace(".base_layer.", ".") if is_adapted else name, value
-
-
-def _add_adapters(base: torch.Tensor, layer: Any) -> torch.Tensor:
-    """Return a copy of a LoRA layer's weight with its adapters added, rounded once."""
-    value = base.to(torch.float32)
-    for name in layer.active_adapters:
-        down, up = (_gather_weight(each[name].weight).to(torch.float32) for each in (layer.lora_A, layer.lora_B))
-        added = up @ down * layer.scaling[name]
-        value = value + (added.T if layer.fan_in_fan_out else added)
-    return value.to(base.dtype)
 
 
 def _gather_weight(weight: torch.Tensor) -> torch.Tensor:

@@ -16,13 +16,16 @@ from accelerate.utils import (  # type: ignore[import-untyped]
     FullyShardedDataParallelPlugin,
     patch_environment,
 )
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
 
-from curation.config import LmStudentConfig
+from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import TrainingError
+from curation.refs import ModelRef
 from train.agreement import count_workers, gather_values
 from train.callbacks import Partial
+from train.models import TrainingRecord, save
 
 MOST_POSITIONS = 256
 """Maximum number of labels, and of end tokens, of a micro-batch that are examined."""
@@ -35,9 +38,6 @@ SHOWN_ROWS = 20
 """Maximum number of row ids in a message."""
 READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
 """Environment variables that make ``transformers`` read a model's weights only in the first worker."""
-
-Weights = dict[str, torch.Tensor]
-"""Whole weights of a model by name."""
 
 
 @dataclass
@@ -222,15 +222,21 @@ class Guarded(Trainer):
                 f"{unfinished.folder} and give the same command: the training begins anew"
             ) from error
 
-    def finish(self, unfinished: Partial, write: Callable[[Any, Path, Weights | None], None]) -> None:
-        """Put the result in its place: the first worker calls ``write`` with the model and, if sharded, its weights.
-
-        All workers call this together: they gather the weights in the first one's memory.
-        """
-        weights = self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+    def finish(
+        self, unfinished: Partial, tokenizer: Any, base: ModelRef, lora: LoraConfig | None, record: TrainingRecord
+    ) -> None:
+        """Put the result in its place (:func:`train.models.save`); all workers gather a sharded model's weights."""
+        weights: dict[str, torch.Tensor] = {}
+        model: Any = self.model
+        for name, weight in model.state_dict().items() if self.is_fsdp_enabled else ():
+            full = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            if self.is_world_process_zero():  # accelerate's own gathering loses their storage on CPUs
+                weights[name] = full.detach().cpu().clone()
         if self.is_world_process_zero():
             trained = self.accelerator.unwrap_model(self.model)
-            unfinished.finish(lambda path: write(trained, path, weights))
+            unfinished.finish(
+                lambda path: save(trained, tokenizer, base, lora, record, path, unfinished.output, weights or None)
+            )
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:

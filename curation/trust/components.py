@@ -41,11 +41,7 @@ class PrincipalComponents(NamedTuple):
 
 
 def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
-    """Return the first ``size`` principal components of all rows, in one pass over batches [B, D].
-
-    Raises:
-        ConfigError: ``size`` exceeds the numbers per row, or the number of rows less one.
-    """
+    """Return the first ``size`` principal components of all rows, in one pass over batches [B, D]."""
     num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
     for batch_BD in batches:
         wide_BD = batch_BD.double()
@@ -64,17 +60,7 @@ def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: s
 
 
 def check_size(size: int, *, width: int, num_rows: int, key: str) -> None:
-    """Raise if more components are requested than exist.
-
-    Args:
-        size: the number of components requested.
-        width: the number of values per row.
-        num_rows: the number of rows to fit the components on.
-        key: the configuration key that requests the components.
-
-    Raises:
-        ConfigError: ``size`` exceeds ``width``, or ``num_rows`` less one.
-    """
+    """Raise ``ConfigError`` if ``key`` asks for more than ``width`` components, or ``num_rows`` less one."""
     if size > min(width, num_rows - 1):
         raise ConfigError(
             f"{key}: {size} components of {num_rows:,} rows with {width:,} numbers each; "

@@ -56,13 +56,8 @@ class LinearProbe(StateTrust):
         """Fit a probe that predicts from concatenated states (``config.inputs``) whether a row's weak label is right.
 
         The fit standardises the inputs (and folds this into the weights afterwards) and shrinks the weights by
-        scikit-learn's default penalty. It is deterministic.
-
-        Args:
-            hidden_ND: the states.
-            correct_N: the target.
-            config: gives the inputs' names and ``class_weight``.
-            origin: where the rows come from, as JSON for the record.
+        scikit-learn's default penalty. It is deterministic. ``config`` gives the inputs' names and ``class_weight``,
+        ``origin`` is the rows'.
 
         Raises:
             DegenerateSourceError: all labels are right, or all are wrong.
