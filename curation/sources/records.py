@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from curation.errors import SourceError
 from curation.escaping import quote_text
-from curation.json_types import Json
+from curation.json_types import Json, is_deeper
 from curation.registry import COMPRESSED
 from curation.sources.paths import get_filesystem
 from curation.sources.source_file import PLAIN, Dialect
@@ -164,7 +164,7 @@ def parse_json_object(path: str, number: int, record: bytes) -> Json:
 
     try:
         value = json.loads(text, object_pairs_hook=_require_unique)
-        if text.count("[") + text.count("{") > MAX_DEPTH and _compute_depth(value) > MAX_DEPTH:
+        if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
             raise RecursionError
     except json.JSONDecodeError as error:
         mend = _AS_ARRAY if text.startswith("[") else "fix the file"
@@ -279,11 +279,6 @@ def _require_unique(pairs: list[tuple[str, Any]]) -> Json:
         twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
         raise _TwiceError(twice)
     return found
-
-
-def _compute_depth(value: object) -> int:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_compute_depth, parts), default=0)
 
 
 def _find_fault(record: str, delimiter: str) -> int:
