@@ -1,12 +1,34 @@
-"""Types of JSON objects: records, rows, settings, the content of reports."""
+"""JSON values: records, rows, settings, the content of reports."""
 
+import ast
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 Json = dict[str, Any]
 """An object of JSON, values of any type by name."""
 JsonView = Mapping[str, Any]
 """A read-only object of JSON."""
+
+
+def parse_written(text: str) -> Any:
+    """Return the value that a text holds as JSON or, as pandas writes it, in Python's own writing; None of another."""
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return read(text)
+    return None
+
+
+def is_deeper(value: object, depth: int) -> bool:
+    """Return whether a JSON value has a part within more than ``depth`` objects and lists; does not recurse."""
+    level = [value]
+    for _ in range(depth):
+        holders = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list))
+        level = [item for holder in holders for item in holder]
+        if not level:
+            return False
+    return True
 
 
 def map_texts(change: Callable[[str], str], value: object) -> Any:

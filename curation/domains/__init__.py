@@ -228,7 +228,7 @@ class Domain:
 
 
 def load_domain(config: DomainConfig) -> Domain:
-    """Return :func:`get_domain`, cached per process, because a domain may have its own helper process."""
+    """Return :func:`get_domain`, cached per process, because a domain may count a command's failures."""
     return _load_domain(config.model_dump_json())
 
 

@@ -123,14 +123,12 @@ class GivenLabels(_Around):
     ) -> list[bool | RowError]:
         """Return the grades of rows that have one, and the domain's verdicts on the others."""
         asked = [place for place, gold in enumerate(golds) if gold not in (RIGHT, WRONG)]
-        pairs = zip(labels, golds, strict=True)
-        found: list[bool | RowError] = [label is not None and gold == RIGHT for label, gold in pairs]
         verdicts = self._domain.check(
             [labels[place] for place in asked], [golds[place] for place in asked], [examples[place] for place in asked]
         )
-        for place, verdict in zip(asked, verdicts, strict=True):
-            found[place] = verdict
-        return found
+        by_place = dict(zip(asked, verdicts, strict=True))
+        pairs = enumerate(zip(labels, golds, strict=True))
+        return [by_place.get(place, label is not None and gold == RIGHT) for place, (label, gold) in pairs]
 
     def gold_problem(self, gold: str, example: Example) -> str:
         """Return the domain's own reason, or "" for a grade, which says only whether the given label is right."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from curation.config.defaults import Defaults
 from curation.domains import Domain, Example, Identity, attempt, format_cell, require_texts
 from curation.domains.equivalence.latex import strip_markdown
-from curation.domains.equivalence.process import Equivalence
+from curation.domains.equivalence.process import compare
 from curation.domains.identity import normalise_unicode
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
@@ -86,8 +86,7 @@ class Math(Domain):
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
         require_texts(instruction=instruction, problem=problem, answer=answer)
-        self.equivalence = Equivalence(timeout=timeout)
-        self.head = instruction
+        self.head, self._timeout = instruction, timeout
         self._problems = _PROBLEMS if problem is None else (problem,)
         self._answers = _ANSWERS if answer is None else (answer,)
         if problem is not None:
@@ -162,9 +161,8 @@ class Math(Domain):
 
     def is_correct(self, label: str | None, gold: str) -> bool:
         """Return whether the labels are equivalent; ``RowError`` ``exploded`` if undecided within the limits."""
-        exploded = self.equivalence.num_exploded
-        right = label is not None and self.equivalence.same(label, gold)
-        if self.equivalence.num_exploded > exploded:
+        right = label is not None and compare(label, gold, self._timeout)
+        if right is None:
             raise RowError(f"exploded: {str(label)[:60]!r} and {gold[:60]!r} cannot be compared within the bounds")
         return right
 

@@ -102,7 +102,5 @@ class Text(Domain):
         asked = [place for place, label in enumerate(labels) if label is not None]
         rows = [json.loads(examples[place]["fields"]) for place in asked] if self._check.needs_rows else []
         verdicts = self._check([str(labels[place]) for place in asked], [golds[place] for place in asked], rows)
-        found: list[Verdict] = [False] * len(labels)
-        for place, verdict in zip(asked, verdicts, strict=True):
-            found[place] = verdict
-        return found
+        by_place = dict(zip(asked, verdicts, strict=True))
+        return [by_place.get(place, False) for place in range(len(labels))]

@@ -1,11 +1,10 @@
 """Lists in a cell, and chat messages: turns of role and content, as in chat data sets and TRL's ``messages``."""
 
-import ast
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from curation.domains import format_cell
+from curation.json_types import parse_written
 
 _FORMS = (("role", "content"), ("from", "value"))
 """Keys of a turn's speaker and content (second pair: ShareGPT)."""
@@ -23,15 +22,8 @@ def read_cell_text(value: Any, name: str = "a value") -> str:
 def parse_list(text: str) -> list[Any] | None:
     """Return the items of a text that is a list in JSON or Python's writing, as ``['a', 'b']``; else ``None``."""
     text = text.strip()
-    if not (text.startswith("[") and text.endswith("]")):
-        return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        return found if isinstance(found, list) else None
-    return None
+    found = parse_written(text) if text.startswith("[") and text.endswith("]") else None
+    return found if isinstance(found, list) else None
 
 
 def _format_turn(turn: object) -> str | None:

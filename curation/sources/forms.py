@@ -4,15 +4,12 @@ A form is one class here and one line in ``curation.registry.FORMS``; a user's o
 ``curation.forms``. ``sources.NAME.form: auto`` takes the first form that fits a record of the file.
 """
 
-import ast
-import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from curation.json_types import Json
+from curation.json_types import Json, parse_written
 from curation.registry import FORMS, load_code
 
 ROWS = "rows"
@@ -127,11 +124,8 @@ def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:
 
 def _parse_choices(value: object) -> list[Any] | None:
     """Return the labels in ``{"choices": [...]}``, given as an object or its text; ``None`` for anything else."""
-    if isinstance(text := value, str) and _CHOICES.match(text):
-        for read in (json.loads, ast.literal_eval):  # pandas writes objects as Python does
-            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-                value = read(text)
-                break
+    if isinstance(value, str) and _CHOICES.match(value):
+        value = parse_written(value)
     is_choice = isinstance(value, dict) and value.keys() == {"choices"} and isinstance(value["choices"], list)
     return value["choices"] if is_choice and isinstance(value, dict) else None
 

@@ -6,6 +6,7 @@ file, its number and the text around the fault.
 
 import codecs
 import csv
+import io
 import json
 import re
 import sys
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from curation.errors import SourceError
 from curation.escaping import quote_text
-from curation.json_types import Json
+from curation.json_types import Json, is_deeper
 from curation.registry import COMPRESSED
 from curation.sources.paths import get_filesystem
 from curation.sources.source_file import PLAIN, Dialect
@@ -54,7 +55,10 @@ def iter_records(
     has_quotes = form == "csv" and dialect.quoting != "none"
     with _open(path, offset) as file:
         parts, odd, start = [], False, offset
-        for line in _iter_lines(file):
+        lines = io.BufferedReader(file, BLOCK_BYTES)
+        while line := lines.readline(MAX_RECORD + 1):
+            if len(line) > MAX_RECORD:
+                raise ValueError(f"a line has more than {MAX_RECORD >> 20} MiB")
             if offset == 0 and line.startswith(_UTF_16):
                 raise SourceError(
                     f"{path}: the file is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > "
@@ -160,7 +164,7 @@ def parse_json_object(path: str, number: int, record: bytes) -> Json:
 
     try:
         value = json.loads(text, object_pairs_hook=_require_unique)
-        if text.count("[") + text.count("{") > MAX_DEPTH and _compute_depth(value) > MAX_DEPTH:
+        if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
             raise RecursionError
     except json.JSONDecodeError as error:
         mend = _AS_ARRAY if text.startswith("[") else "fix the file"
@@ -277,11 +281,6 @@ def _require_unique(pairs: list[tuple[str, Any]]) -> Json:
     return found
 
 
-def _compute_depth(value: object) -> int:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_compute_depth, parts), default=0)
-
-
 def _find_fault(record: str, delimiter: str) -> int:
     """Return the position at which a CSV record first violates RFC 4180."""
     at, sign = 0, re.escape(delimiter)
@@ -295,21 +294,3 @@ def _format_near(text: str, at: int) -> str:
     start = max(0, at - _AROUND)
     around = text[start : max(0, at) + _AROUND].strip()
     return f"near {quote_text(around, 2 * _AROUND)}"
-
-
-def _iter_lines(file: pa.NativeFile) -> Iterator[bytes]:
-    """Yield the lines of an open file with their ends, read a mebibyte at a time."""
-    rest: list[bytes] = []
-    while block := file.read(BLOCK_BYTES):
-        lines = block.split(b"\n")
-        if len(lines) == 1:
-            rest.append(block)
-            if len(rest) << 20 > MAX_RECORD:
-                raise ValueError(f"a line has more than {MAX_RECORD >> 20} MiB")
-            continue
-        yield b"".join([*rest, lines[0], b"\n"])
-        for line in lines[1:-1]:
-            yield line + b"\n"
-        rest = [lines[-1]]
-    if rest and any(rest):
-        yield b"".join(rest)

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from curation.json_types import is_deeper
 from curation.storage.files import read_file
 from curation.storage.paths import Place, Remote
 
@@ -18,13 +19,8 @@ def read_json(path: Place) -> Any:
 def parse_json(text: str | bytes) -> Any:
     """Return a JSON text's value; ``ValueError`` if it is none, nested beyond ``DEEPEST``, or has a lone surrogate."""
     try:
-        level = [found := json.loads(text)]
-        for _ in range(DEEPEST):
-            holders = (part for part in level if isinstance(part, dict | list))
-            level = [item for part in holders for item in (part.values() if isinstance(part, dict) else part)]
-            if not level:
-                break
-        else:
+        found = json.loads(text)
+        if is_deeper(found, DEEPEST):
             raise RecursionError
     except RecursionError:
         raise ValueError(f"its values are nested more than {DEEPEST} deep") from None

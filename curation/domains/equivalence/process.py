@@ -31,29 +31,17 @@ class _Undecided(Exception):
     """The comparison needs math-verify."""
 
 
-class Equivalence:
-    """A comparer of answers. All instances in a process share one helper process, which starts when first needed.
+def compare(label: str, gold: str, timeout: float = 5.0) -> bool | None:
+    """Return whether a label is equivalent to a gold answer; ``None`` if that is undecided within the limits.
 
-    Args:
-        timeout: seconds for one comparison, without the start of the helper.
+    ``timeout``: seconds, without the start of the helper process, which all threads of this process share.
     """
-
-    def __init__(self, *, timeout: float = 5.0) -> None:
-        self._timeout = timeout
-        self.num_exploded = 0
-        """Number of comparisons that were refused, ran out of time or memory, or killed the helper process; they count
-        as unequal."""
-
-    def same(self, label: str, gold: str) -> bool:
-        """Return whether ``label`` is equivalent to ``gold``."""
-        try:
-            return is_equivalent(gold, label, atom=_raise_undecided)
-        except _Undecided:
-            verdict = _ask(gold, label, self._timeout)
-        except Exploded:
-            verdict = None
-        self.num_exploded += verdict is None
-        return bool(verdict)
+    try:
+        return is_equivalent(gold, label, atom=_raise_undecided)
+    except _Undecided:
+        return _ask(gold, label, timeout)
+    except Exploded:
+        return None
 
 
 def _raise_undecided(gold: str, label: str) -> bool:
