@@ -91,11 +91,7 @@ class CertifyingRows(NamedTuple):
 
 
 def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
-    """Return the rows that certify a cut: fresh ones if they are configured, or else the package's.
-
-    Raises:
-        UserError: they are missing or unreadable, or lack labels of the domain where each label has its own cut.
-    """
+    """Return the rows that certify a cut, fresh or else the package's; refuse them where labels are missing."""
     given, key = config.calibration, "keep.certified.per: label"
     found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
     if config.per == "all":
