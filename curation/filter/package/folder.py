@@ -129,7 +129,7 @@ class TrustPackage:
             return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
-        """Return states of a sample of labelled rows, [N, D] by state, and ``further`` ones; empty if trust reads none."""
+        """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""
         if not self.description.sample.states:
             return {}
         with self.reading(SHIFT) as path:
