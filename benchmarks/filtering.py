@@ -160,12 +160,13 @@ def ours(tables: Tables, target: Path, scratch: Path) -> None:
         examples=tables.pool,
         rows=tables.rows,
         threshold=found.threshold,
+        rows_per_file=ROWS_PER_FILE,
         trust=schemas.trust_column(FUNCTION),
         output=str(target),
         stem="part",
         form="parquet",
     )
-    write_rows(job, scratch / "notes", rows_per_file=ROWS_PER_FILE)
+    write_rows(job, scratch / "notes")
 
 
 def with_prompts(rows: pa.Table) -> pa.Table:

@@ -39,11 +39,7 @@ class RemovedFiles:
 
 
 def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[RemovedFiles]:
-    """Remove unneeded files older than ``hours`` hours and yield each removal; with ``dry``, only yield.
-
-    Raises:
-        RunDirError: the directory is neither a run's nor a filter's, is of another format, or is in use.
-    """
+    """Remove files older than ``hours`` hours that are not needed, and yield each removal; with ``dry``, only yield."""
     require_reachable(directory)
     record = record_in(directory)
     if record is None:

@@ -262,11 +262,7 @@ class CheckedLine(NamedTuple):
 
 
 def check(config: RunConfig) -> Iterator[CheckedLine]:
-    """Yield lines on files, rows of each split, models, settings from the domain's defaults, memory, and warnings.
-
-    Raises:
-        UserError: something is wrong; the message is the same as from ``curate run``.
-    """
+    """Yield lines on files, rows, models, settings, memory and warnings; refuse what ``curate run`` would refuse."""
     extending.require(config)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)

@@ -1,8 +1,8 @@
 """Trust packages and their use: the package itself, scoring of rows, and filtering of a pool of files.
 
 * ``package/``: the folder that ``curate export-trust`` writes.
-* ``rows.py``, ``replica.py``: use of a package in a user's own process, on a stream of
-  rows, in a pipeline of Ray Data, or behind Ray Serve. Rows come from the user's own code and go back to it.
+* ``rows.py``, ``replica.py``: use of a package in a user's own process, on a stream of rows, in a pipeline of Ray Data,
+  or behind Ray Serve. Rows come from the user's own code and go back to it.
 * The other files: ``curate filter``, which labels each row of a pool of files once and survives kills. Its stages
   (``stages/``) are planned and run by the engine of runs (``curation.pipeline``).
 """

@@ -141,11 +141,7 @@ def describe(
     recut: bool,
     gate: FilterGate,
 ) -> Described:
-    """Return the stages of a filter over ``rounds``; ``made`` is the recorded cut, which is kept unless ``recut``.
-
-    Raises:
-        ConfigError: the cut is kept, but was made by another rule or other calibration rows.
-    """
+    """Return the stages of a filter over ``rounds``; the recorded cut, ``made``, and its rule stay unless ``recut``."""
     rule, package = config.keep.model_dump(mode="json", exclude_none=True), package.at(get_package_place(config))
     if config.keep.certified is not None and (path := config.keep.certified.calibration) is not None:
         rule["certified"]["calibration"] = compute_calibration_digest(path)
@@ -187,10 +183,7 @@ def describe(
 
 
 def choose_pooled(rounds: Sequence[Round]) -> list[str]:
-    """Return the names of the newest rounds with at most ``MAX_ROWS`` rows in total, at least one round, newest last.
-
-    These rounds are tested together, so that small rounds add up.
-    """
+    """Return the newest rounds' names, at most ``MAX_ROWS`` rows in all, so that small rounds add up; newest last."""
     names: list[str] = []
     num_rows = 0
     for rnd in reversed(rounds):

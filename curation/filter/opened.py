@@ -121,11 +121,7 @@ def _describe_files(rounds: Sequence[Round]) -> str:
 
 
 def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
-    """Return a filter's package and its teacher as it can be loaded here, after checks of package, teacher and output.
-
-    Raises:
-        UserError: as :func:`locate_teacher`; the output holds other files, or is inside the pool; nothing could fail.
-    """
+    """Return a filter's package, and its teacher as it can be loaded here; refuse what does not fit the output."""
     home = config.output_directory
     require_reachable(home)
     package = load(config.package, allow_code=config.allow_code)
@@ -262,11 +258,7 @@ def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[Sour
 def forecast_filter(
     opened: OpenedFilter, stages: Sequence[Stage], known: Known, *, num_rows: int | None
 ) -> tuple[Forecast | None, Sequence[LeftOut]]:
-    """Return a forecast of the labelling stages among ``stages``, if any, and the stages that it leaves out.
-
-    Ray is started or joined, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output is not
-    changed.
-    """
+    """Return a forecast of the labelling stages in ``stages``, for which Ray labels rows, and the stages left out."""
     rounds, config = opened.described.rounds, opened.config
     reads = [of.label for of in rounds.values() if of.buy is not None and of.label in stages]
     left_out = [LeftOut(stage.name, "it reads the answers of a server, by another model") for stage in reads]

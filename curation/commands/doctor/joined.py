@@ -17,6 +17,7 @@ from curation.commands.doctor import machine
 from curation.commands.doctor.machine import LEASE_FIX, Finding, fail, ok, run_check, scratch, warn
 from curation.config import AskConfig, DecodingConfig, RayConfig, RunConfig
 from curation.config.load import load_config
+from curation.errors import REFUSALS
 from curation.heavy import ray
 from curation.storage.conditional import make_register
 from curation.storage.lease import guard_nothing
@@ -271,7 +272,7 @@ class Labeller:
                 raise FileNotFoundError(f"{folder}/labels.lance, which the driver wrote, is not there")
             written = commits.write_fragment(rows, str(to_place(folder) / "labels.lance"), rows.schema)
             has_lease = make_register(to_place(folder) / "lease").put_if_absent(str(first)) is not None
-        except (OSError, ValueError, RuntimeError) as error:  # of the store; Lance raises plain ones
+        except REFUSALS as error:  # of the store; Lance raises plain ones
             problem = f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - start
         return NodeLabels(written=written, seconds=seconds, has_lease=has_lease, problem=problem)
@@ -310,7 +311,7 @@ def store_verdict(directory: Place, uri: str, answers: list[nodes.NodeAnswer], e
     try:
         table.flush()
         read = io.read(io.find_latest(uri)).sort_by("row_id")
-    except (OSError, ValueError, RuntimeError) as error:  # a fragment on a disk of the node's own is not there
+    except REFUSALS as error:  # a fragment on a disk of the node's own is not there
         return fail(f"what the nodes wrote cannot be read here ({type(error).__name__}: {error})", FOREIGN_FIX)
     ids = np.concatenate([np.frombuffer(answer.value.written["row_ids"][0].as_py(), np.int64) for answer in wrote])
     if not read.equals(expected.take(np.sort(ids)).cast(read.schema)):

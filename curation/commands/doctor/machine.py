@@ -23,7 +23,7 @@ from curation import memory
 from curation.cluster.capacity import list_needs
 from curation.cluster.versions import PROJECT
 from curation.config import RunConfig
-from curation.errors import CurationError
+from curation.errors import REFUSALS, CurationError
 from curation.heavy import torch
 from curation.json_types import JsonView
 from curation.models.loading import is_installed
@@ -266,7 +266,7 @@ def check_tables(directory: Place) -> Finding:
                 written = write_fragments(rows.slice(place, 1), uri, schema=rows.schema, mode="append")
                 lance.LanceDataset.commit(uri, lance.LanceOperation.Append(written), read_version=version)
             read = sorted(lance.dataset(uri).to_table()["row_id"].to_pylist())
-    except (OSError, RuntimeError, ValueError) as error:
+    except REFUSALS as error:
         return fail(f"{directory}: Lance cannot write there: {error}", FIX)
     if read != [1, 2]:
         return fail(f"{directory}: two commits on one version should leave 2 rows, and left {len(read)}", FIX)

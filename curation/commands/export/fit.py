@@ -56,10 +56,7 @@ class Fit:
         return self.manifest.find(Position(generation=self.generation, split=split), *classes)
 
     def labels(self, split: str) -> StageRecord | None:
-        """Return the record of the stage that made a split's labels with their states, or ``None`` if it is not done.
-
-        If a model reads a server's answers, this is the reading stage.
-        """
+        """Return the record of the stage that made a split's labels with states (:func:`get_labels_stage`), or None."""
         return self.stage(split, get_labels_stage(self.config))
 
     @property
@@ -119,11 +116,7 @@ def get_labels_stage(config: RunConfig) -> type[Label | Read]:
 
 
 def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
-    """Return the trust function of a name (default: ``trust``) and a generation (default: the last).
-
-    Raises:
-        ExportError: the directory is not a run, or has no such function that was fitted on its newest labels.
-    """
+    """Return the trust function of a name and a generation (``trust``, the last), or raise an ``ExportError``."""
     config, manifest = read_run(run)
     fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]
     there = f"fitted: {', '.join(sorted(fits)) or 'none'}"

@@ -59,10 +59,7 @@ def make_lineage(student: Student, written: JsonView, command: str) -> Json:
 def describe_rows_lineage(
     student: Student, measured: JsonView | None, num_rows: int, files: Json, command: str
 ) -> Json:
-    """Return the content of the card of an arm's rows.
-
-    ``student`` stands for the arm, trained or not; ``measured`` is the ``metrics.json`` on its rows, if there is one.
-    """
+    """Return the content of the card of an arm's rows; ``measured`` is the ``metrics.json`` on them, if any."""
     generation = _get_generation(student, measured)
     own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
     return {

@@ -273,12 +273,9 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
 
 
 def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, generation: int) -> tuple[Student, TableRef]:
-    """Return the student, trained or not, of an arm and the table of the arm's rows.
+    """Return the student, trained or not, of an arm and the table of the arm's rows, or raise an ``ExportError``.
 
     The table has the schema ``schemas.SELECTION``, or ``schemas.PREFERENCES`` for pairs once these are written.
-
-    Raises:
-        ExportError: the run has no such arm, the arm dropped out, or its rows are not selected yet.
     """
     directory, arm = manifest.directory, choose_arm(config, arm, "give one of them")
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation)

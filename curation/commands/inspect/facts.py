@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 
 from curation.commands.inspect.find import FoundTable
-from curation.errors import TableError, describe_lance_error, get_error_kind
+from curation.errors import REFUSALS, TableError, describe_lance_error, get_error_kind
 from curation.escaping import escape_text
 from curation.json_types import Json
 from curation.tables.schemas import ERROR
@@ -75,7 +75,7 @@ def examine(
             "errors": errors,
             "sample": [_shorten(row) for row in sample],
         }
-    except (OSError, RuntimeError, ValueError) as error:
+    except REFUSALS as error:
         if isinstance(error, TableError):
             raise
         raise TableError(f"{uri}: cannot be read ({describe_lance_error(error) or strip_locations(error)})") from error
@@ -89,7 +89,7 @@ def strip_locations(error: Exception) -> str:
 def _open(uri: str, version: int | None) -> Any:
     try:
         newest = lance.dataset(uri)
-    except (OSError, RuntimeError, ValueError) as error:
+    except REFUSALS as error:
         raise TableError(
             f"{uri}: is not a Lance table ({describe_lance_error(error) or strip_locations(error)})"
         ) from error
@@ -104,7 +104,7 @@ def _open(uri: str, version: int | None) -> Any:
 def _count_matching(dataset: Any, where: str) -> int:
     try:
         return int(dataset.count_rows(filter=where))
-    except (OSError, RuntimeError, ValueError) as error:
+    except REFUSALS as error:
         raise TableError(
             f"--where {where!r}: {strip_locations(error)}; columns of {dataset.uri}: {', '.join(dataset.schema.names)}"
         ) from error

@@ -114,11 +114,7 @@ class TrustPackage:
         return replace(self, uri=str(folder), trust=replace(self.trust, uri=str(folder / TRUST)), functions=functions)
 
     def calibration(self) -> GradedScores:
-        """Return the calibration rows; rows whose label could not be read have NaN scores and are never selected.
-
-        Raises:
-            PackageError: the package has none, or the file holds something else (as for the methods below).
-        """
+        """Return the calibration rows, if any; a label that could not be read has NaN scores and is never selected."""
         if self.description.calibration is None:
             raise PackageError(
                 f"{self.uri}: holds no calibration rows (its run had no splits.calibration with a risk budget, and its "
@@ -133,10 +129,7 @@ class TrustPackage:
             return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
-        """Return the teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
-
-        ``further`` names states to add, such as those that a part reads.
-        """
+        """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""
         if not self.description.sample.states:
             return {}
         with self.reading(SHIFT) as path:
@@ -149,10 +142,7 @@ class TrustPackage:
             return unpack_words(load_file(path), self.description.sample.num_texts)
 
     def reference_score(self, name: str) -> Float32s | None:
-        """Return the ``raw`` or ``trust`` held-out score of each row of :meth:`reference`, float32 [N], or None.
-
-        A row without a score has NaN.
-        """
+        """Return the ``raw`` or ``trust`` score of each row of :meth:`reference`, float32 [N], NaN without; or None."""
         if not self.description.sample.states:
             return None
         with self.reading(SHIFT) as path:

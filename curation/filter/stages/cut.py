@@ -82,8 +82,7 @@ class ThresholdCut:
 class CertifyingRows(NamedTuple):
     """The rows that certify a cut."""
 
-    rows: GradedScores | None
-    """Calibration rows, or None if no rule needs them."""
+    rows: GradedScores
     floor: float | None
     """Least raw score of the rows from which they were drawn (``curate review``), or None if from all rows."""
     classes: Sequence[str] = ()
@@ -91,11 +90,7 @@ class CertifyingRows(NamedTuple):
 
 
 def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
-    """Return the rows that certify a cut: fresh ones if they are configured, or else the package's.
-
-    Raises:
-        UserError: they are missing or unreadable, or lack labels of the domain where each label has its own cut.
-    """
+    """Return the rows that certify a cut, fresh or else the package's; refuse them where labels are missing."""
     given, key = config.calibration, "keep.certified.per: label"
     found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
     if config.per == "all":
@@ -108,7 +103,7 @@ def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> Cert
         )
     if (classes := domain.closed_labels()) is None:
         raise PackageError(f"{key}: domain {domain.name} of {package.uri} has no closed set of labels; leave per out")
-    if found.rows is None or found.rows.label_M is None:
+    if found.rows.label_M is None:
         raise PackageError(
             f"{key}: the calibration rows of {given or package.uri} have no labels; "
             + ("export the package again" if given is None else "give them in a column 'label'")
@@ -218,10 +213,9 @@ class MakeCut(Stage, Packaged):
 
     def run(self, task: Task) -> Done:
         """Make the cut, and report it."""
-        keep, given = self.keep, CertifyingRows(None, None)
-        if keep.certified is not None:
-            given = read_certifying_rows(keep.certified, self.loaded())
-        found = decide(list(self.tables.values()), self.function, keep, *given, seed=self.seed)
+        keep = self.keep
+        given = None if keep.certified is None else read_certifying_rows(keep.certified, self.loaded())
+        found = decide(list(self.tables.values()), self.function, keep, given, seed=self.seed)
         by_class = "" if found.threshold.by_label is None else ", by class from there on"
         task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{by_class}")
         if found.num_short:
@@ -248,15 +242,11 @@ def decide(
     tables: Sequence[TableRef],
     function: str,
     keep: KeepConfig,
-    calibration: GradedScores | None,
-    floor: float | None = None,
-    classes: Sequence[str] = (),
+    given: CertifyingRows | None = None,
     *,
     seed: int,
 ) -> Decision:
-    """Make the cut over labels tables, by the scores of the trust ``function``.
-
-    ``floor`` and ``classes`` are those of ``calibration`` (:class:`CertifyingRows`).
+    """Make the cut over labels tables, by the scores of the trust ``function``; ``given`` rows certify it.
 
     Raises:
         BudgetError: no row would pass, or fewer rows have a score than are to be kept.
@@ -279,8 +269,9 @@ def decide(
             )
         threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
-        assert calibration is not None, "the caller reads it"
-        graded: Any = {"calibration": calibration, "floor": floor, "classes": classes, "seed": derive(seed, "risk")}
+        assert given is not None, "the caller reads them"
+        graded: Any = {"calibration": given.rows, "floor": given.floor, "classes": given.classes}
+        graded["seed"] = derive(seed, "risk")
         count = _count_certified(keep.certified, Pool(num_rows=labelled, scores=pool, **graded))
         risk, by_label = {"per": keep.certified.per, **(count.risk or {})}, None
         if keep.certified.per == "label":

@@ -99,10 +99,7 @@ class KeptShift:
 
 
 class MeasureKept(GatedStage, Packaged):
-    """A stage that compares rows of the newest rounds that pass the cut with the package's rows that pass it.
-
-    With a gate, both sides have only the rows that pass it, too.
-    """
+    """A stage that compares the newest rounds' rows that pass cut and gate with the package's that pass both."""
 
     class Made(NamedTuple):
         kept: Json
@@ -197,10 +194,7 @@ def compare(
 
 
 class MeasurePoolShift(GatedStage, Packaged):
-    """A stage that tests how a round differs from the package's rows, by hidden states or, without these, by words.
-
-    With a gate, both sides have only the rows that pass it.
-    """
+    """A stage that tests how a round's rows that pass the gate differ from the package's, by states or by words."""
 
     class Made(NamedTuple):
         shift: Json

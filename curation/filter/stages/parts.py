@@ -150,13 +150,17 @@ class WriteJob:
     stem: str
     """Prefix of the files' names, or the name of the Lance table."""
     form: Format
+    rows_per_file: int
     partition_by: tuple[str, ...] = ()
     """Columns whose values divide the rows into folders (:mod:`curation.filter.stages.parts`)."""
     with_rank: bool = False
     ranks: TableRef | None = None
     """Ranks of the rows that pass (``ranking``), or None for rows that were added after the cut."""
+    first_rank: int = 0
+    """Position of the first row in ``ranks``."""
     starts: Mapping[int, int] = field(default_factory=dict)
     """Start of each fragment's rows in ``ranks``."""
+    commit_seconds: float = 2.0
 
     @property
     def columns(self) -> pa.Schema:

@@ -111,12 +111,7 @@ class ReadPool(Stage):
 
 
 def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
-    """Write the rows that the table lacks, and return the table and the number of its error rows by kind.
-
-    Raises:
-        UserError: a column is missing, a file cannot be read, no row is usable, or the store refused the commit.
-        RunFailedError: Ray gave up.
-    """
+    """Write the rows that the table lacks, and return the table and the number of its error rows by kind."""
     rows.check()
     schema, total = rows.schema(), rows.num_rows
     everything = Assignment(counts={POOL: total}, permutation=Permutation(size=total, seed=0))

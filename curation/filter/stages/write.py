@@ -79,38 +79,25 @@ class Write(Stage):
             output=self.output,
             stem=stem,
             form=self.form,
+            rows_per_file=self.rows_per_file,
             partition_by=tuple(self.partition_by),
             with_rank=self.with_rank,
             ranks=self.ranks,
+            first_rank=self.first_rank,
+            commit_seconds=self.commit_seconds,
         )
         to_place(self.output).mkdir(parents=True, exist_ok=True)
         with task.progress() as update:
-            files = write_rows(
-                job,
-                task.directory / "notes",
-                rows_per_file=self.rows_per_file,
-                first_rank=self.first_rank,
-                commit_seconds=self.commit_seconds,
-                guard=task.guard,
-                progress=update,
-            )
+            files = write_rows(job, task.directory / "notes", guard=task.guard, progress=update)
         return Done(outputs=self.Made(files=files, columns=job.columns.names), rows=sum(file["rows"] for file in files))
 
 
 def write_rows(
-    job: WriteJob,
-    notes: Place,
-    *,
-    rows_per_file: int,
-    first_rank: int = 0,
-    commit_seconds: float = 2.0,
-    guard: Guard = guard_nothing,
-    progress: Update | None = None,
+    job: WriteJob, notes: Place, *, guard: Guard = guard_nothing, progress: Update | None = None
 ) -> list[Json]:
     """Write the rows that pass and are not written yet; return all files as JSON.
 
     Files have ``path``, ``rows``, ``bytes`` and ``sha256``; a Lance table has its ``version`` instead of the last two.
-    ``first_rank`` is the position of the first row in ``job.ranks``.
 
     Raises:
         ConfigError: the columns to partition by have too many values, or one that is too long.
@@ -125,9 +112,9 @@ def write_rows(
         parts: list[FilePart] = []
         for folder in folders:
             of_folder = [(fragment, found[folder]) for fragment, found in zip(fragments, counts, strict=True)]
-            parts += divide(of_folder, rows_per_file, folder=folder, number=len(parts))
+            parts += divide(of_folder, job.rows_per_file, folder=folder, number=len(parts))
         totals = [found.total() for found in counts]
-        starts = itertools.accumulate([first_rank, *totals])
+        starts = itertools.accumulate([job.first_rank, *totals])
         job = replace(job, starts=dict(zip(fragments, starts, strict=False)))
 
         def update(rows: int) -> None:
@@ -137,7 +124,7 @@ def write_rows(
         if not parts:
             return []
         if job.form == "lance":
-            return [_write_table(job, parts, update, commit_seconds=commit_seconds, guard=guard)]
+            return [_write_table(job, parts, update, guard=guard)]
         return _write_files(job, parts, notes, update, guard=guard)
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "writing") from error
@@ -168,9 +155,7 @@ def _write_files(
     return [done[part.number].to_json() for part in parts]
 
 
-def _write_table(
-    job: WriteJob, parts: Sequence[FilePart], update: Callable[[int], None], *, commit_seconds: float, guard: Guard
-) -> Json:
+def _write_table(job: WriteJob, parts: Sequence[FilePart], update: Callable[[int], None], *, guard: Guard) -> Json:
     io.create(job.table_uri, job.schema)
     committer = commits.Committer(job.table_uri, guard)
     done = ray.put(committer.done.serialize())
@@ -181,7 +166,7 @@ def _write_table(
         update(before + sum(done.rows.values()))
 
     written = run_in_tasks(write_part_as_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
-    commit_stream(written, [committer], seconds=commit_seconds, guard=guard, on_commit=committed)
+    commit_stream(written, [committer], seconds=job.commit_seconds, guard=guard, on_commit=committed)
     if (found := _count_committed(job)) != total:
         raise CommitError(f"{job.table_uri}: {total} rows pass, {found} are written")
     return {"path": f"{job.stem}.lance", "rows": total, "version": io.find_latest(job.table_uri).version}

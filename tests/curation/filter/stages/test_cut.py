@@ -7,7 +7,7 @@ from tiny_package import tiny_package
 from curation.config import DomainConfig
 from curation.config.filter import KeepConfig
 from curation.errors import BudgetError, PackageError
-from curation.filter.stages.cut import ThresholdCut, check_keep, decide, read_calibration
+from curation.filter.stages.cut import CertifyingRows, ThresholdCut, check_keep, decide, read_calibration
 from curation.selection import Candidates
 from curation.selection.budget import GradedScores
 from curation.selection.risk import calibrate
@@ -103,7 +103,7 @@ def test_a_certified_cut_is_calibrated_on_the_pool_s_quantiles(pool):
     correct_M = rng.random(2000) < 1 / (1 + np.exp(-raw_M))
     raw_M[:50] = np.nan
     keep = KeepConfig(certified={"alpha": 0.1})
-    found = decide(tables, "trust", keep, GradedScores(raw_M, raw_M, correct_M), seed=0)
+    found = decide(tables, "trust", keep, CertifyingRows(GradedScores(raw_M, raw_M, correct_M), None), seed=0)
     labelled_N = np.zeros(0)
     for ref in tables:
         rows = io.read(ref, ["row_id"], filter="error IS NULL")["row_id"].to_numpy()
@@ -119,7 +119,7 @@ def test_calibration_rows_from_a_floor_on_are_held_against_the_pool_rows_from_th
     raw_M = rng.integers(8, 40, 2000).astype(np.float32) / 8
     correct_M = rng.random(2000) < np.where(raw_M >= 2, 0.97, 0.5)
     graded = GradedScores(raw_M, raw_M, correct_M)
-    found = decide(tables, "trust", KeepConfig(certified={"alpha": 0.1}), graded, 1.0, seed=0)
+    found = decide(tables, "trust", KeepConfig(certified={"alpha": 0.1}), CertifyingRows(graded, 1.0), seed=0)
     cut = calibrate(raw_M, correct_M, raw_N, alpha=0.1, delta=0.1, floor=1.0)
     assert found.threshold.bound.score == cut.threshold and 1 < cut.threshold <= 2
     assert "pool's that score at least 1" in found.risk["guarantee"]
@@ -148,7 +148,7 @@ def labelled(tmp_path):
 def test_each_class_passes_its_own_certified_cut(tmp_path):
     tables, table, graded = labelled(tmp_path)
     keep = KeepConfig(certified={"alpha": 0.1, "delta": 0.3, "per": "label"})
-    found = decide(tables, "trust", keep, graded, None, ("a", "b", "c"), seed=0)
+    found = decide(tables, "trust", keep, CertifyingRows(graded, None, ("a", "b", "c")), seed=0)
     names_N, raw_N = (table[name].to_numpy(zero_copy_only=False) for name in ("label", "trust_raw"))
     cuts = {}
     for name in "abc":
@@ -164,7 +164,7 @@ def test_each_class_passes_its_own_certified_cut(tmp_path):
     assert found.lowest_trust == raw_N[wanted].min()
     with pytest.raises(BudgetError, match=r"3,000 calibration rows certify no cut at alpha 0\.001"):
         keep = KeepConfig(certified={"alpha": 0.001, "per": "label"})
-        decide(tables, "trust", keep, graded, None, ("a", "b", "c"), seed=0)
+        decide(tables, "trust", keep, CertifyingRows(graded, None, ("a", "b", "c")), seed=0)
 
 
 def test_labels_of_calibration_rows_go_with_a_package_and_are_asked_for(tmp_path):

@@ -105,6 +105,7 @@ def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_
         examples=labelled.pool,
         rows=labelled.rows,
         threshold=labelled.threshold,
+        rows_per_file=7,
         trust=TRUST,
         output=str(tmp_path / "data"),
         stem="rows" if form == "lance" else "part",
@@ -113,7 +114,7 @@ def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_
         with_rank=True,
         ranks=ranks.ranks,
     )
-    files = write_rows(job, tmp_path / "notes", rows_per_file=7)
+    files = write_rows(job, tmp_path / "notes")
     assert sum(file["rows"] for file in files) == len(labelled.ranks)
     if form == "lance":
         rows = lance.dataset(job.table_uri).to_table().to_pylist()
@@ -121,7 +122,7 @@ def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_
         made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("part-*")}
         assert {str(path.relative_to(job.output)) for path in made} == {file["path"] for file in files}
         assert all(file["rows"] <= 7 for file in files)
-        assert write_rows(job, tmp_path / "notes", rows_per_file=7) == files
+        assert write_rows(job, tmp_path / "notes") == files
         assert all(path.stat().st_mtime_ns == time for path, time in made.items())
         rows = [row for file in files for row in read(tmp_path / "data", file["path"], form)]
     assert {row["row_id"]: row["rank"] for row in rows} == labelled.ranks and len(rows) == len(labelled.ranks)
