@@ -32,17 +32,13 @@ class Look:
 
     actors: Actors
     answered: int = 0
-    """Number of rows answered for this driver."""
     chunks_left: int = 0
-    """Estimated number of chunks without a result."""
     chunks_in_flight: int = 0
     actor_seconds: float = 0.0
     """Actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`."""
     suspects: tuple[Suspect, ...] = ()
     unstarted: tuple[str, ...] = ()
-    """Messages on where and why the model does not start, one per actor."""
     pause: str = ""
-    """Reason why the model of an actor waits, or empty."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,6 @@ class Taken(NamedTuple):
     parts: list[bytes]
     """Rows of ``commits.WRITTEN`` as Arrow streams."""
     error: bytes | None = None
-    """Pickled error of a call, which ends the pass."""
 
 
 @dataclass(eq=False)
@@ -163,7 +158,6 @@ class OpenPass:
     cutter: Cutter
     starts: Starts
     waiting: deque[QueuedChunk] = field(default_factory=deque)
-    """Chunks to assign before new ones are created."""
     calls: dict[int, OpenCall] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     """Written rows that the driver has not taken yet."""

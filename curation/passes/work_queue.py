@@ -211,7 +211,11 @@ class WorkQueue:
             return None
         mine, opened = found
         now = time.monotonic()
-        if opened.work is None and not is_last and not self._has_to_end(mine, opened, now):
+        if opened.since is not None:
+            lasts = self._num_actors * self._calls / CALLS_PER_SECOND
+            fewer = (other for other in self._passes.values() if len(other.calls) + 1 < len(mine.calls))
+            is_last = is_last or now - opened.since > lasts or any(other.has_work for other in fewer)
+        if opened.work is None and not is_last:
             if mine.waiting:
                 opened.work = mine.waiting.popleft()
             else:
@@ -238,14 +242,6 @@ class WorkQueue:
         if search.is_whole:  # of any other chunk each piece is kept when it begins
             search.under_way = [place for piece in search.suspect for place in piece]
         return Begun(work.chunk, search, len(work.written))
-
-    def _has_to_end(self, mine: OpenPass, opened: OpenCall, now: float) -> bool:
-        if opened.since is None:
-            return False
-        lasts = self._num_actors * self._calls / CALLS_PER_SECOND
-        return now - opened.since > lasts or any(
-            other.has_work and len(other.calls) + 1 < len(mine.calls) for other in self._passes.values()
-        )
 
     async def keep(self, call: Call, actor: str, chunk: str, search: PoisonSearch) -> None:
         """Record the state of a chunk's poison search, before a process begins a piece of the chunk."""

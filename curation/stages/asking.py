@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import PurePath
-from typing import Any, Self
+from typing import Self
 
 from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
@@ -48,30 +48,6 @@ class TeacherUse(Inputs):
     def is_served(self) -> bool:
         """Whether a server answers, which has a protocol of its own: chats, or completions."""
         return self.ask.endpoint is not None
-
-    @property
-    def running(self) -> list[Any]:
-        """Settings on which no answer depends: how the model is started, and how rows are spread over actors."""
-        return [self.engine, {key: getattr(self.ask, key) for key in AskConfig.SPREAD}]
-
-    @property
-    def host(self) -> Host:
-        """Actors of this model, shared with models that need equal resources and concurrent calls."""
-        model = str(self.model) if isinstance(self.model, Out) else to_plain_json(self.model, {})
-        name = fingerprint([model, str(self.backend), to_plain_json(self.engine, {})])
-        kind = name
-        if isinstance(self.backend, str) and BACKENDS[self.backend].replaceable:
-            kind = fingerprint([to_plain_json(self.engine.actors, {}), BACKENDS[self.backend].calls])
-        return Host(name=name, kind=kind, shared=True)
-
-    def takes(self, rows: int | None) -> dict[str, float]:
-        """Return the resources of a pass over ``rows`` rows: one actor per chunk, within ``actors``' limits."""
-        actors = self.ask.actors
-        chunks = actors.max if rows is None else math.ceil(rows / self.ask.first_chunk_rows)
-        num = max(actors.min, min(actors.max, chunks))
-        all_cores = actors.takes_all_cores("auto" if isinstance(self.backend, Out) else self.backend)
-        takes = {kind: num * amount for kind, amount in actors.each.items()}
-        return takes | ({"CPU": math.inf} if all_cores else {})
 
     @property
     def started(self) -> AskConfig:
@@ -126,8 +102,9 @@ class AskModel(Stage):
 
     @property
     def settings(self) -> JsonView:
-        """The arguments on which the outputs do not depend, and how the model runs."""
-        return {**super().settings, "running": self.teacher.running}
+        """Arguments on which no output depends, with how the model is started and rows are spread over actors."""
+        spread = {key: getattr(self.teacher.ask, key) for key in AskConfig.SPREAD}
+        return {**super().settings, "running": [self.teacher.engine, spread]}
 
     def teacher_fields(self, task: Task) -> Json:
         """Return the fields of a :class:`curation.passes.job.Job` that say which teacher is asked, and how."""
@@ -153,13 +130,24 @@ class AskModel(Stage):
 
     @cached_property
     def takes(self) -> Mapping[str, float]:
-        """Resources of the actors."""
-        return self.teacher.takes(self.num_rows)
+        """Resources of the actors: one per chunk, within the limits of ``actors``."""
+        ask, backend = self.teacher.ask, self.teacher.backend
+        actors = ask.actors
+        chunks = actors.max if self.num_rows is None else math.ceil(self.num_rows / ask.first_chunk_rows)
+        num = max(actors.min, min(actors.max, chunks))
+        takes = {kind: num * amount for kind, amount in actors.each.items()}
+        all_cores = actors.takes_all_cores("auto" if isinstance(backend, Out) else backend)
+        return takes | ({"CPU": math.inf} if all_cores else {})
 
     @cached_property
     def host(self) -> Host:
-        """Actors of the model."""
-        return self.teacher.host
+        """Actors of the model, shared with models that need equal resources and concurrent calls."""
+        model, engine, backend = self.teacher.model, self.teacher.engine, self.teacher.backend
+        of_model = str(model) if isinstance(model, Out) else to_plain_json(model, {})
+        kind = name = fingerprint([of_model, str(backend), to_plain_json(engine, {})])
+        if isinstance(backend, str) and BACKENDS[backend].replaceable:
+            kind = fingerprint([to_plain_json(engine.actors, {}), BACKENDS[backend].calls])
+        return Host(name=name, kind=kind, shared=True)
 
 
 class SettleBackend(Stage):

@@ -82,20 +82,13 @@ def ask_other_order(
     second = teacher.label(requests, decoding, seed=derive(seed, "other order"), states=False) if requests else ()
     for batch in second:
         for row in batch.select([*_READ, *_TOKENS.values()]).to_pylist():
-            row_id = row["row_id"]
-            values[ORDER_AGREEMENT][row_id] = _compute_share(domain, *expected[row_id], row)
+            row_id, share = row["row_id"], None
+            label, example = expected[row_id]
+            stated = None if row["error"] is not None else attempt(domain.parse, str(row["completion"]), example)[0]
+            if stated is not None:  # the share is that of the likelier of two options; a drawn answer has none
+                likelier = 1.0 if row["option_share"] is None else row["option_share"]
+                share = likelier if stated == label else 1 - likelier
+            values[ORDER_AGREEMENT][row_id] = share
             for name, column in _TOKENS.items():
                 values[name][row_id] = row[column]
     return batches, values
-
-
-def _compute_share(domain: Domain, label: str, example: Example, answer: Mapping[str, object]) -> float | None:
-    """Return the probability of a label's option, out of two; ``option_share`` is that of the likelier option.
-
-    A drawn answer counts as 1 if it states the label, else 0. None if the answer failed or states no label.
-    """
-    if answer["error"] is not None:
-        return None
-    stated, _ = attempt(domain.parse, str(answer["completion"]), example)
-    share = found if isinstance(found := answer["option_share"], float) else 1.0
-    return None if stated is None else share if stated == label else 1 - share

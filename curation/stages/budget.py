@@ -34,7 +34,6 @@ class ScoredSplit(Inputs):
     labels: In[TableRef]
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
-    """Rows that are too long for the student (schema ``schemas.TOO_LONG``), or None if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,6 @@ class ChoiceInputs(Inputs):
     audit: In[TableRef | None]
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
-    """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``), or None if there are none."""
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]

@@ -40,7 +40,6 @@ class DealtSource:
     group: str | None = None
     """The column ``splits.group``."""
     kept: tuple[pa.Field, ...] = ()
-    """Columns of the files to store after the domain's own columns."""
 
 
 @dataclass(frozen=True, kw_only=True)

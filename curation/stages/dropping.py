@@ -72,11 +72,9 @@ class Overlap:
 
     pairs: list[SplitOverlap]
     dropped: dict[str, int]
-    """Dropped rows, for each split that lost any."""
     repeats: dict[str, int]
     """Rows by split that repeat an earlier one of the same split: the same text and set of options; all are kept."""
     uncompared: dict[str, dict[str, int]]
-    """Healthy rows without an identity, by split and kind of problem."""
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:

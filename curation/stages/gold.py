@@ -75,9 +75,7 @@ class Decided(NamedTuple):
     source: GoldSource
     weak: WeakFormat
     num_gold: int
-    """The number of labelled rows with a gold label."""
     num_solved: int
-    """The number of labelled rows with a gold label and a worked solution."""
 
 
 def decide(

@@ -89,7 +89,6 @@ class Signs:
     """The share of the generation's labelled pool rows that a risk rule certifies, or None without such a rule."""
     compared: str
     shift: Json
-    """``curation.metrics.shift.Shift`` between that split and the pool, as JSON."""
 
 
 def find_stop_reasons(signs: Signs, stop: StopConfig) -> list[str]:

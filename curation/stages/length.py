@@ -91,7 +91,6 @@ class MeasureLength(Stage):
     labels: In[TableRef]
     weak: bool
     gold: In[TableRef | None]
-    """Gold labels of the examples, if an arm trains on them."""
     domain: DomainConfig
     limit: Limit
     rollouts: Json | None

@@ -48,7 +48,6 @@ class OverlapRows:
     other: str
     row_ids_M: Int64s
     rules: dict[str, int]
-    """The number of rows by the strictest rule that finds them."""
     example: tuple[int, int]
     """A row of ``kept`` and one of ``other``."""
 
@@ -59,9 +58,7 @@ class Compared:
 
     pairs: list[OverlapRows]
     repeats: dict[str, int]
-    """Rows by split that repeat an earlier one: the same text and the same set of options."""
     uncompared: dict[str, dict[str, int]]
-    """Healthy rows without an identity, by split and kind of problem."""
 
 
 class _Entries(NamedTuple):

@@ -62,7 +62,6 @@ class PoolScores:
     parsed: bool = True
     """Whether rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
-    """Rows that are never selected because they are too long (schema ``schemas.TOO_LONG``)."""
     repeats: TableRef | None = None
     """Repeated rows (schema ``schemas.REPEATS``), of which only the best row of each question may be selected."""
     left_out: tuple[TableRef, ...] = ()

@@ -85,9 +85,7 @@ class Prepare(Stage):
     files: JsonView
     """The input files by source, as JSON."""
     contents: JsonView = setting(default_factory=dict)
-    """Digests of the files' bytes by source, in the order of the files."""
     before: InEach[TableRef] = field(default_factory=dict)  # type: ignore[arg-type]
-    """The tables of the splits that have their rows already, by name."""
     taken: Mapping[str, int] = field(default_factory=dict)
     commit_seconds: float = setting()
     fragment_mb: int = setting()

@@ -36,9 +36,7 @@ from curation.stages.overlap import Digests, find_shared, get_identity, rank
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
 VALUE = 60
-"""Maximum number of characters shown of a value."""
 WRITINGS = 3
-"""Maximum number of unreadable labels shown."""
 MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
 """Minimum number of a column's values, rows per value and rows of either split, and minimum share of pool rows with
 values that no labelled row has, for possible groups."""
@@ -57,7 +55,6 @@ class Looked:
     gold: int = 0
     """Number of rows with a gold label; counted only for an audited pool."""
     examples: list[Json] = field(default_factory=list)
-    """Rows that can be used, as the domain reads them."""
     unread: Counter[str] = field(default_factory=Counter)
     """Number of rows by unreadable label that was made elsewhere, cut to ``VALUE`` characters."""
     no_gold: str = ""

@@ -70,7 +70,6 @@ class MeasuredCost:
     unparsed: Estimate
     """Share of rows with an answer from which no label could be read."""
     truncated: Estimate
-    """Share of rows whose answer is cut at the length cap."""
     actor_seconds: Estimate
     """Seconds per row of one actor at its steady rate, without the start of its model and its first chunk."""
     bytes: Estimate

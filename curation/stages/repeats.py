@@ -31,9 +31,7 @@ class RepeatCounts:
 
     num_pool: int
     num_rows: int
-    """Number of rows whose question another row asks too."""
     num_questions: int
-    """Number of distinct questions of the repeated rows."""
     most: int
     """Number of rows of the most frequent question; 0 if no question is repeated."""
     example: int | None
@@ -46,7 +44,6 @@ class FindRepeats(Stage):
     class Made(NamedTuple):
         counts: RepeatCounts
         repeats: TableRef | None
-        """Table of the repeated rows (schema ``schemas.REPEATS``), or None if there are none."""
 
     pool: In[TableRef]
     domain: DomainConfig

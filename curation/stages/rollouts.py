@@ -70,9 +70,7 @@ class GoldRollouts:
     num_gold: int
     num_solved: int
     num_asked: int = 0
-    """The number of rows with a wrong weak label about which the teacher was asked again."""
     num_found: int = 0
-    """The number of rows asked about again that got a right sample."""
     num_samples: int = 0
 
     @property
@@ -193,8 +191,8 @@ def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> G
     made = GoldRollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
-    sampling = _Sampling(job, asked, how)
-    if (budget := compute_budget(job)).n:
+    budget, sampling = compute_budget(job), _Sampling(job, asked, how)
+    if budget.n:
         sampling.fill(Chooser(job, budget), budget.n)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(

@@ -143,7 +143,6 @@ class ScoreGraded(Stage):
     function: str
     """Name of an unfitted trust function of ``curation.arms.TRUST``, which scores if ``trust`` is None."""
     trust: In[TrustRef | None]
-    """Fitted trust function that scores, or None."""
     seed: int
 
     def run(self, task: Task) -> Done:

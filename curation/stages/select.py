@@ -33,7 +33,7 @@ from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_mea
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
 from curation.stages.pool_scores import LAST
 from curation.stages.rows import read_ids, read_sorted_ids
-from curation.stages.selected import PART_ROWS, describe_absent_arms, iter_regrouped, write_rows
+from curation.stages.selected import PART_ROWS, WrittenSelection, describe_absent_arms, iter_regrouped, write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import get_trust
@@ -43,18 +43,12 @@ BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class Selection(WrittenSelection):
     """The selection of one arm."""
 
     arm: str
-    table: TableRef
-    parquet: str
-    jsonl: str
-    num_rows: int
     num_questions: int
     """Number of distinct questions of the rows; equals ``num_rows`` unless ``selection.repeats`` is ``all``."""
-    digest: str
-    """A digest of row ids and completions: equal selections train equal students."""
     threshold: float | None
     """The lowest raw score selected, or None for uniform arms and if rows without a value are selected."""
     oracle: bool
@@ -63,9 +57,7 @@ class Selection:
     """The format of the arm's completions; for weak arms that of the pool."""
     completion_source: str
     """``weak``, or the source for gold arms (``curation.domains.formats.GoldSource``)."""
-    median_characters: float | None
     format_note: str | None
-    """Other differences between the arm's rows and those of other arms."""
 
     @property
     def words(self) -> str:
@@ -86,7 +78,6 @@ class Select(Stage):
 
     class Made(NamedTuple):
         budget: Json | None
-        """The :class:`curation.stages.budget.ComputedBudget`, or None if no arm is left."""
         arms: dict[str, Selection]
         rows_of: dict[str, TableRef | None]
         """The tables by arm, None for an arm that selected nothing and thus has no student."""

@@ -30,7 +30,6 @@ from curation.tables import io, json_text, schemas
 PART_ROWS = 1 << 14
 """The number of rows that are rendered at a time, which form a row group of the Parquet file."""
 PAIR_TAUGHT = ("chosen", "prompt", "rejected", "row_id")
-"""The columns that the digest of preferences covers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taugh
     parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))
     digest = ListDigest()
     with staged(parquet) as path, staged(jsonl) as text:
-        for _, texts in write_both_forms(parts, schema, path, text):
+        for texts in write_both_forms(parts, schema, path, text):
             rows = zip(*(texts[name] for name in taught), strict=True)
             named = (zip(taught, row, strict=True) for row in rows)
             digest.extend_texts(["{" + ",".join(f'"{name}":{value}' for name, value in row) + "}" for row in named])
@@ -136,14 +135,14 @@ def write_forms(parts: Iterable[pa.Table], schema: pa.Schema, stem: Place, taugh
 
 def write_both_forms(
     parts: Iterable[pa.Table], schema: pa.Schema, parquet: Path, jsonl: Path
-) -> Iterator[tuple[pa.Table, dict[str, list[str]]]]:
-    """Write each part to a Parquet and a JSONL file; yield it with its values as JSON, by column."""
+) -> Iterator[dict[str, list[str]]]:
+    """Write each part to a Parquet and a JSONL file; yield its values as JSON, by column."""
     with pq.ParquetWriter(parquet, schema) as writer, jsonl.open("w") as file:
         for part in parts:
             writer.write_table(part)
             texts = {name: json_text.encode_values(part[name]) for name in part.column_names}
             file.write("".join(f"{text}\n" for text in json_text.encode_objects(texts)))
-            yield part, texts
+            yield texts
 
 
 class Lengths:
@@ -206,7 +205,6 @@ class Keep(Stage):
     files: list[Json]
     """The :class:`curation.sources.SourceFile` of each of the pool's files, as JSON."""
     contents: list[str] = setting(default_factory=list)
-    """Digests of the files' bytes, in the order of ``files``."""
 
     def run(self, task: Task) -> Done:
         """Read the columns of all selected rows, and write each arm's files."""
