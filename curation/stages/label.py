@@ -161,34 +161,23 @@ def label(job: LabelJob, *, state_size: int, share: RowShare, **how: Unpack[Pass
 
 def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
     """Count the rows of a labels table by result, in streams; ``gate`` is the rule with which it was made, if any."""
-    rows = unparsed = truncated = dropped = unasked = 0
-    errors, tokens, orders = Counter[str](), Counter[str](), Counter[str]()
-    table = io.open_table(ref)
+    counts = Counter(rows=0, unparsed=0, truncated=0, prompt_tokens=0, output_tokens=0)
+    errors, table = Counter[str](), io.open_table(ref)
     gated = () if gate is None else gate.columns.names
     wanted = {"label", "truncated", "error", *gated, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
     columns = [name for name in table.schema.names if name in wanted]
     for batch in iter_checked(table.scanner(columns=columns).to_batches()):
-        rows += batch.num_rows
         failed = batch.column("error").drop_null()
         errors.update(map(get_error_kind, failed.to_pylist()))
-        unparsed += batch.column("label").null_count - len(failed)
-        truncated += pc.sum(batch.column("truncated")).as_py() or 0
-        tokens.update({kind: count_tokens(batch, kind) for kind in TOKEN_COLUMNS})
-        orders.update(count_orders(batch))
+        counts.update(rows=batch.num_rows, unparsed=batch.column("label").null_count - len(failed))
+        counts.update(truncated=pc.sum(batch.column("truncated")).as_py() or 0)
+        counts.update({f"{kind}_tokens": count_tokens(batch, kind) for kind in TOKEN_COLUMNS})
+        counts.update(count_orders(batch))
         if gate is not None:  # an error row may have a score, if its answer failed
-            dropped += pc.sum(batch.column(schemas.DROPPED)).as_py() or 0
-            unasked += pc.sum(pc.and_(*(batch.column(name).is_null() for name in (gate.score, "error")))).as_py() or 0
-    return LabelCounts(
-        rows=rows,
-        unparsed=unparsed - dropped,
-        truncated=truncated,
-        prompt_tokens=tokens["prompt"],
-        output_tokens=tokens["output"],
-        errors=dict(errors.most_common()),
-        dropped=dropped,
-        unasked=unasked,
-        **orders,
-    )
+            dropped = pc.sum(batch.column(schemas.DROPPED)).as_py() or 0
+            is_unasked_B = pc.and_(*(batch.column(name).is_null() for name in (gate.score, "error")))
+            counts.update(dropped=dropped, unparsed=-dropped, unasked=pc.sum(is_unasked_B).as_py() or 0)
+    return LabelCounts(**counts, errors=dict(errors.most_common()))
 
 
 def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) -> None:

@@ -28,6 +28,7 @@ from curation.stages.asking import AskModel
 from curation.stages.rows import read_ids
 from curation.storage.paths import to_place
 from curation.tables import io, scans, schemas
+from curation.teachers.reward import RewardModel
 
 LABELLED = "label IS NOT NULL AND error IS NULL"
 """Filter of the rows of a labels table that have a label."""
@@ -113,10 +114,9 @@ class SignalJob(Job):
     """The reward model, if it has a head of its own and is thus no teacher."""
     gold: TableRef | None = None
 
-    def worker(self, models: Models) -> "ChunkWorker[MeasuredValues]":
+    def worker(self, models: Models) -> "ValueWorker":
         """Return the worker that measures the job's chunks in a process."""
-        asks_teacher = self.reward is None or self.reward.kind == "verifier"
-        return _SignalWorker(self, models) if asks_teacher else _RewardWorker(self, models)
+        return ValueWorker(self, models)
 
 
 class MeasuredValues(NamedTuple):
@@ -126,13 +126,29 @@ class MeasuredValues(NamedTuple):
     errors: Mapping[int, str]
 
 
-class _ValueWorker(ChunkWorker[MeasuredValues]):
-    """A base class of the workers for signals and for rewards."""
+class ValueWorker(ChunkWorker[MeasuredValues]):
+    """A worker that asks a teacher, or a reward model with a head of its own."""
 
-    def __init__(self, job: SignalJob) -> None:
+    def __init__(self, job: SignalJob, models: Models) -> None:
         self._job, self._domain = job, get_domain(job.domain)
         self._labels = io.Lookup(job.labels)
         self._gold = None if job.gold is None else io.Lookup(job.gold)
+        self._reward: RewardModel | None = None
+        if job.reward is None or job.reward.kind == "verifier":
+            self._signal = get_signal(job.ask.signal, **job.ask.options)
+            self.meter = self._teacher = job.load(models)
+        else:
+            assert job.model is not None, "a reward model has weights"
+            device, asked = "cuda" if job.teacher.actors.num_gpus else "cpu", job.teacher
+            self._reward = models.reward(job.model, device=device, dtype=asked.dtype, batch_tokens=asked.batch_tokens)
+
+    def work(self, rows: list[Row]) -> MeasuredValues:
+        """Return the values of rows."""
+        weak = self._take_weak(rows)
+        if self._reward is not None:
+            return MeasuredValues(compute_rewards(self._reward, self._domain, weak), {})
+        about = self._domain, self._teacher, weak, self._job.decoding
+        return MeasuredValues(measure(self._signal, *about, seed=self._job.ask.seed, on_batch=self.alive), {})
 
     def _take_weak(self, rows: list[Row]) -> list[SignalRow]:
         """Return the rows with their weak labels and, for a judge, their gold labels."""
@@ -152,34 +168,6 @@ class _ValueWorker(ChunkWorker[MeasuredValues]):
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
         return self._job.ask.write(values, errors, note=note | count_errors(self._job.telemetry, errors.values()))
-
-
-class _SignalWorker(_ValueWorker):
-    """A worker that asks a teacher."""
-
-    def __init__(self, job: SignalJob, models: Models) -> None:
-        super().__init__(job)
-        self._signal = get_signal(job.ask.signal, **job.ask.options)
-        self.meter = self._teacher = job.load(models)
-
-    def work(self, rows: list[Row]) -> MeasuredValues:
-        """Return the signal's values of rows."""
-        about = self._domain, self._teacher, self._take_weak(rows), self._job.decoding
-        return MeasuredValues(measure(self._signal, *about, seed=self._job.ask.seed, on_batch=self.alive), {})
-
-
-class _RewardWorker(_ValueWorker):
-    """A worker that asks a reward model with a head of its own."""
-
-    def __init__(self, job: SignalJob, models: Models) -> None:
-        super().__init__(job)
-        assert job.model is not None, "a reward model has weights"
-        device, asked = "cuda" if job.teacher.actors.num_gpus else "cpu", job.teacher
-        self._reward = models.reward(job.model, device=device, dtype=asked.dtype, batch_tokens=asked.batch_tokens)
-
-    def work(self, rows: list[Row]) -> MeasuredValues:
-        """Return the rewards of rows."""
-        return MeasuredValues(compute_rewards(self._reward, self._domain, self._take_weak(rows)), {})
 
 
 def measure_signal(job: SignalJob, row_ids_N: Int64s, **how: Unpack[PassOptions]) -> PassResult:
