@@ -40,12 +40,7 @@ class AttentionArchitecture:
 
     @classmethod
     def of(cls, config: TrustConfig, sizes: Sequence[int], num_heads: int) -> Self:
-        """Return the architecture that a configuration asks for.
-
-        Args:
-            config: the section ``trust``.
-            sizes: the width of each of ``config.inputs``.
-            num_heads: the number of attention heads.
+        """Return the architecture that a configuration asks for; ``sizes`` are the widths of ``config.inputs``.
 
         Raises:
             ConfigError: the heads do not divide the width, or ``config.pca`` is set.
@@ -60,11 +55,7 @@ class AttentionArchitecture:
 
 
 def check_heads(num_heads: int, width: int) -> None:
-    """Raise if the width cannot be divided evenly among the attention heads.
-
-    Raises:
-        ConfigError: ``num_heads`` is no positive whole number, or does not divide the width.
-    """
+    """Raise ``ConfigError`` if ``num_heads`` is no positive whole number, or does not divide the width."""
     if type(num_heads) is not int or num_heads < 1 or width % num_heads:
         raise ConfigError(
             f"trust.options.attention.num_heads: {num_heads!r}; the heads divide trust.width ({width}) evenly: give a "

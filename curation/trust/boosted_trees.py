@@ -38,11 +38,7 @@ class BoostedTrees(StateTrust):
     default_pca = 64
 
     def __init__(
-        self,
-        weights: Mapping[str, Tensor],
-        size: int,
-        inputs: Sequence[str],
-        fit: Mapping[str, object],
+        self, weights: Mapping[str, Tensor], size: int, inputs: Sequence[str], fit: Mapping[str, object]
     ) -> None:
         super().__init__(inputs, fit)
         self._size = size
@@ -80,16 +76,9 @@ class BoostedTrees(StateTrust):
     ) -> Self:
         """Fit trees that predict from concatenated states whether a row's weak label is right.
 
-        Args:
-            hidden_ND: the states.
-            correct_N: the target.
-            config: gives the inputs' names and ``class_weight``.
-            origin: where the rows come from, as JSON for the record.
-            num_trees: the number of boosting steps, one tree each.
-            learning_rate: the factor on every tree's values.
-            max_leaves: the maximum number of leaves of a tree.
-            min_rows: the minimum number of rows of a leaf.
-            l2: the penalty on the leaves' values.
+        There are ``num_trees`` trees of at most ``max_leaves`` leaves of at least ``min_rows`` rows; all values are
+        multiplied by ``learning_rate``, and ``l2`` is the penalty on the leaves' values. ``config`` gives the inputs'
+        names and ``class_weight``, ``origin`` the rows' origin for the record.
 
         Raises:
             DegenerateSourceError: all labels are right, or all are wrong.
@@ -141,9 +130,8 @@ class _Nodes(NamedTuple):
     def of(cls, node: Mapping[str, npt.NDArray[Any]], size: int) -> Self:
         """Return the nodes of the arrays ``NODES`` and the trees' roots, for rows of ``size`` numbers.
 
-        Raises:
-            ValueError: the arrays differ in length; a node compares a column that no row has; a node precedes its
-                parent, does not exist or is reached twice, so that a walk might never end.
+        Raise ``ValueError`` if the arrays differ in length, a node compares a column that no row has, or a node
+        precedes its parent, does not exist or is reached twice, so that a walk might never end.
         """
         lengths = {name: node[name].shape for name in NODES}
         if len(set(lengths.values())) != 1 or len(node["value"].shape) != 1:

@@ -59,17 +59,14 @@ def fit_calibration(raw_N: Scores, correct_N: Bools, method: Method = "platt") -
             "trust (trust.validation_fraction), but both right and wrong ones are needed; give more source rows or a "
             "larger share of them, or set trust.calibration: none"
         )
-    fit = _fit_isotonic if method == "isotonic" else _fit_platt
-    return fit(raw_N.astype(np.float64), correct_N)
-
-
-def _fit_isotonic(wide_N: Float64s, correct_N: Bools) -> Calibration:
-    """Return the non-decreasing function with the least squared error."""
+    wide_N = raw_N.astype(np.float64)
+    if method == "platt":
+        return _fit_platt(wide_N, correct_N)
     from sklearn.isotonic import IsotonicRegression
 
     model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(wide_N, correct_N.astype(np.float64))
     knots = zip(model.X_thresholds_.tolist(), model.y_thresholds_.tolist(), strict=True)
-    return Calibration(num_rows=len(correct_N), knots=tuple(knots))
+    return Calibration(num_rows=num_rows, knots=tuple(knots))
 
 
 def _fit_platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
@@ -88,9 +85,7 @@ def _fit_platt(wide_N: Float64s, correct_N: Bools) -> Calibration:
     both = np.concatenate([wide_N, wide_N])[:, None]
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-8)
     model.fit(
-        (both - centre) / scale,
-        np.repeat([1, 0], num_rows),
-        sample_weight=np.concatenate([target_N, 1 - target_N]),
+        (both - centre) / scale, np.repeat([1, 0], num_rows), sample_weight=np.concatenate([target_N, 1 - target_N])
     )
     slope = float(model.coef_[0, 0] / scale)
     if slope <= 0:

@@ -43,30 +43,22 @@ class ColumnTrust:
         return (self.column,) if self.trust is not None else (self.column, trust_column(self.name))
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """Return the column's values, float32 [N]; a null becomes ``UNREAD`` with ``unread_last``, else NaN.
-
-        Raises:
-            SourceError: the column is missing.
-        """
-        values_N = _read_values(labels, self.column, self.name)
+        """Return the column's values, float32 [N]; a null becomes ``UNREAD`` with ``unread_last``, else NaN."""
+        values_N = self._read(labels, self.column)
         return np.where(np.isnan(values_N), UNREAD, values_N) if self.unread_last else values_N
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """Return the trust in [0, 1] of each row, float32 [N]; a null becomes 0 with ``unread_last``, else NaN.
-
-        Raises:
-            SourceError: a column is missing.
-        """
+        """Return the trust in [0, 1] of each row, float32 [N]; a null becomes 0 with ``unread_last``, else NaN."""
         if self.trust is None:
-            return _read_values(labels, trust_column(self.name), self.name)
+            return self._read(labels, trust_column(self.name))
         return TO_UNIT[self.trust](self.raw_score(labels))
 
-
-def _read_values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
-    if column not in labels.schema.names:
-        raise SourceError(f"labels: column {column} is missing; label with the arm {arm} selected")
-    values_N: Scores = labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
-    return values_N
+    def _read(self, labels: pa.RecordBatch, column: str) -> Scores:
+        """Return a column's values; raise ``SourceError`` if it is missing."""
+        if column not in labels.schema.names:
+            raise SourceError(f"labels: column {column} is missing; label with the arm {self.name} selected")
+        values_N: Scores = labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
+        return values_N
 
 
 def convert_share(raw_N: Scores) -> Scores:
@@ -97,10 +89,7 @@ TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {
 
 
 class Naive:
-    """A uniform draw: trust is a seeded hash of the row id in [0, 1], so that ranking by it selects at random.
-
-    The draw does not depend on order, batch or machine.
-    """
+    """A uniform draw, by row id alone: trust is a seeded hash in [0, 1], so that ranking by it selects at random."""
 
     name = "naive"
     features = ("row_id",)

@@ -39,13 +39,18 @@ class PrincipalComponents(NamedTuple):
         projected_NK = (hidden_ND[:, :width].double() - self.mean_D) @ self.components_DK
         return torch.cat([projected_NK.float(), hidden_ND[:, width:].float()], dim=1)
 
+    def fold(self, weight_WK: Tensor, bias_W: Tensor, centre_K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the map ``weight @ (row - centre) + bias`` of projected rows as that of rows before the projection."""
+        size = self.shape[1]
+        # The centre of the projected rows is not the projection of the centre: what is left goes into the bias.
+        bias_W = bias_W - weight_WK[:, :size] @ centre_K[:size]
+        projected_WD = weight_WK[:, :size] @ self.components_DK.double().T
+        weight_WD = torch.cat([projected_WD, weight_WK[:, size:]], dim=1)
+        return weight_WD, bias_W, torch.cat([self.mean_D.double(), centre_K[size:]])
+
 
 def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
-    """Return the first ``size`` principal components of all rows, in one pass over batches [B, D].
-
-    Raises:
-        ConfigError: ``size`` exceeds the numbers per row, or the number of rows less one.
-    """
+    """Return the first ``size`` principal components of all rows, in one pass over batches [B, D]."""
     num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
     for batch_BD in batches:
         wide_BD = batch_BD.double()
@@ -64,17 +69,7 @@ def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: s
 
 
 def check_size(size: int, *, width: int, num_rows: int, key: str) -> None:
-    """Raise if more components are requested than exist.
-
-    Args:
-        size: the number of components requested.
-        width: the number of values per row.
-        num_rows: the number of rows to fit the components on.
-        key: the configuration key that requests the components.
-
-    Raises:
-        ConfigError: ``size`` exceeds ``width``, or ``num_rows`` less one.
-    """
+    """Raise ``ConfigError`` if ``key`` asks for more than ``width`` components, or ``num_rows`` less one."""
     if size > min(width, num_rows - 1):
         raise ConfigError(
             f"{key}: {size} components of {num_rows:,} rows with {width:,} numbers each; "

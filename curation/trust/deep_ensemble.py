@@ -24,12 +24,7 @@ class DeepEnsemble(StateTrust):
 
     kind = "deep_ensemble"
 
-    def __init__(
-        self,
-        nets: Sequence[NeuralTrustNet],
-        inputs: Sequence[str],
-        fit: Mapping[str, object],
-    ) -> None:
+    def __init__(self, nets: Sequence[NeuralTrustNet], inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.nets = [net.eval() for net in nets]
 

@@ -55,12 +55,7 @@ def fold_input(nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torc
         biases.append(bias_W)
     weight_WD, bias_W = torch.cat(weights), torch.cat(biases)
     if pca is not None:
-        size = pca.shape[1]
-        # The centre of the projected rows is not the projection of the centre: what is left goes into the bias.
-        bias_W = bias_W - weight_WD[:, :size] @ centre_D[:size]
-        projected_WD = weight_WD[:, :size] @ pca.components_DK.double().T
-        weight_WD = torch.cat([projected_WD, weight_WD[:, size:]], dim=1)
-        centre_D = torch.cat([pca.mean_D.double(), centre_D[size:]])
+        weight_WD, bias_W, centre_D = pca.fold(weight_WD, bias_W, centre_D)
     return FoldedInput(weight_WD, bias_W, centre_D, dtype)
 
 
@@ -69,33 +64,28 @@ class FoldedNets:
 
     def __init__(self, nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> None:
         self._input, self._dtype, self._eps = fold_input(nets, pca, dtype), dtype, float(nets[0].norm.eps)
-        self._stacks = [_FoldedStack(net, dtype) for net in nets]
+        self._stacks = []
+        for net in nets:
+            blocks = []
+            for block in net.blocks:
+                both = torch.cat([_to_double(block.w1.weight), _to_double(block.w3.weight)])
+                both = both * _to_double(block.norm.weight)
+                blocks.append((both.to(dtype), _to_double(block.w2.weight).to(dtype)))
+            head_W = (_to_double(net.head.weight)[0] * _to_double(net.norm.weight)).float()
+            self._stacks.append((blocks, head_W, _to_double(net.head.bias).float()))
 
     @torch.inference_mode()
     def __call__(self, columns: Sequence[Tensor]) -> Tensor:
         """Return the logit of each row by each of M networks, float32 [M, B]; ``columns`` are the rows' inputs."""
         parts = self._input(columns).chunk(len(self._stacks), dim=1)
-        return torch.stack([self._compute_logits(stack, x_BW) for stack, x_BW in zip(self._stacks, parts, strict=True)])
-
-    def _compute_logits(self, stack: "_FoldedStack", x_BW: Tensor) -> Tensor:
-        for both, down in stack.blocks:
-            inner_BW = (x_BW * compute_inverse_rms(x_BW, self._eps)).to(self._dtype)
-            gate_BU, value_BU = linear(inner_BW, both).chunk(2, dim=-1)
-            x_BW = x_BW + linear(silu(gate_BU).mul_(value_BU), down)
-        logit_B: Tensor = (x_BW @ stack.head_W) * compute_inverse_rms(x_BW, self._eps)[:, 0] + stack.head_bias
-        return logit_B
-
-
-class _FoldedStack:
-    """The folded blocks and head of one network."""
-
-    def __init__(self, net: Any, dtype: torch.dtype) -> None:
-        self.blocks = []
-        for block in net.blocks:
-            both = torch.cat([_to_double(block.w1.weight), _to_double(block.w3.weight)]) * _to_double(block.norm.weight)
-            self.blocks.append((both.to(dtype), _to_double(block.w2.weight).to(dtype)))
-        self.head_W = (_to_double(net.head.weight)[0] * _to_double(net.norm.weight)).float()
-        self.head_bias = _to_double(net.head.bias).float()
+        logits = []
+        for (blocks, head_W, head_bias), x_BW in zip(self._stacks, parts, strict=True):
+            for both, down in blocks:
+                inner_BW = (x_BW * compute_inverse_rms(x_BW, self._eps)).to(self._dtype)
+                gate_BU, value_BU = linear(inner_BW, both).chunk(2, dim=-1)
+                x_BW = x_BW + linear(silu(gate_BU).mul_(value_BU), down)
+            logits.append((x_BW @ head_W) * compute_inverse_rms(x_BW, self._eps)[:, 0] + head_bias)
+        return torch.stack(logits)
 
 
 def _to_double(weight: Tensor) -> Tensor:

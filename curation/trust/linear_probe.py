@@ -21,13 +21,7 @@ class LinearProbe(StateTrust):
 
     kind = "linear_probe"
 
-    def __init__(
-        self,
-        weight_D: Tensor,
-        bias: Tensor,
-        inputs: Sequence[str],
-        fit: Mapping[str, object],
-    ) -> None:
+    def __init__(self, weight_D: Tensor, bias: Tensor, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.weight_D, self.bias = weight_D.double(), bias.double()
 
@@ -58,23 +52,12 @@ class LinearProbe(StateTrust):
         return logit_N
 
     @classmethod
-    def fitted(
-        cls,
-        hidden_ND: Floats,
-        correct_N: Bools,
-        config: TrustConfig,
-        origin: Mapping[str, object],
-    ) -> Self:
+    def fitted(cls, hidden_ND: Floats, correct_N: Bools, config: TrustConfig, origin: Mapping[str, object]) -> Self:
         """Fit a probe that predicts from concatenated states (``config.inputs``) whether a row's weak label is right.
 
         The fit standardises the inputs (and folds this into the weights afterwards) and shrinks the weights by
-        scikit-learn's default penalty. It is deterministic.
-
-        Args:
-            hidden_ND: the states.
-            correct_N: the target.
-            config: gives the inputs' names and ``class_weight``.
-            origin: where the rows come from, as JSON for the record.
+        scikit-learn's default penalty. It is deterministic. ``config`` gives the inputs' names and ``class_weight``,
+        ``origin`` is the rows'.
 
         Raises:
             DegenerateSourceError: all labels are right, or all are wrong.

@@ -88,15 +88,10 @@ class NetTrust(StateTrust, Generic[Net]):
 
 
 def with_weights(make: Callable[[], Module], architecture: JsonView, weights: Mapping[str, Tensor]) -> Module:
-    """Return a network with saved weights; memory is allocated only after the shapes are known to match.
+    """Return the network of ``make`` with saved weights; memory is allocated only after the shapes are known to match.
 
-    Args:
-        make: returns the unfitted network.
-        architecture: the network's architecture as read from JSON; not trusted, since a file may claim any size.
-        weights: the network's parameters and buffers.
-
-    Raises:
-        ValueError: the weights do not fit the architecture.
+    The ``architecture``, as read from JSON, is not trusted, since a file may claim any size. Raise ``ValueError`` if
+    the weights do not fit it.
     """
     if architecture["depth"] > len(weights):
         raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")

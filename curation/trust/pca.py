@@ -41,9 +41,10 @@ class Projection:
         dtype = states.columns[0].dtype
         projected_NK = torch.empty(labels.num_rows, self.size, dtype=dtype)
         with torch.inference_mode():
-            for start, hidden_ND in states.batches(SCORE_ROWS):
-                projected_BK = (hidden_ND.float() - self.mean_D) @ self.components_DK
-                projected_NK[start : start + len(hidden_ND)] = projected_BK.to(dtype)
+            for start in range(0, labels.num_rows, SCORE_ROWS):
+                rows = slice(start, start + SCORE_ROWS)
+                hidden_BD = torch.cat([column[rows] for column in states.columns], dim=1).float()
+                projected_NK[rows] = ((hidden_BD - self.mean_D) @ self.components_DK).to(dtype)
         null_N = states.missing_N | ~projected_NK.isfinite().all(dim=1).numpy()
         values = pa.array(projected_NK.numpy().reshape(-1))
         return pa.FixedSizeListArray.from_arrays(values, self.size, mask=pa.array(null_N))
@@ -55,17 +56,8 @@ class Projection:
 
     @classmethod
     def load(cls, ref: ProjectionRef) -> Self:
-        """Return the projection that ``ref`` pins.
-
-        Raises:
-            ModelError: the directory changed since it was pinned, or holds something else.
-        """
-        return saved.load(
-            ref,
-            lambda weights, description: cls(
-                weights["mean_D"], weights["components_DK"], description["states"], description["fit"]
-            ),
-        )
+        """Return the projection that ``ref`` pins, or raise as :func:`curation.trust.saved.load` does."""
+        return saved.load(ref, lambda weights, about: cls(**weights, states=about["states"], fit=about["fit"]))
 
 
 @lru_cache(maxsize=4)
@@ -77,11 +69,7 @@ def load_projection(ref: ProjectionRef) -> Projection:
 def fit_projection(
     batches: Iterable[States], *, size: int, states: Sequence[str], origin: Mapping[str, object]
 ) -> Projection:
-    """Return the first ``size`` principal components of all rows that have every state, in one pass over the batches.
-
-    Raises:
-        ConfigError: ``size`` exceeds the numbers per row, or the number of rows less one.
-    """
+    """Return the first ``size`` principal components of the rows that have every state, in one pass over batches."""
     complete = (torch.cat(batch.columns, dim=1)[torch.from_numpy(~batch.missing_N)] for batch in batches)
     found = compute_principal_components(complete, size=size, key="teacher.store_states.pca")
     fit = {**origin, "num_rows": found.num_rows, "variance_kept": found.variance_kept}

@@ -54,11 +54,7 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitte
 
 
 def read_description(ref: TrustRef | ProjectionRef) -> Json:
-    """Return the saved description of the fitted function that ``ref`` names.
-
-    Raises:
-        ModelError: the file cannot be read, or is not a JSON object.
-    """
+    """Return the saved description of the function that ``ref`` names; raise ``ModelError`` if it is no JSON object."""
     try:
         found = read_json(to_place(ref.uri) / DESCRIPTION)
     except OSError as error:
@@ -73,11 +69,7 @@ def read_description(ref: TrustRef | ProjectionRef) -> Json:
 
 
 def pin(directory: Place, kind: type[Ref]) -> Ref:
-    """Return the reference to a directory that :func:`save` wrote.
-
-    Raises:
-        ModelError: one of its two files is missing.
-    """
+    """Return the reference to a directory that :func:`save` wrote; raise ``ModelError`` if it lacks a file."""
     for name in (WEIGHTS, DESCRIPTION):
         if not (directory / name).is_file():
             raise ModelError(f"{directory}: has no {name}; give a directory that a fit saved")

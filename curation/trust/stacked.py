@@ -198,14 +198,9 @@ class StackedTrust(StateTrust):
         return self._compute_logits([hidden_ND], numbers_NK[:, of_names], class_N)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """Return the logit of each row, float32 [N]; NaN if an input of the members is null, or all numbers are.
-
-        Raises:
-            SourceError: a column is missing, or the states differ in size from those of the fit.
-        """
+        """Return the logit of each row, float32 [N]; NaN if an input of the members is null, or all numbers are."""
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
-        missing_N, states, numbers_NK = self._read(labels)
-        class_N = self._find_classes(labels)
+        missing_N, states, numbers_NK, class_N = self._read(labels)
         for start in range(0, labels.num_rows, SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
             raw_N[rows] = self._compute_logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
@@ -214,36 +209,36 @@ class StackedTrust(StateTrust):
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
         """Return how far each input's value, compared with its mean, shifts each row's logit, float64 [N] by name."""
-        _, states, numbers_NK = self._read(labels)
-        parts_NK = self.combination.parts(self._join_columns(states, numbers_NK, self._find_classes(labels)))
+        _, states, numbers_NK, class_N = self._read(labels)
+        parts_NK = self.combination.parts(self._join_columns(states, numbers_NK, class_N))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
-    def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s]:
-        """Return whether each row lacks a score, the columns that the members read, and the numbers."""
-        numbers_NK = read_numbers(labels, self.numbers)
+    def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s, Float64s]:
+        """Return whether each row lacks a score, the columns that the members read, its numbers and its class.
+
+        The class is its index, float64 [N]; NaN if it is unknown or there is no class probe.
+        """
+        numbers_NK, class_N = read_numbers(labels, self.numbers), np.full(labels.num_rows, np.nan)
+        columns: Sequence[Tensor] = ()
         missing_N: Bools = np.zeros(labels.num_rows, dtype=np.bool_)
         if self.numbers:
             missing_N |= np.isnan(numbers_NK).all(axis=1)
-        if not self.read_by_members:
-            return missing_N, (), numbers_NK
-        names = self.features[: len(self.read_by_members)]
-        states = read_states(labels, names)
-        if states.size != self._width:
-            raise SourceError(
-                f"{', '.join(names)}: {states.size} numbers a row, but the trust function was fitted on {self._width}; "
-                "score the labels of the teacher that it was fitted for"
-            )
-        return missing_N | states.missing_N, states.columns, numbers_NK
-
-    def _find_classes(self, labels: pa.RecordBatch) -> Float64s:
-        """Return the index of each row's class, float64 [N]; NaN if it is unknown or there is no class probe."""
-        if self.class_probe is None:
-            return np.full(labels.num_rows, np.nan)
-        if LABEL not in labels.schema.names:
-            raise SourceError(
-                f"labels: column {LABEL} is missing, whose class the trust function compares; label again"
-            )
-        return find_value_places(labels.column(LABEL), self.class_probe.classes)
+        if self.read_by_members:
+            names = self.features[: len(self.read_by_members)]
+            columns, without_N = read_states(labels, names)
+            missing_N |= without_N
+            if (size := sum(column.shape[1] for column in columns)) != self._width:
+                raise SourceError(
+                    f"{', '.join(names)}: {size} numbers a row, but the trust function was fitted on {self._width}; "
+                    "score the labels of the teacher that it was fitted for"
+                )
+        if self.class_probe is not None:
+            if LABEL not in labels.schema.names:
+                raise SourceError(
+                    f"labels: column {LABEL} is missing, whose class the trust function compares; label again"
+                )
+            class_N = find_value_places(labels.column(LABEL), self.class_probe.classes)
+        return missing_N, columns, numbers_NK, class_N
 
     def _compute_logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:
         logit_N: Scores = self.combination.logits(self._join_columns(states, numbers_NK, class_N)).astype(np.float32)
@@ -269,14 +264,13 @@ class StackedTrust(StateTrust):
     def weights(self) -> Mapping[str, Tensor]:
         """The weights of the combination, the probes, the networks and the class probe, by name."""
         found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent": self.combination.calibrator.weights}
-        found |= {f"combination.{name}": of for name, of in self.combination.model.weights.items()}
-        if self.probes is not None:
-            found |= {f"probes.{name}": of for name, of in self.probes.weights.items()}
-        if self.networks is not None:
-            found |= {f"{NETWORKS}.{name}": of for name, of in self.networks.saved_weights().items()}
-        if self.class_probe is not None:
-            found |= {f"class_probe.{name}": of for name, of in self.class_probe.weights.items()}
-        return found
+        parts = {
+            "combination": self.combination.model.weights,
+            "probes": {} if self.probes is None else self.probes.weights,
+            NETWORKS: {} if self.networks is None else self.networks.saved_weights(),
+            "class_probe": {} if self.class_probe is None else self.class_probe.weights,
+        }
+        return found | {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
 
     def description(self) -> Json:
         """Return the description with the combination's columns and the parts of each kind of member."""
@@ -317,11 +311,7 @@ def _select_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:
-    """Return numeric columns of labels as one matrix, float64 [N, K]; NaN for nulls and numbers that are not finite.
-
-    Raises:
-        SourceError: a column is missing.
-    """
+    """Return numeric columns of labels as one matrix, float64 [N, K]; NaN for nulls and numbers that are not finite."""
     numbers_NK = np.empty((labels.num_rows, len(names)))
     for place, name in enumerate(names):
         if name not in labels.schema.names:

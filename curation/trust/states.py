@@ -2,8 +2,8 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -140,9 +140,9 @@ class StateTrust(ABC):
         """Return the raw scores of source rows: held-out scores or NaN for rows of the fit, else :meth:`raw_score`."""
         raw_N = self.raw_score(labels)
         if self.held_out is not None and len(self.held_out.row_ids_N):
-            row_ids_N = labels.column("row_id").to_numpy()
-            places_N = np.minimum(np.searchsorted(self.held_out.row_ids_N, row_ids_N), len(self.held_out.row_ids_N) - 1)
-            of_fit_N = self.held_out.row_ids_N[places_N] == row_ids_N
+            fit_M, row_ids_N = self.held_out.row_ids_N, labels.column("row_id").to_numpy()
+            places_N = np.minimum(np.searchsorted(fit_M, row_ids_N), len(fit_M) - 1)
+            of_fit_N = fit_M[places_N] == row_ids_N
             raw_N[of_fit_N] = self.held_out.raw_N[places_N[of_fit_N]]
         return raw_N
 
@@ -213,8 +213,7 @@ def compute_class_weights(correct_N: Bools, strength: float, name: str) -> dict[
     return dict(enumerate(((len(correct_N) / (2 * counts_2)) ** strength).tolist()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class States:
+class States(NamedTuple):
     """Hidden states of N rows, as views of Arrow's memory, and scalar columns."""
 
     columns: tuple[Tensor, ...]
@@ -232,12 +231,6 @@ class States:
         """The number of values per row over all columns."""
         return sum(self.sizes)
 
-    def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield the first row's index and the concatenated inputs [num_rows, D] of consecutive batches."""
-        for start in range(0, len(self.missing_N), num_rows):
-            parts = [column[start : start + num_rows] for column in self.columns]
-            yield start, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
 
 def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
     """Return the ``fixed_size_list`` columns of a batch without a copy, and its scalar columns.
@@ -251,8 +244,8 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
         if name not in labels.schema.names:
             raise SourceError(f"labels: column {name} is missing; {describe_mend(name)}")
         array = labels.column(name)
+        missing_N |= array.is_null().to_numpy(zero_copy_only=False)
         if is_number(name):
-            missing_N |= array.is_null().to_numpy(zero_copy_only=False)
             numbers = pc.fill_null(array.cast(pa.float32()), 0)
             views.append(torch.from_numpy(np.array(numbers, dtype=np.float32)[:, None]))
             continue
@@ -263,8 +256,7 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
         offset = values.offset + array.offset * size
         flat = pa.Array.from_buffers(values.type, len(array) * size, [None, values.buffers()[1]], offset=offset)
         views.append(from_dlpack(flat).reshape(len(array), size))
-        missing_N |= array.is_null().to_numpy(zero_copy_only=False)
         if values.null_count:
             slots = values.slice(array.offset * size, len(array) * size).is_null().to_numpy(zero_copy_only=False)
             missing_N |= slots.reshape(len(array), size).any(axis=1)
-    return States(columns=tuple(views), missing_N=missing_N)
+    return States(tuple(views), missing_N)
