@@ -58,14 +58,9 @@ def choose(
     share_held_out: float,
     larger_is_better: bool,
 ) -> Choice:
-    """Return the choice between the default and the finalists.
+    """Return the choice between the default and the finalists by their metrics in R fits, one a fold and seed.
 
-    Args:
-        default_R: the default's metric in each of R fits, one per held-out fold and seed.
-        finalists: each finalist's metrics, in the same order of folds and seeds.
-        in_search: each finalist's metric in the search.
-        share_held_out: the share of the rows that a fit holds out.
-        larger_is_better: whether a larger metric is better.
+    ``in_search``: each finalist's metric in the search. ``share_held_out``: the share of the rows that a fit holds out.
 
     Raises:
         ValueError: no finalist, fewer than two fits, unequal numbers of them, or a value that is not finite.
@@ -75,15 +70,12 @@ def choose(
     if not finalists:
         raise ValueError("no finalists; a search needs at least one trial that succeeded")
     values = {name: _require_finite(given, name) for name, given in finalists.items()}
+    differences, level = {}, LEVEL / len(finalists)
     for name, value_R in values.items():
         if len(value_R) != len(base_R):
             raise ValueError(f"{name}: {len(value_R)} fits, the default has {len(base_R)}")
-    differences = {
-        name: compute_corrected_difference(
-            sign * (value_R - base_R), share_held_out=share_held_out, level=LEVEL / len(finalists)
-        )
-        for name, value_R in values.items()
-    }
+        ahead_R = sign * (value_R - base_R)
+        differences[name] = compute_corrected_difference(ahead_R, share_held_out=share_held_out, level=level)
     best = max(differences, key=lambda name: differences[name].value)
     first = max(finalists, key=lambda name: sign * in_search[name])
     return Choice(

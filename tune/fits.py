@@ -6,6 +6,7 @@ points that they would have had.
 
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -64,33 +65,6 @@ class Trial:
         return cls(**{**value, "outcome": None if outcome is None else Outcome(**outcome)})
 
 
-class TrialJournal:
-    """The fits that have ended, in one atomically written file each."""
-
-    def __init__(self, directory: Place) -> None:
-        self._directory = directory
-        names = directory.iterdir() if directory.is_dir() else ()
-        read = (Trial.from_json(json.loads(path.read_text())) for path in names if path.name.endswith(".json"))
-        self._done = {trial.number: trial for trial in read}
-
-    @property
-    def all(self) -> list[Trial]:
-        """The trials in the order of their numbers."""
-        return [self._done[number] for number in sorted(self._done)]
-
-    def __len__(self) -> int:
-        return len(self._done)
-
-    def get(self, number: int) -> Trial | None:
-        """Return the fit of that number, if it has ended."""
-        return self._done.get(number)
-
-    def add(self, trial: Trial) -> None:
-        """Record a fit."""
-        write_atomically(self._directory / f"{trial.number:05d}.json", json.dumps(asdict(trial), indent=1) + "\n")
-        self._done[trial.number] = trial
-
-
 class Fits:
     """Numbered fits on one source, recorded in a directory; Ray Tune runs as many at once as resources allow."""
 
@@ -108,23 +82,15 @@ class Fits:
         hours: float | None = None,
         halving: Halving | None = None,
     ) -> list[Trial]:
-        """Fit the proposed points, number k on fold ``folds[k]``, except those recorded by an earlier call.
+        """Return the fits of the proposed points, number k on fold ``folds[k]``; recorded ones are not repeated.
 
-        Args:
-            name: the name of the records' folder.
-            proposals: the points.
-            folds: the fold of each fit.
-            on_done: called with each fit that has ended, and with the number of ended fits.
-            hours: the time after which no fit starts.
-            halving: the rule that ends bad fits early.
-
-        Returns:
-            The fits in the order of their numbers; fewer than ``folds`` if ``hours`` ended them.
+        ``name`` is the folder of their records. ``on_done`` receives each fit that has ended, and the number of ended
+        fits. After ``hours`` no fit starts, so that there may be fewer than ``folds``; ``halving`` ends bad fits early.
         """
-        journal = TrialJournal(self._directory / name)
-        searcher = _FitNumbers(proposals, folds, journal, on_done, hours, halving)
-        scratch = self._directory / f"{name}.ray"
-        config = self._config
+        searcher = _FitNumbers(proposals, folds, self._directory / name, on_done, hours, halving)
+        if len(searcher.done) == len(folds):
+            return searcher.trials
+        scratch, config = self._directory / f"{name}.ray", self._config
         trainable = ray.tune.with_resources(
             ray.tune.with_parameters(_Fit, shared=[self._shared], num_threads=max(1, round(config.cpus_per_trial))),
             ray.tune.PlacementGroupFactory([config.per_trial]),
@@ -146,8 +112,6 @@ class Fits:
                 checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
-        if searcher.is_over:
-            return journal.all
         try:
             with _quiet():
                 wait_for_call(tuner.fit)
@@ -156,7 +120,7 @@ class Fits:
         remove(scratch)
         if searcher.failed is not None:
             raise searcher.failed
-        return journal.all
+        return searcher.trials
 
 
 class _Stopper(ray.tune.Stopper):
@@ -183,33 +147,35 @@ class _FitNumbers(Searcher):
         self,
         proposals: Proposals,
         folds: Sequence[Fold],
-        journal: TrialJournal,
+        records: Place,
         on_done: Callable[[Trial, int], None],
         hours: float | None,
         halving: Halving | None,
     ) -> None:
+        """Keep each fit that has ended in a file of the folder ``records``."""
         super().__init__()
         self.stopper = _Stopper()
         self.failed: Exception | None = None
-        self._proposals, self._folds, self._journal, self._on_done = proposals, folds, journal, on_done
+        self._proposals, self._folds, self._records, self._on_done = proposals, folds, records, on_done
         self._halving = halving
-        self._until = None if hours is None else time.monotonic() + 3600 * hours
+        self._until = math.inf if hours is None else time.monotonic() + 3600 * hours
         self._next = 0
         self._running: dict[str, Trial] = {}
         self._ended: dict[str, Outcome] = {}
-        for trial in journal.all:
+        names = records.iterdir() if records.is_dir() else ()
+        read = (Trial.from_json(json.loads(path.read_text())) for path in names if path.name.endswith(".json"))
+        self.done = {trial.number: trial for trial in read}
+        for trial in self.trials:
             self._tell(trial)
 
     @property
-    def is_over(self) -> bool:
-        """Whether all fits are recorded."""
-        return len(self._journal) == len(self._folds)
+    def trials(self) -> list[Trial]:
+        """The fits that have ended, in the order of their numbers."""
+        return [self.done[number] for number in sorted(self.done)]
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next fit that is not recorded, or None while results of earlier fits are awaited."""
-        while self._next < len(self._folds):
-            if self._until is not None and time.monotonic() > self._until:
-                break
+        while self._next < len(self._folds) and time.monotonic() <= self._until:
             bar = None if self._halving is None else self._halving.bar(self._next)
             if bar is None and self._halving is not None:
                 return None
@@ -217,15 +183,16 @@ class _FitNumbers(Searcher):
             if point is None:
                 return None
             number, self._next = self._next, self._next + 1
-            if self._journal.get(number) is None:
-                trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
-                if (same := self._ended.get(self._describe_fit(trial))) is not None:
-                    self._record(replace(trial, outcome=replace(same, seconds=0.0)))
-                    continue
-                self._running[trial_id] = trial
-                trust = point.trust.model_dump(mode="json")
-                asked = {"point": [point.kind, trust], "fold": self._folds[number]._asdict()}
-                return asked | {"bar": None if bar is None else asdict(bar)}
+            if number in self.done:
+                continue
+            trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
+            if (same := self._ended.get(self._describe_fit(trial))) is not None:
+                self._record(replace(trial, outcome=replace(same, seconds=0.0)))
+                continue
+            self._running[trial_id] = trial
+            trust = point.trust.model_dump(mode="json")
+            asked = {"point": [point.kind, trust], "fold": self._folds[number]._asdict()}
+            return asked | {"bar": None if bar is None else asdict(bar)}
         return Searcher.FINISHED
 
     def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
@@ -235,16 +202,17 @@ class _FitNumbers(Searcher):
             return  # told before, as Ray Tune does; or interrupted, not ended
         died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
         came: Json = {"error": died} if error or result is None else json.loads(result["came"])
-        outcome = came.get("outcome")
-        self._record(replace(asked, outcome=None if outcome is None else Outcome(**outcome), error=came.get("error")))
+        self._record(Trial.from_json(asdict(asked) | came))
 
     def _record(self, trial: Trial) -> None:
         try:
-            self._journal.add(trial)
+            text = json.dumps(asdict(trial), indent=1) + "\n"
+            write_atomically(self._records / f"{trial.number:05d}.json", text)
         except Exception as failed:  # a full store; Ray Tune would only log it
             self.failed = failed
             self.stopper.stopped.set()
             return
+        self.done[trial.number] = trial
         self._tell(trial)
 
     def _describe_fit(self, trial: Trial) -> str:
@@ -252,15 +220,16 @@ class _FitNumbers(Searcher):
         return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
 
     def _tell(self, trial: Trial) -> None:
-        if trial.outcome is not None:
-            self._ended[self._describe_fit(trial)] = trial.outcome
-        self._proposals.tell(trial.number, None if trial.outcome is None else trial.outcome.value)
+        outcome = trial.outcome
+        if outcome is not None:
+            self._ended[self._describe_fit(trial)] = outcome
+        self._proposals.tell(trial.number, None if outcome is None else outcome.value)
         if self._halving is not None:
-            self._halving.tell(trial.number, None if trial.outcome is None else trial.outcome.fit)
-        self._on_done(trial, len(self._journal))
+            self._halving.tell(trial.number, None if outcome is None else outcome.fit)
+        self._on_done(trial, len(self.done))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return no state: Ray Tune saves the searcher of an experiment, but a search resumes from the journal."""
+        """Return no state: Ray Tune saves the searcher of an experiment, but a search resumes from the records."""
         return {}
 
     def save(self, checkpoint_path: str) -> None:
@@ -297,7 +266,7 @@ class _Fit(ray.tune.Trainable):
                 fit_seed=fold.fit_seed,
                 bar=self._bar,
             )
-            came = {"outcome": outcome.to_json()}
+            came = {"outcome": asdict(outcome)}
         except CurationError as error:
             came = {"error": str(error)}
         except Exception as error:  # a failed fit is a row of the table, and the search goes on

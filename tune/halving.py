@@ -64,8 +64,7 @@ class Halving:
             return None
         aucs: list[float | None] = []
         for rung in range(NUM_RUNGS):
-            reached = sorted(
-                (self._rungs[other][rung] for other in earlier if len(self._rungs[other]) > rung), reverse=True
-            )
+            reached = [self._rungs[other][rung] for other in earlier if len(self._rungs[other]) > rung]
+            reached.sort(reverse=True)
             aucs.append(reached[math.ceil(len(reached) / self._eta) - 1] if len(reached) >= self._eta else None)
         return Bar(eta=self._eta, aucs=aucs)

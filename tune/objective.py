@@ -8,7 +8,7 @@ read.
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -62,14 +62,8 @@ class TrialRows(NamedTuple):
         taken_N = find_used(self.row_ids_N, trust, seed)
         if taken_N.all():
             return self
-        return self._replace(
-            row_ids_N=self.row_ids_N[taken_N],
-            unit_N=self.unit_N[taken_N],
-            correct_N=self.correct_N[taken_N],
-            parsed_N=self.parsed_N[taken_N],
-            inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()},
-            numbers_NK=self.numbers_NK[taken_N],
-        )
+        fields: Json = {name: of[taken_N] for name, of in self._asdict().items() if isinstance(of, np.ndarray)}
+        return self._replace(inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()}, **fields)
 
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """Return the rows in the parts that a fit with these settings reads, without copying inputs."""
@@ -78,12 +72,11 @@ class TrialRows(NamedTuple):
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
-        sizes = tuple(input_ND.shape[1] for input_ND in inputs)
         return LabelledRows(
             hidden_ND=SideBySide(inputs),
             correct_N=self.correct_N,
             part_N=part_N,
-            sizes=sizes,
+            sizes=tuple(input_ND.shape[1] for input_ND in inputs),
             row_ids_N=self.row_ids_N,
             numbers_NK=self.numbers_NK,
             numbers=self.numbers,
@@ -99,12 +92,7 @@ class TrialRows(NamedTuple):
 def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tuple[TrialRows, int]:
     """Return the graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
-    Of rows with the same question only the first one is read.
-
-    Args:
-        labels: the labels of the source split.
-        grades: the grades of these labels.
-        names: states and scalar columns.
+    Of rows with the same question only the first one is read. ``names`` are states and scalar columns.
 
     Raises:
         SourceError: an input is not stored, or no row has all of them.
@@ -131,9 +119,9 @@ def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tup
         parsed.append(batch.column("label").is_valid().to_numpy(zero_copy_only=False)[use_B])
         parts.append([column.numpy()[use_B] for column in states.columns])
         numbers_of.append(read_numbers(batch, numbers)[use_B])
-    row_ids_N = np.concatenate(ids) if ids else np.array([], dtype=np.int64)
-    if not len(row_ids_N):
+    if not sum(map(len, ids)):
         raise SourceError(f"tune: none of {len(graded.row_ids_N):,} graded source rows has all of {', '.join(names)}")
+    row_ids_N = np.concatenate(ids)
     order_N = np.argsort(row_ids_N)
     row_ids_N = row_ids_N[order_N]
     places_N = np.searchsorted(graded.row_ids_N, row_ids_N)
@@ -190,15 +178,9 @@ class Objective:
                 )
 
     def check_components(self, source: TrialRows, space: Space, folds: Iterable[tuple[int, int]]) -> None:
-        """Raise if a point of the space needs more principal components than a trial's rows have.
+        """Raise ``ConfigError`` if a point of the space needs more principal components than a trial's rows have.
 
-        Args:
-            source: the rows.
-            space: the points.
-            folds: for each fit the fold that it holds out, and the seed of the folds.
-
-        Raises:
-            ConfigError: a point does; the message names the key and both numbers.
+        ``folds``: for each fit the fold that it holds out, and the seed of the folds.
         """
         asked = list(space.projections)
         if not asked:
@@ -246,10 +228,6 @@ class Outcome:
     fit: Json
     """The fit's record: rows of each part, steps, losses, validation AUCs."""
 
-    def to_json(self) -> Json:
-        """Return the outcome as a JSON object."""
-        return asdict(self)
-
 
 def run_trial(
     source: TrialRows,
@@ -261,16 +239,10 @@ def run_trial(
     fit_seed: int,
     bar: Bar | None = None,
 ) -> Outcome:
-    """Fit a point on all folds but one, and measure it on the held-out fold.
+    """Fit a point on all folds but one, and measure it on the held-out ``fold``.
 
-    Args:
-        source: the rows.
-        point: the point to fit.
-        objective: the measure.
-        fold: the fold that is held out.
-        seed: the seed of the folds and of the parts of the other rows; equal for trials to be compared.
-        fit_seed: the seed of initial weights and batches.
-        bar: the bar below which a network's fit ends early.
+    ``seed`` is that of the folds and of the parts of the other rows, equal for trials to be compared; ``fit_seed`` that
+    of initial weights and batches. Below ``bar`` a network's fit ends early.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
@@ -280,7 +252,13 @@ def run_trial(
     begun = time.monotonic()
     held_N = source.fold_N(objective.folds, seed) == fold
     rows = source.rows(point.trust, held_N, seed=seed)
-    _refuse_one_class(rows, point.trust)
+    for part, name in enumerate(NAMES):
+        correct_P = rows.correct_N[rows.places(part)]
+        if (num_right := int(correct_P.sum())) in (0, len(correct_P)):
+            raise DegenerateSourceError(
+                f"tune: {num_right} of {len(correct_P)} labels are right in the {name} part, but both right and "
+                f"wrong ones are needed; give more source rows or fewer folds (trust.{name}_fraction)"
+            )
     max_steps = point.trust.max_steps
     ends = end_never if bar is None else (lambda record: bar.ends(record, max_steps))
     trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed}, ends=ends)
@@ -298,13 +276,3 @@ def run_trial(
         seconds=time.monotonic() - begun,
         fit={key: item for key, item in trust.fit.items() if key != "seed"} | rungs,
     )
-
-
-def _refuse_one_class(rows: LabelledRows, trust: TrustConfig) -> None:
-    for part, name in enumerate(NAMES):
-        correct = rows.correct_N[rows.places(part)]
-        if (len(correct) or name != "calibration") and int(correct.sum()) in (0, len(correct)):
-            raise DegenerateSourceError(
-                f"tune: {int(correct.sum())} of {len(correct)} labels are right in the {name} part, but both right and "
-                f"wrong ones are needed; give more source rows or fewer folds (trust.{name}_fraction)"
-            )

@@ -69,11 +69,7 @@ Proposals = Listed | Sampled
 
 
 def make_proposals(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
-    """Return the source of a search's points, and the number of points.
-
-    Raises:
-        ConfigError: a grid over a range.
-    """
+    """Return the source of a search's points and their number; raise ``ConfigError`` for a grid over a range."""
     if config.search == "grid":
         points = list(itertools.islice(space.grid(), config.trials))
         return Listed(points), len(points)

@@ -98,28 +98,16 @@ def make_folds(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
 def _compare_finalists(
     finals: Sequence[Trial], finalists: Sequence[Trial], num: int, *, share_held_out: float, larger: bool
 ) -> Choice:
-    """Return the choice among the default and the finalists, by ``num`` fits of each; a failed fit excludes a finalist.
-
-    Raises:
-        RunFailedError: a fit of the default failed, or every finalist has a failed fit.
-    """
-    default, *others = (finals[k : k + num] for k in range(0, len(finals), num))
-    ended = {str(trial.number): fits for trial, fits in zip(finalists, others, strict=True) if _has_ended(fits)}
-    if not _has_ended(default):
-        raise _without_result("the default", default)
+    """Return the choice among default and finalists, by ``num`` fits of each; a failed fit excludes a finalist."""
+    default, *others = (_get_values(finals[k : k + num]) for k in range(0, len(finals), num))
+    names = [str(trial.number) for trial in finalists]
+    ended = {name: values for name, values in zip(names, others, strict=True) if len(values) == num}
+    if len(default) < num:
+        raise _without_result("the default", finals[:num])
     if not ended:
         raise _without_result("every finalist", finals[num:])
-    return choose(
-        _get_values(default),
-        {name: _get_values(fits) for name, fits in ended.items()},
-        dict(zip((str(trial.number) for trial in finalists), _get_values(finalists), strict=True)),
-        share_held_out=share_held_out,
-        larger_is_better=larger,
-    )
-
-
-def _has_ended(trials: Sequence[Trial]) -> bool:
-    return all(trial.outcome is not None for trial in trials)
+    in_search = dict(zip(names, _get_values(finalists), strict=True))
+    return choose(default, ended, in_search, share_held_out=share_held_out, larger_is_better=larger)
 
 
 def _get_values(trials: Sequence[Trial]) -> list[float]:
@@ -127,21 +115,16 @@ def _get_values(trials: Sequence[Trial]) -> list[float]:
 
 
 def _rank_trials(trials: Sequence[Trial], *, larger: bool) -> list[Trial]:
-    def key(trial: Trial) -> tuple[float, int]:
-        assert trial.outcome is not None
-        return (-trial.outcome.value if larger else trial.outcome.value, trial.number)
-
-    return sorted(trials, key=key)
+    """Return the trials that succeeded, the best first."""
+    sign = -1 if larger else 1
+    valued = [(sign * trial.outcome.value, trial.number, trial) for trial in trials if trial.outcome is not None]
+    return [trial for _, _, trial in sorted(valued, key=lambda item: item[:2])]
 
 
 def _choose_finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> list[Trial]:
-    """Return the best trials at different points.
-
-    Raises:
-        RunFailedError: no trial succeeded.
-    """
+    """Return the best trials at different points."""
     found: dict[str, Trial] = {}
-    for trial in _rank_trials([trial for trial in trials if trial.outcome is not None], larger=larger):
+    for trial in _rank_trials(trials, larger=larger):
         found.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)
     if not found:
         raise _without_result("every trial", trials)
@@ -149,6 +132,6 @@ def _choose_finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> lis
 
 
 def _without_result(what: str, trials: Sequence[Trial]) -> RunFailedError:
-    errors = [trial.error for trial in trials if trial.error is not None]
-    why = f" ({errors[0]})" if errors else ": tune.hours ended the search before"
+    error = next((trial.error for trial in trials if trial.error is not None), None)
+    why = ": tune.hours ended the search before" if error is None else f" ({error})"
     return RunFailedError(f"tune: {what} failed{why}")

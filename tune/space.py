@@ -29,16 +29,7 @@ if TYPE_CHECKING:
 
 KIND = "kind"
 OPTIONS = "options"
-NOT_SEARCHED = {
-    *TrustConfig.RESOURCES,
-    *ROW_KEYS,
-    KIND,
-    "preset",
-    "options",
-    "num_workers",
-    "search",
-    "score_dtype",
-}
+NOT_SEARCHED = {*TrustConfig.RESOURCES, *ROW_KEYS, KIND, "preset", OPTIONS, "num_workers", "search", "score_dtype"}
 """Keys of the section ``trust`` that cannot be dimensions: they do not change the function, or they change the rows on
 which functions are compared."""
 
@@ -162,14 +153,9 @@ class Space:
     def of(cls, raw: Mapping[str, object], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
         """Return the space that a mapping describes, after a check of all its values.
 
-        Args:
-            raw: the dimensions by key, and optionally ``preset``.
-            base: the run's section ``trust``.
-            stored: the states, and ``token_logprobs``, that the labels of the source split have.
-
-        Raises:
-            ConfigError: a key is unknown, a dimension is empty, ``trust`` or a kind's options refuse a value, or an
-                input is not stored; the message names the key and its value.
+        ``base`` is the run's section ``trust``, ``stored`` are the states, and ``token_logprobs``, that the source's
+        labels have. Raise ``ConfigError`` with the key and its value if a key is unknown, a dimension is empty, an
+        input is not stored, or ``trust`` or a kind's options refuse a value.
         """
         given = expand_preset(raw)
         kinds = _parse_kinds(given.pop(KIND))
@@ -188,11 +174,11 @@ class Space:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The inputs of a row that a point may read: states, then numbers."""
-        found = {}
+        found: dict[str, None] = {}
         for key, of_base in (("states", self.base.states), ("columns", self.base.columns)):
             dimension = self.dimensions.get(key)
-            found[key] = dict.fromkeys([*of_base, *itertools.chain(*(dimension.ends if dimension else ()))])
-        return (*found["states"], *found["columns"])
+            found |= dict.fromkeys([*of_base, *itertools.chain(*(dimension.ends if dimension else ()))])
+        return tuple(found)
 
     @property
     def projections(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
@@ -202,7 +188,7 @@ class Space:
         drawn = itertools.product(
             [self.base.pca] if sizes is None else sizes.ends, [self.base.states] if states is None else states.ends
         )
-        asked = [("trust.pca", self.base.pca, self.base.states), *((key, size, names) for size, names in drawn)]
+        asked = [("trust.pca", self.base.pca, self.base.states), *((key, *each) for each in drawn)]
         return ((key, size, tuple(names)) for key, size, names in asked if size is not None)
 
     def draw(self, trial: "optuna.Trial") -> Point:
@@ -211,18 +197,14 @@ class Space:
         return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
 
     def grid(self) -> Iterator[Point]:
-        """Yield all points; the values of the last key vary fastest.
-
-        Raises:
-            ConfigError: a dimension is a range.
-        """
+        """Yield all points, the values of the last key fastest; raise ``ConfigError`` if a dimension is a range."""
         for kind in self.kinds:
-            listed = [self.dimensions[key] for key in self._list_dimensions(kind)]
-            for key, dimension in zip(self._list_dimensions(kind), listed, strict=True):
-                if isinstance(dimension, Range):
+            keys = self._list_dimensions(kind)
+            for key in keys:
+                if isinstance(self.dimensions[key], Range):
                     raise ConfigError(f"tune.space.{key}: a grid needs a list of values; give one, or search: random")
-            for values in itertools.product(*(dimension.ends for dimension in listed)):
-                yield self.point(kind, dict(zip(self._list_dimensions(kind), values, strict=True)))
+            for values in itertools.product(*(self.dimensions[key].ends for key in keys)):
+                yield self.point(kind, dict(zip(keys, values, strict=True)))
 
     def _list_dimensions(self, kind: str) -> list[str]:
         """Return the dimensions that a kind reads."""
@@ -269,22 +251,15 @@ class Space:
         where = f"tune.space.{key}"
         if kind not in self.kinds or not name:
             raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")
-        fitted = find_fitted([kind])[kind]
+        fitted, option = find_fitted([kind])[kind], {name: dimension.ends[0]}
         if fitted.fit is None:
-            check_options(
-                where, load_code(fitted.made_by).fitted, None, None, self.base, None, **{name: dimension.ends[0]}
-            )
+            check_options(where, load_code(fitted.made_by).fitted, None, None, self.base, None, **option)
         else:
-            how: Json = {"seed": 0, "output": None, name: dimension.ends[0]}
-            check_options(where, load_code(fitted.fit), None, None, self.base, **how)
+            check_options(where, load_code(fitted.fit), None, None, self.base, seed=0, output=None, **option)
 
 
 def expand_preset(raw: JsonView) -> Json:
-    """Return a space with its preset's keys in place of the preset's name, except keys that none of its kinds reads.
-
-    Raises:
-        ConfigError: the preset or a kind does not exist.
-    """
+    """Return a space with its preset's keys in place of the preset's name, except keys that none of its kinds reads."""
     given = dict(raw)
     preset = given.pop("preset", None)
     if preset is not None and preset not in PRESETS:
@@ -299,10 +274,8 @@ def _parse_kinds(value: object) -> tuple[str, ...]:
     values = _parse_dimension(f"tune.space.{KIND}", value).ends
     for kind in values:
         if kind not in TRUST or not isinstance(TRUST[kind], Fitted):
-            raise ConfigError(
-                f"tune.space.{KIND}: {kind!r} is not a trust function that is fitted; known: "
-                f"{', '.join(find_fitted(TRUST))}"
-            )
+            known = ", ".join(find_fitted(TRUST))
+            raise ConfigError(f"tune.space.{KIND}: {kind!r} is not a trust function that is fitted; known: {known}")
         if kind == PAPER_TRUST:
             raise ConfigError(f"tune.space.{KIND}: {kind} has the paper's settings and none to try; take neural")
     return values
