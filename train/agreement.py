@@ -1,25 +1,21 @@
 """Agreement between the workers of a training; a single worker uses its own values."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 T = TypeVar("T")
 
 
+def count_workers() -> int:
+    """Return the number of workers of this training."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
 def gather_values(value: T) -> list[T]:
     """Return the values of all workers, by rank; every worker gets the same list."""
-    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+    if count_workers() == 1:
         return [value]
-    found: list[T | None] = [None] * torch.distributed.get_world_size()
+    found: list[Any] = [None] * count_workers()
     torch.distributed.all_gather_object(found, value)
-    return [each for each in found if each is not None]
-
-
-def combine_flags(flags: list[bool], device: torch.device) -> list[bool]:
-    """Return for each flag whether it is true in any worker; every worker gets the same list."""
-    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
-        return flags
-    found = torch.tensor(flags, dtype=torch.int32, device=device)
-    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
-    return [bool(flag) for flag in found.tolist()]
+    return found

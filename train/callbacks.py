@@ -1,54 +1,131 @@
-"""Callbacks of a ``transformers.Trainer`` that store checkpoints and report progress."""
+"""Callbacks of a ``transformers.Trainer`` that keep checkpoints and report progress, and the checkpoints' folder.
 
+A checkpoint counts only once it is sealed: a list of its files with their sizes is written last. So a process that dies
+while it writes, or a full disk, never costs more than the checkpoint that was being written: the one before is removed
+after the new one is sealed, and a checkpoint without a seal is never read.
+"""
+
+import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Self
 
+import ray.train
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from curation.errors import CommitError
 from curation.escaping import get_logger
 from curation.refs import fingerprint
+from curation.storage import durable
 from curation.storage.inside import run_around, to_record
+from curation.storage.paths import write_atomically
 from curation.telemetry.standing import format_speed
 from train import fence, preemption
-from train.agreement import combine_flags
-from train.partial import Partial
+from train.agreement import gather_values
 
 log = get_logger(__name__)
 
+SEAL = "sealed.json"
+"""The file in a checkpoint that lists its other files with their sizes."""
 CHECKPOINT_SECONDS = 600.0
 """Maximum time between two checkpoints, even if the share of steps requires none in between."""
 PREEMPTION_SECONDS = 5.0
 """Time between two checks whether a node of the workers drains."""
 
 
-class Kept(Protocol):
-    """A store for a folder of checkpoints that outlives the machine."""
+class Kept:
+    """A folder of checkpoints in Ray Train's storage, which outlives the machine; every worker resumes from it."""
 
     def keep(self, directory: Path) -> None:
-        """Store the folder's current content, replacing what was stored before."""
-        ...
+        """Upload the folder in place of what was stored before; all workers wait for each other."""
+        ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(directory))
 
     def restore(self, directory: Path) -> None:
-        """Restore the last stored content, if any."""
-        ...
+        """Download the folder that was stored last, if any."""
+        if (checkpoint := ray.train.get_checkpoint()) is not None:
+            checkpoint.to_directory(directory)
 
 
-def open_partial(output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Partial:
-    """Return the folder of a training that begins or resumes, with its stored checkpoints; every worker calls this.
+class Partial:
+    """The folder ``<output>.partial`` of an unfinished training: its checkpoints, and the result until it is complete.
 
-    The first worker prepares it; if the workers do not share it (``kept``), each prepares its own. Checkpoints of other
-    inputs (``learnt``, JSON) are not used; the location of the run directory makes no difference.
+    Checkpoints with another ``stamp``, a digest of the training's inputs, are not used.
     """
-    partial = Partial(output, fingerprint(to_record(learnt, run_around(output))))
-    if kept is not None:
-        kept.restore(partial.folder)
-    if args.process_index == 0 or kept is not None:
-        partial.prepare()
-    return partial
+
+    def __init__(self, output: Path, stamp: str) -> None:
+        self.output, self._stamp = output, stamp
+        self.folder = output.with_name(f"{output.name}.partial")
+        self.checkpoints = self.folder / "checkpoints"
+
+    @classmethod
+    def open(cls, output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Self:
+        """Return the folder of a training that begins or resumes, with its stored checkpoints; every worker calls this.
+
+        The first worker prepares it; if the workers do not share it (``kept``), each prepares its own. Checkpoints of
+        other inputs (``learnt``, JSON) are not used; the location of the run directory makes no difference.
+        """
+        partial = cls(output, fingerprint(to_record(learnt, run_around(output))))
+        if kept is not None:
+            kept.restore(partial.folder)
+        if args.process_index == 0 or kept is not None:
+            partial.prepare()
+        return partial
+
+    def prepare(self) -> None:
+        """Keep the folder's last good checkpoint if it belongs to this training, else empty the folder."""
+        stamp_file = self.folder / "stamp"
+        if not stamp_file.is_file() or stamp_file.read_text() != self._stamp:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            stamp_file.write_text(self._stamp)
+        self.keep_last()
+
+    @property
+    def last_checkpoint(self) -> str | None:
+        """The newest good checkpoint of ``transformers.Trainer``, or ``None`` if there is none."""
+        return next((str(path) for path in self._list_newest_first() if _is_good(path)), None)
+
+    def seal(self, checkpoint: Path) -> None:
+        """Declare a checkpoint complete once its files are on the disk; raise if another driver has the run."""
+        fence.require()
+        files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and not path.name.startswith(SEAL))
+        durable.sync(files)
+        sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
+        write_atomically(checkpoint / SEAL, json.dumps(sizes))
+        durable.sync_names(checkpoint)
+
+    def keep_last(self) -> None:
+        """Remove all checkpoints but the newest good one."""
+        kept = self.last_checkpoint
+        for path in self._list_newest_first():
+            if str(path) != kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def finish(self, save: Callable[[Path], None]) -> None:
+        """Write the result with ``save``, move it into place when it is on the disk, and remove the folder."""
+        fence.require()
+        save(self.folder / "result")
+        durable.sync_tree(self.folder / "result")
+        fence.require()
+        shutil.rmtree(self.output, ignore_errors=True)
+        (self.folder / "result").rename(self.output)
+        durable.sync_names(self.output.parent)
+        shutil.rmtree(self.folder)
+
+    def _list_newest_first(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("checkpoint-*"), key=lambda path: -int(path.name.partition("-")[2]))
+
+
+def _is_good(checkpoint: Path) -> bool:
+    """Return whether a checkpoint is sealed and still has all its files."""
+    try:
+        sizes = json.loads((checkpoint / SEAL).read_text())
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
 
 
 class TerminatedError(RuntimeError):
@@ -77,15 +154,13 @@ class Checkpointing(TrainerCallback):
         """
         now, is_first = time.monotonic(), args.process_index == 0
         loss = fence.find_claim_error(read=control.should_save)
-        is_lost, is_due, is_terminated, ask = combine_flags(
-            [
-                loss is not None,
-                is_first and now - self._saved >= CHECKPOINT_SECONDS,
-                preemption.is_terminated(),
-                is_first and not self._is_preempted and now - self._asked >= PREEMPTION_SECONDS,
-            ],
-            args.device,
+        own = (
+            loss is not None,
+            is_first and now - self._saved >= CHECKPOINT_SECONDS,
+            preemption.is_terminated(),
+            is_first and not self._is_preempted and now - self._asked >= PREEMPTION_SECONDS,
         )
+        is_lost, is_due, is_terminated, ask = (any(flags) for flags in zip(*gather_values(own), strict=True))
         if is_lost:
             raise loss or CommitError("the lease was lost, as the first worker says")
         if ask:
@@ -97,11 +172,7 @@ class Checkpointing(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Seal the checkpoint that all workers have written, and remove the one before.
-
-        Raises:
-            TerminatedError: this process received SIGTERM.
-        """
+        """Seal the checkpoint that all workers have written, and remove the one before; raise if SIGTERM came."""
         if args.world_size > 1:
             torch.distributed.barrier()
         if args.process_index == 0 or self._kept is not None:
@@ -119,23 +190,18 @@ class Progress(TrainerCallback):
 
     def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
         """Report progress out of ``num_rows``, counted over all epochs."""
-        self._name = name
-        self._num_rows = num_rows
-        self._update = update
-        self._start = 0.0
-        self._first_step = 0
+        self._name, self._num_rows, self._update = name, num_rows, update
+        self._start, self._first_step = 0.0, 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
         """Start the clock."""
         self._start, self._first_step = time.monotonic(), state.global_step
 
     def on_log(
         self,
-        args: TrainingArguments,
+        args: object,
         state: TrainerState,
-        control: TrainerControl,
+        control: object,
         logs: Mapping[str, float] | None = None,
         **kwargs: object,
     ) -> None:

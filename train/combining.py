@@ -4,7 +4,7 @@ A labelled row's logit comes from weights fitted without it, a new row's from we
 whole stack or a simpler function is chosen by cross-validation on the labelled rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -55,7 +55,6 @@ def choose_candidate(
         if ahead.value > proof * error and ahead.value > most:
             taken, most = candidate, ahead.value
     auc = compute_auc_value(stacked.raw_M, correct_M)
-    best = max((item for item in found if is_free(item["name"])), key=lambda item: item["auc"], default=None)
     rows = f"{len(correct_M):,} labelled rows"
     if taken is not stacked:
         reason = (
@@ -63,6 +62,7 @@ def choose_candidate(
             f"{stacked.name}, more than {proof:g} standard errors"
         )
     else:
+        best = max((item for item in found if is_free(item["name"])), key=lambda item: item["auc"], default=None)
         against = "" if best is None else f"; the best free signal, {best['name']}, has {best['auc']:.3f}"
         reason = f"trust is {stacked.name}: its AUC in cross-validation on {rows} is {auc:.3f}{against}"
     own = {"name": stacked.name, "auc": auc, "loses_by": 0.0, "standard_error": 0.0}
@@ -133,10 +133,18 @@ class Folded:
             taken_MK = _fill_missing(columns_MK, taken_M)[taken_M]
             return _average_regressions(taken_MK, self.correct_M[taken_M], scale_K, lead_places, rising_places)
 
-        raw_M, filled_MK = self._compute_out_of_fold(columns_MK, fitted), _fill_missing(columns_MK)
+        raw_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
+        for fold in range(self.num_folds):
+            held_M = self.fold_M == fold
+            if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # a handful of rows
+                continue
+            model, filled_MK = fitted(~held_M), _fill_missing(columns_MK, ~held_M)
+            level_F[fold] = model.logits(filled_MK[~held_M]).mean()
+            raw_M[held_M] = model.logits(filled_MK[held_M])
+        raw_M += (level_F.mean() - level_F)[self.fold_M]  # folds do not differ in level
         calibrator = fit_rising_line(raw_M, self.correct_M)
-        model = fitted(np.ones(self.num_rows, dtype=np.bool_))
-        return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, calibrator), calibrator(raw_M))
+        model, mean_K = fitted(np.ones(self.num_rows, dtype=np.bool_)), _fill_missing(columns_MK).mean(axis=0)
+        return Candidate(name, Combination(names, mean_K, model, calibrator), calibrator(raw_M))
 
     def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
         """Return boosted trees of the columns, calibrated by the line that fits their out-of-fold logits."""
@@ -149,24 +157,9 @@ class Folded:
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
             out_M[held_M] = fitted(~held_M).logits(torch.from_numpy(filled_MK[held_M]))
-        calibrator, model = (
-            fit_rising_line(out_M, self.correct_M),
-            Trees(fitted(np.ones(self.num_rows, dtype=np.bool_))),
-        )
+        calibrator = fit_rising_line(out_M, self.correct_M)
+        model = Trees(fitted(np.ones(self.num_rows, dtype=np.bool_)))
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, calibrator), calibrator(out_M))
-
-    def _compute_out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Bools], Logistic]) -> Float64s:
-        """Return logits [M] of models fitted on the other folds, without the differences in level between folds."""
-        out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
-        for fold in range(self.num_folds):
-            held_M = self.fold_M == fold
-            if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # a handful of rows
-                continue
-            model, filled_MK = fitted(~held_M), _fill_missing(columns_MK, ~held_M)
-            level_F[fold] = model.logits(filled_MK[~held_M]).mean()
-            out_M[held_M] = model.logits(filled_MK[held_M])
-        out_M += (level_F.mean() - level_F)[self.fold_M]
-        return out_M
 
 
 def assign_folds(
@@ -262,9 +255,8 @@ def _average_regressions(
     """Return the mean of logistic regressions under all priors, weighted by evidence (Bayesian model averaging).
 
     ``scale_K``: deviations to which the columns are scaled; each column of ``leads`` has each of ``LEADS`` in turn.
-    ``rising``: columns whose weights are not below 0.
-
-    Source: Hoeting et al. 1999, "Bayesian Model Averaging: A Tutorial".
+    Weights of the columns ``rising`` are not below 0. Source: Hoeting et al. 1999, "Bayesian Model Averaging: A
+    Tutorial".
     """
     mean_K, deviation_K = columns_MK.mean(axis=0), _compute_deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
@@ -291,9 +283,7 @@ def fit_rising_regression(
 ) -> tuple[Float64s, float]:
     """Return weights and bias of a logistic regression in which no weight of the columns ``rising`` is below 0.
 
-    ``strength``: the prior variance of the weights, scikit-learn's C.
-
-    Source: Breiman 1996, "Stacked Regressions", for weights that are not below 0.
+    ``strength``: the prior variance of the weights, scikit-learn's C. Source: Breiman 1996, "Stacked Regressions".
     """
     model = LogisticRegression(C=strength, max_iter=1000).fit(columns_MK, correct_M.astype(int))
     both = np.append(model.coef_[0], model.intercept_)
@@ -325,9 +315,8 @@ def log_evidences(columns_MK: Float64s, correct_M: Bools, priors: Sequence[tuple
     """Return the log marginal likelihood of the outcomes under each prior, float64 [P], up to one constant.
 
     It is that of linear regression on columns of mean 0, whose weights are logistic weights times the outcomes'
-    variance. A prior is the variance of a logistic weight and the deviation of each column, float64 [K].
-
-    Source: MacKay 1992, "Bayesian Interpolation".
+    variance (MacKay 1992, "Bayesian Interpolation"). A prior is the variance of a logistic weight and each column's
+    deviation, [K].
     """
     share = correct_M.mean()
     variance = share * (1 - share)

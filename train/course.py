@@ -1,7 +1,4 @@
-"""The progress of a fit: its first worker writes steps and validation AUC, and the waiting stage reads them.
-
-A fit of several networks in turn is reported as one fit of all their steps.
-"""
+"""The progress of a fit: its first worker writes steps and validation AUC, and the waiting stage reads them."""
 
 import time
 from collections.abc import Iterator
@@ -32,11 +29,11 @@ class FitCourse:
         """Note an evaluation: the steps done, the maximum number of steps, and the AUC on validation rows."""
         now, path = time.monotonic(), to_place(self.path)
         pause = REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS
-        if step >= max_steps or now - self._noted >= pause:
-            self._noted = now
-            words = f"AUC {auc:.3f} on validation rows"
-            with suppress(OSError):  # a fit goes on where the store is away
-                progress.note(path, self.part * max_steps + step, self.parts * max_steps, words)
+        if step < max_steps and now - self._noted < pause:
+            return
+        self._noted, words = now, f"AUC {auc:.3f} on validation rows"
+        with suppress(OSError):  # a fit goes on where the store is away
+            progress.note(path, self.part * max_steps + step, self.parts * max_steps, words)
 
 
 _course: ContextVar[FitCourse | None] = ContextVar("_course", default=None)

@@ -2,8 +2,8 @@
 
 The loss of a pair is -log sigmoid(beta (r_chosen - r_rejected)), where r is an answer's log-probability, end token
 included, less that under the reference, and a step takes the mean over its pairs. The reference is the base: the model
-without its adapter or, where all weights are trained, a copy that is frozen. This is our code
-rather than TRL's, so that row order, workers and checkpoints are those of the other trainings; its step equals TRL's.
+without its adapter or, where all weights are trained, a copy that is frozen. This is our code rather than TRL's, so
+that row order, workers and checkpoints are those of the other trainings; its step equals TRL's.
 
 Shapes: B pairs of a batch, whose 2B sequences are the chosen ones and then the rejected ones; T tokens of the longest,
 K last positions, V words of the vocabulary.
@@ -15,11 +15,12 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy, logsigmoid
 from transformers import TrainingArguments
 
 from curation.config.dpo import DpoConfig
 from curation.refs import ModelRef, TableRef
-from train.epochs import count_accumulation_steps, train_epochs
+from train.epochs import RowObjective, count_accumulation_steps
 from train.models import TrainingRecord, TrainingResult
 from train.sft import IGNORED, collate
 from train.stream import Loader, PreferenceSource
@@ -29,37 +30,30 @@ from train.trainer import SftTrainer
 
 
 def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingResult:
-    """Train ``base`` on the ``prompt``, ``chosen`` and ``rejected`` columns of ``rows``, and save it to ``output``.
-
-    All else, and what is raised, is as for :func:`train.sft.train_sft`.
-    """
+    """Train ``base`` on ``prompt``, ``chosen`` and ``rejected`` of ``rows``, else as :func:`train.sft.train_sft`."""
     count_accumulation_steps(config, config.num_workers)
     return train_student(prefer, base, rows, config, **how)
 
 
 def prefer(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
-    """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
-
-    All else, and what is raised, is as for :func:`train.epochs.train_epochs`.
-    """
-    return train_epochs(Preferences(config), base, rows, config, **how)
+    """Train ``base`` in each worker by :meth:`train.epochs.RowObjective.train`."""
+    return Preferences(config).train(base, rows, **how)
 
 
-class Preferences:
-    """The objective of preferring each pair's chosen answer (:class:`train.epochs.RowObjective`)."""
+class Preferences(RowObjective):
+    """The objective of preferring each pair's chosen answer."""
 
-    def __init__(self, config: DpoConfig) -> None:
-        self._config = config
-        self._reference: Any = None
+    _reference: Any = None
 
     def source(self, rows: TableRef, tokenizer: Any) -> PreferenceSource:
         """Return the rows: prompts with two answers each."""
-        config = self._config
-        return PreferenceSource(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
+        return PreferenceSource(
+            rows, tokenizer, max_length=self.config.max_length, chat_template=self.config.chat_template
+        )
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
         """Keep a frozen copy of the model as reference if all weights are trained, in the compute type."""
-        if self._config.lora is None:
+        if self.config.lora is None:
             self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
             if args.bf16:  # not .to(dtype), which would round buffers, too: the frequencies of positions
                 for weight in self._reference.parameters():
@@ -71,7 +65,7 @@ class Preferences:
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> "DpoTrainer":
         """Return the trainer with the preference loss."""
-        return DpoTrainer(loader, beta=self._config.beta, reference=self._reference, **settings)
+        return DpoTrainer(loader, beta=self.config.beta, reference=self._reference, **settings)
 
 
 def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
@@ -96,16 +90,14 @@ def compute_sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor
     """
     logits_BKV = logits_BTV[:, -targets_BK.shape[1] :].float()
     next_BK = targets_BK[:, 1:]
-    losses = torch.nn.functional.cross_entropy(
-        logits_BKV[:, :-1].flatten(0, 1), next_BK.flatten(), ignore_index=IGNORED, reduction="none"
-    )
+    losses = cross_entropy(logits_BKV[:, :-1].flatten(0, 1), next_BK.flatten(), ignore_index=IGNORED, reduction="none")
     return -losses.view_as(next_BK).sum(dim=1)
 
 
 def compute_preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tensor, beta: float) -> torch.Tensor:
     """Return the loss of each pair, [B], from the log-probabilities of the chosen and then of the rejected answers."""
     chosen_B, rejected_B = (logprob_2B - reference_2B).chunk(2)
-    return -torch.nn.functional.logsigmoid(beta * (chosen_B - rejected_B))
+    return -logsigmoid(beta * (chosen_B - rejected_B))
 
 
 class DpoTrainer(SftTrainer):
@@ -142,8 +134,7 @@ class DpoTrainer(SftTrainer):
     def _compute_pair_loss(
         self, logits: torch.Tensor, labels_B2: torch.Tensor, num_pairs: Any = None, weights: torch.Tensor | None = None
     ) -> torch.Tensor:
-        losses_B = compute_preference_losses(
-            compute_sequence_logprobs(logits, self._targets), self._reference_2B, self._beta
-        )
+        logprob_2B = compute_sequence_logprobs(logits, self._targets)
+        losses_B = compute_preference_losses(logprob_2B, self._reference_2B, self._beta)
         counts_B = labels_B2[:, 1] != IGNORED
         return (losses_B * counts_B).sum() / (num_pairs if num_pairs is not None else counts_B.sum())

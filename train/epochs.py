@@ -1,30 +1,31 @@
 """Trains a model on the rows of a table for several epochs by an objective, in one or several processes.
 
-An objective has the columns to read, the batches and the loss. The order of rows depends on their ids, their lengths
-and the seed (``train.stream.Order``), not on the objective.
+The order of rows depends on their ids, their lengths and the seed (``train.stream.Order``), not on the objective.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import TrainingArguments, set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import LmStudentConfig
-from curation.config.models import EpochsConfig
 from curation.errors import ConfigError, SourceError
 from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
 from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
-from train.callbacks import Checkpointing, Kept, Progress, open_partial
-from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable, save
+from train.agreement import count_workers
+from train.callbacks import Checkpointing, Kept, Partial, Progress
+from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable
 from train.stream import Division, Loader, Order, Survey, TokenSource
 from train.tokens import TrainingRow
-from train.trainer import Guarded, count_workers, make_arguments, read_once
+from train.trainer import Guarded, make_arguments, read_once
 
 log = get_logger(__name__)
 
@@ -34,32 +35,8 @@ LOGGING_SHARE = 0.02
 """The share of the steps between two logged losses."""
 
 
-class RowObjective(Protocol):
-    """A method's reading of rows: their columns, batches and loss."""
-
-    def source(self, rows: TableRef, tokenizer: object) -> TokenSource:
-        """Return the rows as token ids."""
-        ...
-
-    def prepare(self, model: object, args: TrainingArguments) -> None:
-        """Prepare the base model before it gets an adapter, or raise if it does not fit."""
-        ...
-
-    def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """Return a micro-batch with ``row_ids`` and ``labels``; labels that are not ignored are the items of a step."""
-        ...
-
-    def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> Guarded:
-        """Return the trainer with the loss; ``settings`` are those of ``transformers.Trainer``."""
-        ...
-
-
 def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
-    """Return how many micro-batches of each worker make up the global batch.
-
-    Raises:
-        ConfigError: the global batch is not a multiple of micro-batch times workers.
-    """
+    """Return how many micro-batches of each worker make up the global batch, or raise ``ConfigError`` if none do."""
     together = config.micro_batch_size * num_workers
     if config.global_batch_size % together:
         raise ConfigError(
@@ -69,84 +46,8 @@ def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
     return config.global_batch_size // together
 
 
-def train_epochs(
-    objective: RowObjective,
-    base: ModelRef,
-    rows: TableRef,
-    config: EpochsConfig,
-    *,
-    seed: int,
-    output: Path,
-    progress: Callable[[int, int], None] | None = None,
-    kept: Kept | None = None,
-) -> TrainingRecord:
-    """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
-
-    Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a kill,
-    a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number of workers;
-    if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first.
-    ``progress`` receives rows done and rows in all, over all epochs.
-
-    Raises:
-        SourceError: there are no rows, none within ``max_length``, or no positive trust to weight them by.
-        ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
-        ModelError: the base does not load.
-        TrainingError: a loss is not finite, or a checkpoint cannot be written.
-    """
-    start, config = time.monotonic(), settle_training(config, base)
-    set_seed(seed)
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    tokenizer = load_tokenizer(base)
-    source = objective.source(rows, tokenizer)
-    if not source.num_rows:
-        raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
-    args = _make_arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
-    survey = source.survey(args.process_index, args.world_size)
-    _check_rows(output.name, survey, config.max_length)
-    num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
-    order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
-    args.num_train_epochs = num_epochs
-    num_steps = order.num_steps * num_epochs
-    args.warmup_steps = count_warm_up_steps(math.ceil(config.warmup_ratio * num_steps), num_steps)
-    recipe = config.without(config.RESOURCES).model_dump(mode="json")
-    unfinished = open_partial(output, [base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)], kept, args)
-    division = Division(
-        order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
-    )
-    with read_once(config):
-        model = load_base(base, config)
-    check_tokens(base, tokenizer, model)
-    objective.prepare(model, args)
-
-    def batch(rows: Sequence[TrainingRow]) -> dict[str, Any]:
-        return objective.batch(rows, tokenizer.pad_token_id, survey.mean_trust)
-
-    trainer = objective.trainer(
-        Loader(source, survey.positions_N, division, collate_fn=batch, pin_memory=args.dataloader_pin_memory),
-        tokenizer,
-        output.name,
-        model=make_trainable(model, config.lora),
-        args=args,
-        callbacks=[
-            Progress(output.name, len(survey.positions_N) * num_epochs, progress),
-            Checkpointing(unfinished, kept),
-        ],
-    )
-    trainer.complete(unfinished)
-    record = _record(survey, num_epochs, trainer.state.log_history, time.monotonic() - start)
-    trainer.finish(
-        unfinished,
-        lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
-    )
-    return record
-
-
 def _check_rows(name: str, survey: Survey, max_length: int) -> None:
-    """Raise if no row is left or none can be weighted by trust; log the number of rows that are too long.
-
-    Raises:
-        SourceError: no row is left, or the mean trust is not positive and finite.
-    """
+    """Raise ``SourceError`` if no row is left or none can be weighted by trust; log how many rows are too long."""
     num_rows, num_dropped = len(survey.positions_N), len(survey.dropped_M)
     if num_dropped:
         log.warning("%s: %d of %d rows exceed %d tokens", name, num_dropped, num_rows + num_dropped, max_length)
@@ -159,24 +60,103 @@ def _check_rows(name: str, survey: Survey, max_length: int) -> None:
         )
 
 
-def _record(survey: Survey, num_epochs: int, history: Sequence[Mapping[str, Any]], seconds: float) -> TrainingRecord:
-    logged = [entry for entry in history if "loss" in entry]
-    return TrainingRecord(
-        num_rows=len(survey.positions_N),
-        num_dropped=len(survey.dropped_M),
-        num_epochs=num_epochs,
-        losses=[entry["loss"] for entry in logged],
-        curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
-        seconds=seconds,
-        dropped=survey.dropped_M.tolist(),
-    )
+class RowObjective(ABC):
+    """A method's reading of rows: their columns, batches and loss."""
 
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
-def _make_arguments(config: EpochsConfig, *, seed: int, work: Path) -> TrainingArguments:
-    accumulation = count_accumulation_steps(config, count_workers())
-    return TrainingArguments(
-        **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
-        lr_scheduler_type=config.schedule,
-        save_steps=CHECKPOINT_SHARE,
-        logging_steps=LOGGING_SHARE,
-    )
+    @abstractmethod
+    def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
+        """Return the rows as token ids."""
+
+    @abstractmethod
+    def prepare(self, model: Any, args: TrainingArguments) -> None:
+        """Prepare the base model before it gets an adapter, or raise if it does not fit."""
+
+    @abstractmethod
+    def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
+        """Return a micro-batch with ``row_ids`` and ``labels``; labels that are not ignored are the items of a step."""
+
+    @abstractmethod
+    def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> Guarded:
+        """Return the trainer with the loss; ``settings`` are those of ``transformers.Trainer``."""
+
+    def train(
+        self,
+        base: ModelRef,
+        rows: TableRef,
+        *,
+        seed: int,
+        output: Path,
+        progress: Callable[[int, int], None] | None = None,
+        kept: Kept | None = None,
+    ) -> TrainingRecord:
+        """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
+
+        Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a
+        kill, a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number
+        of workers; if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is
+        merged first. ``progress`` receives rows done and rows in all, over all epochs.
+
+        Raises:
+            SourceError: there are no rows, none within ``max_length``, or no positive trust to weight them by.
+            ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
+            ModelError: the base does not load.
+            TrainingError: a loss is not finite, the base cannot have meant the first rows (``FirstStep``),
+                or a checkpoint cannot be written.
+        """
+        start, config = time.monotonic(), settle_training(self.config, base)
+        set_seed(seed)
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+        tokenizer = load_tokenizer(base)
+        source = self.source(rows, tokenizer)
+        if not source.num_rows:
+            raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
+        accumulation = count_accumulation_steps(config, count_workers())
+        work = output.with_name(f"{output.name}.partial") / "checkpoints"
+        args = TrainingArguments(
+            **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
+            lr_scheduler_type=config.schedule,
+            save_steps=CHECKPOINT_SHARE,
+            logging_steps=LOGGING_SHARE,
+        )
+        survey = source.survey(args.process_index, args.world_size)
+        _check_rows(output.name, survey, config.max_length)
+        num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
+        order = Order(survey.lengths_N, config.global_batch_size, seed)
+        args.num_train_epochs = num_epochs
+        num_steps = order.num_steps * num_epochs
+        args.warmup_steps = count_warm_up_steps(math.ceil(config.warmup_ratio * num_steps), num_steps)
+        recipe = config.without(config.RESOURCES).model_dump(mode="json")
+        unfinished = Partial.open(output, [base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)], kept, args)
+        division = Division(order, config.micro_batch_size, rank=args.process_index, num_workers=args.world_size)
+        with read_once(config):
+            model = load_base(base, config)
+        check_tokens(base, tokenizer, model)
+        self.prepare(model, args)
+        batch = partial(self.batch, pad=tokenizer.pad_token_id, mean_trust=survey.mean_trust)
+        trainer = self.trainer(
+            Loader(source, survey.positions_N, division, collate_fn=batch, pin_memory=args.dataloader_pin_memory),
+            tokenizer,
+            output.name,
+            model=make_trainable(model, config.lora),
+            args=args,
+            callbacks=[
+                Progress(output.name, len(survey.positions_N) * num_epochs, progress),
+                Checkpointing(unfinished, kept),
+            ],
+        )
+        trainer.complete(unfinished)
+        logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+        record = TrainingRecord(
+            num_rows=len(survey.positions_N),
+            num_dropped=len(survey.dropped_M),
+            num_epochs=num_epochs,
+            losses=[entry["loss"] for entry in logged],
+            curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
+            seconds=time.monotonic() - start,
+            dropped=survey.dropped_M.tolist(),
+        )
+        trainer.finish(unfinished, tokenizer, base, config.lora, record)
+        return record

@@ -27,11 +27,7 @@ def find_claim_error(*, read: bool) -> CommitError | None:
 
 
 def require() -> None:
-    """Raise if another driver than the one that started this training has the run directory.
-
-    Raises:
-        CommitError: another driver has it.
-    """
+    """Raise ``CommitError`` if another driver than the one that started this training has the run directory."""
     if _claim is not None:
         _claim.require()
 

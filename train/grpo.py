@@ -30,10 +30,9 @@ from curation.models.dtypes import settle_training
 from curation.models.loading import make_saved_ref
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
-from curation.storage.paths import Place
 from curation.tables import io
-from curation.telemetry.standing import Update
-from train.callbacks import Checkpointing, Kept, Progress, open_partial
+from train.agreement import count_workers
+from train.callbacks import Checkpointing, Kept, Partial, Progress
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, select_steps, without_signal
 from train.models import (
     TrainingRecord,
@@ -42,14 +41,12 @@ from train.models import (
     load_base,
     make_adapter_config,
     make_trainable,
-    save,
 )
-from train.rewards import RolloutTask
-from train.rollouts import Rollouts, TransformersRollouts
+from train.rollouts import Rollouts, RolloutTask, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, is_vllm_backend
 from train.student import train_student
 from train.tokens import prompt_ids
-from train.trainer import count_workers, make_arguments
+from train.trainer import make_arguments
 
 log = get_logger(__name__)
 
@@ -57,33 +54,18 @@ CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 
 
-def train_grpo(
-    base: ModelRef,
-    rows: TableRef,
-    config: GrpoConfig,
-    *,
-    seed: int,
-    output: Place,
-    name: str,
-    update: Update = lambda standing: None,
-    domain: DomainConfig,
-    examples: TableRef,
-) -> TrainingResult:
-    """Train ``base`` on the ``prompt`` and ``label`` columns of ``rows``, and save the student to ``output``.
+def train_grpo(base: ModelRef, rows: TableRef, config: GrpoConfig, **how: Any) -> TrainingResult:
+    """Train ``base`` on the ``prompt`` and ``label`` columns of ``rows``, else as :func:`train.sft.train_sft`.
 
-    ``examples`` are the rows of the pool, which the domain reads to grade an answer.
-
-    Raises:
-        ConfigError: the batch sizes do not divide, or FSDP is requested without GPUs.
-        SourceError, RunFailedError: as :func:`train.student.train_student`.
+    ``how`` also has ``examples``, the rows of the pool, which its ``domain`` reads to grade an answer. Raise
+    ``ConfigError``, too, if FSDP is requested without GPUs.
     """
     count_answer_steps(config, config.num_workers)
     if config.sharding == "fsdp" and not config.gpus_per_worker:
         raise ConfigError(
             "sharding: fsdp needs GPUs where students learn by grpo; set gpus_per_worker, or sharding: ddp"
         )
-    read = {"domain": domain, "examples": examples}
-    return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update, **read)
+    return train_student(_learn, base, rows, config, **how)
 
 
 class Questions(NamedTuple):
@@ -108,11 +90,7 @@ def _learn(
 
 
 def count_answer_steps(config: GrpoConfig, num_workers: int) -> int:
-    """Return the number of micro-batches per worker that make up the answers to a batch of prompts.
-
-    Raises:
-        ConfigError: the answers are not a multiple of micro-batch times workers.
-    """
+    """Return how many micro-batches of each worker make up a step's answers, or raise ``ConfigError`` if none do."""
     num_answers, together = config.global_batch_size * config.group_size, config.micro_batch_size * num_workers
     if num_answers % together:
         raise ConfigError(
@@ -134,16 +112,9 @@ def reinforce(
     progress: Callable[[int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
+    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowObjective.train`.
 
-    Over-long prompts are dropped and counted. Workers, resumption, ``progress`` and ``kept`` are as for
-    :func:`train.sft.fine_tune`.
-
-    Raises:
-        SourceError: no row is left.
-        ConfigError: the batch sizes do not divide.
-        ModelError: the base does not load.
-        TrainingError: the loss or a gradient is not finite, or a checkpoint cannot be written.
+    Over-long prompts are dropped and counted.
     """
     start, config = time.monotonic(), settle_training(config, base)
     set_seed(seed)
@@ -151,12 +122,14 @@ def reinforce(
     tokenizer = load_tokenizer(base)
     tasks = _make_tasks(tokenizer, questions, config, name=output.name)
     num_steps = config.num_steps(len(tasks))
-    order = _shuffle_rows(len(tasks), num_steps * config.global_batch_size, seed)
+    num_places = num_steps * config.global_batch_size
+    shuffles = (np.random.default_rng([seed, epoch]) for epoch in range(-(-num_places // len(tasks))))
+    order = np.concatenate([rng.permutation(len(tasks)) for rng in shuffles])[:num_places].tolist()  # anew each epoch
     work = output.with_name(f"{output.name}.partial") / "checkpoints"
     args = _make_arguments(config, base, num_steps=num_steps, seed=seed, work=work)
-    recipe = config.without(config.RESOURCES).model_dump(mode="json")
     learnt = [(task.row_id, task.label) for task in tasks]
-    unfinished = open_partial(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
+    recipe = config.without(config.RESOURCES).model_dump(mode="json")
+    unfinished = Partial.open(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
     model = _prepare_policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
@@ -177,28 +150,19 @@ def reinforce(
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    record = _record(questions, tasks, config, trainer.state.log_history, time.monotonic() - start)
-    trainer.finish(
-        unfinished,
-        lambda model, path, weights: save(model, tokenizer, base, config.lora, record, path, output, weights),
-    )
-    return record
-
-
-def _record(
-    questions: Questions, tasks: Sequence[RolloutTask], config: GrpoConfig, log_history: list[Any], seconds: float
-) -> TrainingRecord:
-    history = select_steps(log_history)
-    return TrainingRecord(
+    history = select_steps(trainer.state.log_history)
+    record = TrainingRecord(
         num_rows=len(tasks),
         num_dropped=len(questions.prompts) - len(tasks),
         num_epochs=config.epochs,
         losses=[entry["loss"] for entry in history],
-        seconds=seconds,
+        seconds=time.monotonic() - start,
         curves=compute_curves(history),
         stopped=without_signal(history, config),
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
+    trainer.finish(unfinished, tokenizer, base, config.lora, record)
+    return record
 
 
 def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
@@ -219,14 +183,6 @@ def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, nam
     if num_without := sum(task.label is None for task in tasks):
         log.warning("%s: %d of %d rows have no label; their rewards are all 0", name, num_without, len(tasks))
     return tasks
-
-
-def _shuffle_rows(num_rows: int, num_places: int, seed: int) -> list[int]:
-    """Return the row at each place of the training, shuffled anew for each epoch."""
-    epochs = -(-num_places // num_rows)
-    rows = np.concatenate([np.random.default_rng([seed, epoch]).permutation(num_rows) for epoch in range(epochs)])
-    order: list[int] = rows[:num_places].tolist()
-    return order
 
 
 def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:

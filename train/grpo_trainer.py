@@ -12,26 +12,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
 from curation.json_types import JsonView
-from train.rewards import RolloutTask, grade
-from train.rollouts import Rollout, Rollouts, Wanted, make_seeds
+from train.rollouts import Rollout, Rollouts, RolloutTask, Wanted, grade, make_seeds
 from train.trainer import Guarded
 
 NUM_POINTS = 200
 """Maximum number of points of a recorded curve; with more steps, blocks of steps are averaged."""
-CURVES = {
-    "reward": "reward",
-    "right": "right",
-    "parsed": "parsed",
-    "mixed_groups": "mixed_groups",
-    "kl": "kl",
-    "entropy": "entropy",
-    "length": "completions/mean_length",
-    "truncated": "truncated",
-    "grad_norm": "grad_norm",
-    "gap": "gap",
-    "learning_rate": "learning_rate",
-    "reward_errors": "reward_errors",
-}
+_REWARDS = ("reward", "right", "parsed", "mixed_groups", "kl", "entropy", "length", "truncated")
+_STEPS = ("grad_norm", "gap", "learning_rate", "reward_errors")
+CURVES = {name: name for name in (*_REWARDS, *_STEPS)} | {"length": "completions/mean_length"}
 """The measure of TRL or :class:`Game` for each curve of the record, by the curve's name."""
 
 
@@ -45,7 +33,7 @@ def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -
     last = history[-config.patience :]
     if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
         return None
-    low, high = (find(entry["reward"] for entry in last) for find in (min, max))
+    low, high = min(entry["reward"] for entry in last), max(entry["reward"] for entry in last)
     always = f"was always {low:.3g}" if low == high else f"was {low:.3g} to {high:.3g}, but equal within each group,"
     return (
         f"the reward {always} in the last {config.patience} steps (student.patience), so nothing was learnt: no group "

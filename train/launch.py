@@ -26,7 +26,7 @@ from curation.errors import CommitError, RunFailedError
 from curation.json_types import Json
 from curation.stopping import wait_for_call
 from curation.storage.lease import LeaseClaim
-from curation.storage.paths import Place, Remote
+from curation.storage.paths import Place
 from curation.tasks import find_root_error
 
 HEALTH_CHECK_SECONDS = "0.2"
@@ -51,12 +51,7 @@ class TrainProcess:
         self._worker: Any = None
 
     def run(self, loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-        """Run ``loop(task)``; if it fails, try again up to ``config.max_failures`` times.
-
-        Raises:
-            RunFailedError: the loop failed more often.
-            CommitError: another driver has the run directory.
-        """
+        """Run ``loop(task)`` as :func:`launch` does, with up to ``config.max_failures`` further attempts."""
         for num_failures in range(config.max_failures + 1):
             worker: Any = self._worker or self._make.remote()
             self._worker = worker
@@ -93,6 +88,7 @@ class _Worker:
 
 
 _process: ContextVar[TrainProcess | None] = ContextVar("_process", default=None)
+_claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
 
 
 @contextmanager
@@ -103,9 +99,6 @@ def trained_in(process: TrainProcess | None) -> Iterator[None]:
         yield
     finally:
         _process.reset(token)
-
-
-_claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
 
 
 @contextmanager
@@ -121,18 +114,15 @@ def claimed(claim: LeaseClaim | None) -> Iterator[None]:
 def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name: str, storage: Place) -> None:
     """Run ``loop(task)`` in every worker; ``storage`` keeps checkpoints until the training ends.
 
-    The same call resumes from the last checkpoint of the same ``name``.
-
     Raises:
-        RunFailedError: the training failed more than ``config.max_failures`` times.
+        RunFailedError: it failed more than ``config.max_failures`` times; the same call resumes the same ``name``.
         CommitError: another driver has the run directory (:func:`claimed`).
     """
     process, claim = _process.get(), _claim.get()
     task = {**task, CLAIM: claim}
-    if process is not None and config.num_workers == 1 and not isinstance(storage, Remote):
-        folder = Path(str(storage)) / name
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        process.run(loop, {**task, FOLDER: str(folder)}, config, name=name, storage=storage)
+    if process is not None and config.num_workers == 1 and isinstance(storage, Path):
+        storage.mkdir(parents=True, exist_ok=True)
+        process.run(loop, {**task, FOLDER: str(storage / name)}, config, name=name, storage=storage)
     else:
         _launch_group(loop, task, config, name=name, storage=storage)
     if claim is not None:
@@ -141,15 +131,13 @@ def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name
 
 
 def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-    """Run ``loop(task)`` in a worker group of Ray Train; see :func:`launch`."""
+    """Run ``loop(task)`` in a worker group of Ray Train."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(
         loop,
         train_loop_config=task,
         scaling_config=ray.train.ScalingConfig(
-            num_workers=config.num_workers,
-            use_gpu=config.gpus_per_worker > 0,
-            resources_per_worker=config.per_worker,
+            num_workers=config.num_workers, use_gpu=config.gpus_per_worker > 0, resources_per_worker=config.per_worker
         ),
         run_config=ray.train.RunConfig(
             name=name,

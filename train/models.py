@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,23 +62,16 @@ def count_warm_up_steps(wanted: int, num_steps: int) -> int:
 def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
     """Return the base of a training on the CPU, with its own adapter, if any, merged into it.
 
-    With a new adapter none of its weights are trained, so they are stored in the compute type of the training:
-    autocast would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that
-    are trained are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would
-    be rounded away (mixed precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
-
-    Raises:
-        ModelError: as :func:`curation.models.load_model`.
+    With a new adapter none of its weights are trained, so they are stored in the compute type of the training: autocast
+    would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that are trained
+    are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would be rounded away (mixed
+    precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
     """
     return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
 
 
 def make_trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """Return the model to train: unchanged, or with a new adapter (:func:`make_adapter_config`).
-
-    Raises:
-        ConfigError: as :func:`make_adapter_config`.
-    """
+    """Return the model to train: unchanged, or with a new adapter of :func:`make_adapter_config`, whose errors pass."""
     model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if lora is None:
         return model
@@ -96,7 +89,15 @@ def make_adapter_config(model: "PreTrainedModel", lora: LoraConfig) -> "peft.Lor
     import peft
 
     if lora.targets != "all-linear":
-        _check_targets(model, lora.targets)
+        kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
+        known = [name for name, module in model.named_modules() if isinstance(module, kinds)]
+        unknown = [name for name in lora.targets if not any(f".{each}".endswith(f".{name}") for each in known)]
+        if unknown:
+            raise ConfigError(
+                f"lora.targets: the model {model.config.name_or_path!r} has no module "
+                f"{', '.join(map(repr, unknown))} for an adapter; known: "
+                f"{', '.join(sorted({name.rpartition('.')[2] for name in known}))}, or all-linear"
+            )
     return peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -104,17 +105,6 @@ def make_adapter_config(model: "PreTrainedModel", lora: LoraConfig) -> "peft.Lor
         target_modules=lora.targets,
         task_type="CAUSAL_LM",
     )
-
-
-def _check_targets(model: "PreTrainedModel", targets: Sequence[str]) -> None:
-    kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
-    known = [name for name, module in model.named_modules() if isinstance(module, kinds)]
-    unknown = [name for name in targets if not any(each == name or each.endswith(f".{name}") for each in known)]
-    if unknown:
-        raise ConfigError(
-            f"lora.targets: the model {model.config.name_or_path!r} has no module {', '.join(map(repr, unknown))} for "
-            f"an adapter; known: {', '.join(sorted({name.rpartition('.')[2] for name in known}))}, or all-linear"
-        )
 
 
 def save(
@@ -141,9 +131,8 @@ def save(
     else:
         if base.adapter is not None:
             model.peft_config["default"].base_model_name_or_path = str(output / "base")  # not what was merged into it
-        model.save_pretrained(
-            path, state_dict=weights, save_embedding_layers=False
-        )  # else peft asks the hub whether they were changed
+        # Without save_embedding_layers peft asks the hub whether they were changed.
+        model.save_pretrained(path, state_dict=weights, save_embedding_layers=False)
     if lora is not None and base.adapter is not None:
         merged = load_model(base, dtype=str(model.get_input_embeddings().weight.dtype).removeprefix("torch."))
         merged.save_pretrained(path / "base")

@@ -36,10 +36,7 @@ def is_preempted() -> bool:
 
 @contextmanager
 def noticing() -> Iterator[None]:
-    """Within the context, let SIGTERM not end this worker of Ray Train but make :func:`is_terminated` true.
-
-    A signal received within the context takes effect when the context ends.
-    """
+    """Let SIGTERM within the context make :func:`is_terminated` true; it ends the worker with the context."""
     _terminated.clear()
     _call_in_main_thread(_set_handler)
     _noticing.set()
@@ -51,7 +48,7 @@ def noticing() -> Iterator[None]:
 
 
 def _call_in_main_thread(call: Callable[[], None]) -> None:
-    """Call a function in the main thread of this process; from another thread, through the worker's actor."""
+    """Call a function in the main thread of this process: from another thread, through the worker's actor."""
     if threading.current_thread() is threading.main_thread():
         call()
     else:

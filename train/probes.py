@@ -1,13 +1,12 @@
 """Fits probes on the states: of right and wrong, and of a row's class if labels are a closed set.
 
 With the targets +1 and -1 and few rows for many numbers, ridge regression ranks rows as linear discriminant analysis
-with a shrunken covariance does. It has a closed form, from which the scores of left-out folds follow without another
-fit, so that the strength of the penalty costs no fit either.
+with a shrunken covariance does. Its closed form gives the scores of left-out folds, so that the strength of the penalty
+costs no fit either.
 
 The target of a class probe (``curation.trust.class_probe``) is the gold class of the labelled rows. Where a row has
-only a grade, a right label is its class, and a wrong one excludes a class. Probes of the given labels themselves, of
-the labelled rows or of all, measure how a teacher agrees with itself; they were tried and add nothing to a teacher's
-answers (docs/log/experiments.md).
+only a grade, a right label is its class, and a wrong one excludes a class. Probes of the given labels themselves, which
+measure how a teacher agrees with itself, were tried and add nothing (docs/log/experiments.md).
 """
 
 from typing import NamedTuple
@@ -40,12 +39,11 @@ class Probe(NamedTuple):
 
 
 class Ridge(NamedTuple):
-    """A fitted ridge regression of C targets."""
+    """A fitted ridge regression of C targets, each as in :class:`Probe`."""
 
     weight_DC: Float64s
     bias_C: Float64s
     out_of_fold_NC: Float64s
-    """The out-of-fold scores, as in :class:`Probe`, for each target."""
     strength: float
 
 
@@ -114,13 +112,10 @@ def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
     """Return (I - P P')^-1 r, by the smaller of the two systems that give it (Woodbury)."""
     num_rows, width = part_BR.shape
     if num_rows <= width:
-        left_out_BC: Tensor = torch.linalg.solve(
-            torch.eye(num_rows, dtype=torch.float64) - part_BR @ part_BR.T, residual_BC
-        )
-        return left_out_BC
-    inner_RR = torch.eye(width, dtype=torch.float64) - part_BR.T @ part_BR
-    added_BC: Tensor = part_BR @ torch.linalg.solve(inner_RR, part_BR.T @ residual_BC)
-    return residual_BC + added_BC
+        left_BB: Tensor = torch.eye(num_rows, dtype=torch.float64) - part_BR @ part_BR.T
+        return torch.linalg.solve(left_BB, residual_BC)
+    inner_RR: Tensor = torch.eye(width, dtype=torch.float64) - part_BR.T @ part_BR
+    return residual_BC + part_BR @ torch.linalg.solve(inner_RR, part_BR.T @ residual_BC)
 
 
 SHARPNESS = 10.0 ** np.arange(-1, 2.6, 0.1)
@@ -174,7 +169,13 @@ def fit_class_probe(
         return None
     hidden_MD = np.concatenate([rows.hidden_ND[used_M][:, start:end] for start, end in spans], axis=1)
     found = fit_ridge(hidden_MD, target_MC, fold_M)
-    sharpness = _fit_sharpness(found.out_of_fold_NC, target_MC)
+
+    def likelihood(factor: float) -> float:
+        """Return that of the targets under the scores times this factor, as logits of a softmax."""
+        logit_MC = found.out_of_fold_NC * factor
+        return float((target_MC * (logit_MC - np.logaddexp.reduce(logit_MC, axis=1, keepdims=True))).sum())
+
+    sharpness = float(max(SHARPNESS, key=likelihood))
     centre_D = hidden_MD.mean(axis=0, dtype=np.float64)
     weights = {
         "weight_CD": torch.from_numpy(np.ascontiguousarray(found.weight_DC.T)),
@@ -200,13 +201,3 @@ def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_c
     found_MC[excluded_M, label_M[excluded_M].astype(np.int64)] = 0
     share_MC: Float64s = found_MC / found_MC.sum(axis=1, keepdims=True)
     return share_MC
-
-
-def _fit_sharpness(score_MC: Float64s, target_MC: Float64s) -> float:
-    """Return the factor under which the scores give the targets the greatest likelihood, as logits of a softmax."""
-
-    def likelihood(factor: float) -> float:
-        logit_MC = score_MC * factor
-        return float((target_MC * (logit_MC - np.logaddexp.reduce(logit_MC, axis=1, keepdims=True))).sum())
-
-    return float(max(SHARPNESS, key=likelihood))

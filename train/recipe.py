@@ -39,11 +39,7 @@ class Recipe:
 
 
 def parse_recipe(options: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of ``trust.options.stacked``.
-
-    Raises:
-        ConfigError: a setting is unknown, or its value is not allowed.
-    """
+    """Return the recipe of ``trust.options.stacked``; raise ``ConfigError`` for an unknown setting or a bad value."""
     try:
         return Recipe(**options)
     except ValidationError as error:

@@ -9,21 +9,22 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import patch_environment  # type: ignore[import-untyped]
 from torch.distributed.tensor import DTensor
 
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.escaping import get_logger
-from curation.models import decode_tokens, load_configuration
+from curation.models import load_configuration
 from curation.models.footprint import DecoderShape
 from curation.models.loading import is_installed, make_engine_arguments, set_environment
 from curation.models.rollout_engine import MAX_RUNNING, count_answers, plan_rollout_engine
 from curation.refs import ModelRef
-from train.rollouts import Rollout, Wanted, cut_rollout
+from train.agreement import count_workers
+from train.rollouts import Rollout, Rollouts, Wanted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,12 +40,7 @@ _asleep: list[Any] = []
 def is_vllm_backend(config: GrpoConfig, architecture: str) -> bool:
     """Return whether rollouts use vLLM: ``rollouts.backend: auto`` does with a GPU, if vLLM supports the training.
 
-    Args:
-        config: the configuration of the training.
-        architecture: the class of the trained model.
-
-    Raises:
-        ConfigError: vLLM is requested and cannot draw.
+    ``architecture`` is the class of the trained model. Raise ``ConfigError`` if vLLM is requested and cannot draw.
     """
     backend = config.rollouts.backend
     if backend == "transformers" or (backend == "auto" and not config.gpus_per_worker):
@@ -74,27 +70,20 @@ def _find_vllm_problem(architecture: str, *, on_gpu: bool) -> str | None:
     return None
 
 
-@contextmanager
-def _ranks() -> Iterator[None]:
-    """Set, within the context, the environment variables by which vLLM finds its place in a group of workers.
+def _find_ranks() -> dict[str, int]:
+    """Return the environment variables that vLLM lacks to find its place in a group of workers.
 
-    Ray Train sets them, but a group left by an earlier engine has none. They are removed afterwards, since a process
-    that starts from here would take itself for a member of the group.
+    Ray Train sets them, but a group left by an earlier engine has none. They hold only while the engine starts, since a
+    process that starts later would take itself for a member of the group.
     """
-    lacking: dict[str, str] = {}
-    if torch.distributed.is_initialized():
-        rank, size = str(torch.distributed.get_rank()), str(torch.distributed.get_world_size())
-        wanted = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
-        lacking = {name: number for name, number in wanted.items() if name not in os.environ}
-    os.environ.update(lacking)
-    try:
-        yield
-    finally:
-        for name in lacking:
-            del os.environ[name]
+    if not torch.distributed.is_initialized():
+        return {}
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    wanted = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
+    return {name: number for name, number in wanted.items() if name not in os.environ}
 
 
-class VllmRollouts:
+class VllmRollouts(Rollouts):
     """Draws by a vLLM engine, each answer with its own seed."""
 
     def __init__(
@@ -107,23 +96,15 @@ class VllmRollouts:
         dtype: str,
         longest_prompt: int,
     ) -> None:
-        """Start the engine; all workers of a training start theirs together.
+        """Start an engine of ``model``, the base; all workers of a training start theirs together.
 
-        Args:
-            tokenizer: decodes answers.
-            config: the configuration of the training.
-            ends: the tokens that end an answer.
-            model: the base, with files on this machine or at the hub.
-            dtype: the type of the engine's weights and cache.
-            longest_prompt: the length of the longest prompt in tokens.
-
-        Raises:
-            ModelError: the engine does not start.
+        ``dtype`` is the type of the engine's weights and cache, ``longest_prompt`` is in tokens. Raise ``ModelError``
+        if it does not start.
         """
+        super().__init__(tokenizer, config.rollouts, ends)
         set_environment(VLLM_LOGGING_LEVEL="WARNING")
         # It warns at each push of heads that are the embeddings, as if they lacked weights.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-        self._tokenizer, self._config, self._ends = tokenizer, config.rollouts, list(ends)
         self._sleeps = config.gpus_per_worker > 0  # a CPU has no sleep mode
         self._owns_group = not torch.distributed.is_initialized()
         shape = DecoderShape.of(load_configuration(model).to_dict())
@@ -132,7 +113,7 @@ class VllmRollouts:
         self._group = _make_group(division.tensor_parallel)
         set_num_threads = torch.set_num_threads
         try:
-            with _ranks():
+            with patch_environment(**_find_ranks()):
                 self._llm: Any = _start(
                     tokenizer,
                     config,
@@ -154,23 +135,33 @@ class VllmRollouts:
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
         """Return the answers; see :meth:`train.rollouts.Rollouts.draw`."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
         self._push(trainer.accelerator.unwrap_model(trainer.model))
-        together, mine = self._gather_wanted(wanted)
-        params = [self._make_params(item.seed) for item in together]
+        parts: list[Any] = [list(wanted)]
+        start = 0
+        if self._group is not None:  # each worker of an engine sends the requests of all
+            parts *= torch.distributed.get_world_size(self._group)
+            torch.distributed.all_gather_object(parts, list(wanted), group=self._group)
+            start = sum(map(len, parts[: torch.distributed.get_rank(self._group)]))
+        together = [item for part in parts for item in part]
+        shared = {
+            "max_tokens": self._config.max_tokens,
+            "temperature": self._config.temperature,
+            "stop": list(self._config.stop),
+            "stop_token_ids": self._ends,
+            "ignore_eos": True,  # the tokens that end an answer are ours
+            "detokenize": bool(self._config.stop),
+            "logprobs": 0,  # of the drawn token
+            "flat_logprobs": True,
+            "output_kind": RequestOutputKind.FINAL_ONLY,
+        }
+        params = [SamplingParams(seed=item.seed, **shared) for item in together]
         prompts = [{"prompt_token_ids": item.prompt} for item in together]
         found = self._llm.generate(prompts, params, use_tqdm=False)
         self._sleep()
-        return [self._make_rollout(output.outputs[0]) for output in found[mine]]
-
-    def _gather_wanted(self, wanted: Sequence[Wanted]) -> tuple[list[Wanted], slice]:
-        """Return the requests of all workers of this engine, each of which sends all, and this worker's slice."""
-        if self._group is None:
-            return list(wanted), slice(None)
-        size = torch.distributed.get_world_size(self._group)
-        parts: list[Any] = [None] * size
-        torch.distributed.all_gather_object(parts, list(wanted), group=self._group)
-        start = sum(map(len, parts[: torch.distributed.get_rank(self._group)]))
-        return [item for part in parts for item in part], slice(start, start + len(wanted))
+        return [self._make_rollout(output.outputs[0]) for output in found[start : start + len(wanted)]]
 
     def close(self) -> None:
         """End the engine and free its memory; in a group of workers it sleeps on and ends with its process."""
@@ -200,44 +191,21 @@ class VllmRollouts:
         if self._sleeps:
             self._llm.sleep(level=2)
 
-    def _make_params(self, seed: int) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        return SamplingParams(
-            max_tokens=self._config.max_tokens,
-            temperature=self._config.temperature,
-            seed=seed,
-            stop=list(self._config.stop),
-            stop_token_ids=self._ends,
-            ignore_eos=True,  # the tokens that end an answer are ours
-            detokenize=bool(self._config.stop),
-            logprobs=0,  # of the drawn token
-            flat_logprobs=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-
     def _make_rollout(self, output: Any) -> Rollout:
         flat = output.logprobs
         logprobs = [flat.logprobs[start] for start in flat.start_indices]
-        found = cut_rollout(list(output.token_ids), logprobs, self._ends, self._config.stop, self._decode)
+        found = self._cut(list(output.token_ids), logprobs)
         return found._replace(truncated=found.truncated and output.finish_reason == "length")
-
-    def _decode(self, tokens: list[int]) -> str:
-        return decode_tokens(self._tokenizer, tokens)
 
 
 def _make_group(size: int) -> Any:
     """Return the group of the adjacent workers that share an engine, or ``None`` if this worker has its own.
 
-    All workers must call this together.
-
-    Raises:
-        ConfigError: ``size`` does not divide the number of workers.
+    All workers must call this together. Raise ``ConfigError`` if ``size`` does not divide their number.
     """
     if size == 1:
         return None
-    workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    workers = count_workers()
     if workers % size:
         raise ConfigError(f"rollouts.tensor_parallel: {size} does not divide the {workers} workers of this training")
     groups = [list(range(start, start + size)) for start in range(0, workers, size)]
@@ -277,10 +245,8 @@ def _renew_head(worker: Any) -> None:
 def iter_whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each weight under its name in the base, with what an adapter adds to it; shards are gathered.
 
-    Every worker must iterate over all weights. The trained weights are read and never written.
-
-    Raises:
-        ModelError: a trained weight has no place in the base.
+    Every worker must iterate over all weights. The trained weights are read and never written. Raise ``ModelError`` if
+    a trained weight has no place in the base.
     """
     modules = dict(model.named_modules())
     is_adapted = hasattr(model, "peft_config")
@@ -292,18 +258,14 @@ def iter_whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             raise ModelError(f"{name} is trained beside the adapter; rollouts by vLLM know adapters of LoRA alone")
         value = _gather_weight(weight)
         if is_adapted and kind == "weight" and owner.endswith(".base_layer"):
-            value = _add_adapters(value, modules[owner.removesuffix(".base_layer")])
+            layer: Any = modules[owner.removesuffix(".base_layer")]
+            summed = value.to(torch.float32)  # rounded once, after all adapters
+            for adapter in layer.active_adapters:
+                down, up = (_gather_weight(each[adapter].weight).float() for each in (layer.lora_A, layer.lora_B))
+                added = up @ down * layer.scaling[adapter]
+                summed = summed + (added.T if layer.fan_in_fan_out else added)
+            value = summed.to(value.dtype)
         yield name.removeprefix("base_model.model.").replace(".base_layer.", ".") if is_adapted else name, value
-
-
-def _add_adapters(base: torch.Tensor, layer: Any) -> torch.Tensor:
-    """Return a copy of a LoRA layer's weight with its adapters added, rounded once."""
-    value = base.to(torch.float32)
-    for name in layer.active_adapters:
-        down, up = (_gather_weight(each[name].weight).to(torch.float32) for each in (layer.lora_A, layer.lora_B))
-        added = up @ down * layer.scaling[name]
-        value = value + (added.T if layer.fan_in_fan_out else added)
-    return value.to(base.dtype)
 
 
 def _gather_weight(weight: torch.Tensor) -> torch.Tensor:

@@ -9,11 +9,11 @@ Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V
 """
 
 import inspect
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
@@ -22,8 +22,7 @@ from curation.errors import ConfigError
 from curation.refs import ModelRef, TableRef
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
-from train.callbacks import Kept
-from train.epochs import count_accumulation_steps, train_epochs
+from train.epochs import RowObjective, count_accumulation_steps
 from train.models import TrainingRecord, TrainingResult
 from train.stream import Loader, TokenSource
 from train.student import train_student
@@ -70,11 +69,7 @@ def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[s
 
 @torch.no_grad()
 def check(model: "PreTrainedModel") -> None:
-    """Raise if packed rows would read each other in a model.
-
-    Raises:
-        ConfigError: the model takes no positions or chosen logits, or a row's logits change with the row before it.
-    """
+    """Raise ``ConfigError`` if a model takes no positions or chosen logits, or reads the row before in a packed row."""
     family = model.config.model_type
     known = inspect.signature(model.forward).parameters
     if not {"position_ids", "logits_to_keep"} <= known.keys():
@@ -105,11 +100,8 @@ def train_sft(
 ) -> TrainingResult:
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 
-    The order of rows follows from their ids, their lengths and the seed.
-
-    Raises:
-        ConfigError: the batch sizes do not divide.
-        SourceError, RunFailedError: as :func:`train.student.train_student`.
+    The order of rows follows from their ids, their lengths and the seed. Errors are those of
+    :func:`train.student.train_student`, and ``ConfigError`` if the batch sizes do not divide.
     """
     count_accumulation_steps(config, config.num_workers)
     return train_student(fine_tune, base, rows, config, seed=seed, output=output, name=name, update=update)
@@ -160,72 +152,41 @@ def compute_completion_loss(
     """
     logits_BKV = logits_BTV[:, -labels_BK.shape[1] :].float()
     targets = labels_BK[:, 1:]
+    flat = logits_BKV[:, :-1].flatten(0, 1), targets.flatten()
     if weights is None:
-        total = torch.nn.functional.cross_entropy(
-            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
+        total = cross_entropy(*flat, ignore_index=IGNORED, reduction="sum")
     else:
-        losses = torch.nn.functional.cross_entropy(
-            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none"
-        )
+        losses = cross_entropy(*flat, ignore_index=IGNORED, reduction="none")
         total = (losses.view_as(targets) * weights).sum()
     return total / (num_tokens if num_tokens is not None else (targets != IGNORED).sum())
 
 
-def fine_tune(
-    base: ModelRef,
-    rows: TableRef,
-    config: SftConfig,
-    *,
-    seed: int,
-    output: Path,
-    progress: Callable[[int, int], None] | None = None,
-    kept: Kept | None = None,
-) -> TrainingRecord:
-    """Fine-tune ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
-
-    Workers, resumption, ``progress`` and ``kept`` are as for :func:`train.epochs.train_epochs`.
-
-    Raises:
-        SourceError, ConfigError, ModelError, TrainingError: as there; also if there is no trust to weight rows by, or
-            the base cannot have meant the first rows (:mod:`train.trainer`).
-    """
-    return train_epochs(Supervised(config), base, rows, config, seed=seed, output=output, progress=progress, kept=kept)
+def fine_tune(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
+    """Fine-tune ``base`` in each worker by :meth:`train.epochs.RowObjective.train`."""
+    return Supervised(config).train(base, rows, **how)
 
 
-class Supervised:
-    """The objective of learning each row's completion (:class:`train.epochs.RowObjective`)."""
-
-    def __init__(self, config: SftConfig) -> None:
-        self._config = config
+class Supervised(RowObjective):
+    """The objective of learning each row's completion."""
 
     def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
         """Return the rows: prompts and completions."""
-        config = self._config
-        return TokenSource(
-            rows,
-            tokenizer,
-            max_length=config.max_length,
-            chat_template=config.chat_template,
-            with_trust=config.weight_by_trust,
-        )
+        config = self.config
+        read = {"chat_template": config.chat_template, "with_trust": config.weight_by_trust}
+        return TokenSource(rows, tokenizer, max_length=config.max_length, **read)
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
-        """Set the model's attention for packed rows.
-
-        Raises:
-            ConfigError: packed rows would read each other.
-        """
-        if self._config.packing:
+        """Set the model's attention for packed rows; raise ``ConfigError`` if they would read each other."""
+        if self.config.packing:
             check(model)
             if args.device.type == "cuda" and args.bf16 and is_flash_attn_2_available():
                 model.set_attn_implementation("flash_attention_2")
 
     def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
         """Return the rows as a padded or a packed batch."""
-        return pack(rows, mean_trust) if self._config.packing and rows else collate(rows, pad, mean_trust)
+        return pack(rows, mean_trust) if self.config.packing and rows else collate(rows, pad, mean_trust)
 
     def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> SftTrainer:
         """Return the trainer with the mean loss of the completions' tokens."""
-        first_step = FirstStep(name, tokenizer, IGNORED) if self._config.check_first_step else None
+        first_step = FirstStep(name, tokenizer, IGNORED) if self.config.check_first_step else None
         return SftTrainer(loader, loss=compute_completion_loss, first_step=first_step, **settings)

@@ -67,11 +67,10 @@ def fit_stacked(
 ) -> TrustRef:
     """Fit a stack and save it to ``output``; its networks are fitted by Ray Train.
 
-    ``closed``: The labels, if they are a closed set.
+    ``closed``: the labels, if they are a closed set.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all are wrong.
-        SourceError: the labels hold no number that differs between rows.
+        DegenerateSourceError, SourceError: as :func:`fit_confidence`.
         ConfigError: an option is unknown or has a value that is not allowed.
         RunFailedError: a network failed more than ``config.max_failures`` times; the same call resumes it.
     """
@@ -128,8 +127,13 @@ def fit_stacked_on(
     stack = _Stack(rows, config, recipe, seed)
     free = stack.free
     if stack.rarer < 2 * recipe.folds:
-        return stack.made(free[0], origin, stack.too_few(free[0].name))
-    numbers = stacked = stack.numbers_alone()
+        name = free[0].name
+        reason = (
+            f"trust is {name} alone: of {stack.num_rows:,} labelled rows {stack.rarer} have the rarer outcome, and "
+            f"{2 * recipe.folds} are needed to compare it with more; label more source rows"
+        )
+        return stack.made(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
+    numbers = stacked = stack.fit_logistic(CONFIDENCE, [])
     if stack.num_rows >= recipe.probe_rows and config.inputs:
         stack.fit_probes()
         stack.fit_class_probe()
@@ -147,7 +151,7 @@ def fit_confidence_on(
     """Fit one logistic regression on the numbers of the rows' answers; see :func:`fit_confidence`."""
     stack = _Stack(rows, config, Recipe(), seed)
     few = stack.rarer < 2 * stack.recipe.folds
-    return stack.made(stack.free[0] if few else stack.numbers_alone(), origin, None)
+    return stack.made(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
 
 
 def fit_network_on(
@@ -209,38 +213,27 @@ class _Stack:
         """The candidates of one free signal that differs between rows, best AUC first; else one of the first number."""
         names = free_of(self._numbers)
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
-        found = [self._fit_alone(name, column) for name, column in columns.items() if column in self._numbers]
-        found = found or [self._fit_alone(self._numbers[0], self._numbers[0])]
+        stored = {name: column for name, column in columns.items() if column in self._numbers}
+        found = [
+            self._folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
+            for name, column in (stored or {self._numbers[0]: self._numbers[0]}).items()
+        ]
         return sorted(found, key=lambda candidate: -compute_auc_value(candidate.raw_M, self.correct_M))
-
-    def _fit_alone(self, name: str, column: str) -> Candidate:
-        return self._folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
-
-    def numbers_alone(self) -> Candidate:
-        """Return the logistic regression of the answers' numbers."""
-        return self._fit_logistic(CONFIDENCE, [])
 
     def all_columns(self) -> Candidate:
         """Return the logistic regression of numbers and members, or with many rows, boosted trees if better."""
-        found = self._fit_logistic(STACKED, self._members)
+        found = self.fit_logistic(STACKED, self._members)
         if self.num_rows >= self.recipe.tree_rows:
             trees = self._folded.trees(STACKED, *self._join_columns(self._members), self._config)
             found = max(found, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, self.correct_M))
         return found
 
-    def _fit_logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
+    def fit_logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
+        """Return the logistic regression of the answers' numbers and these members."""
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         rising = [candidate.combination.names[0] for candidate in self.free if is_free(candidate.name)]
         names, columns_MK = self._join_columns(members)
         return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
-
-    def too_few(self, name: str) -> Json:
-        """Return the record of a choice with too few rows to compare candidates."""
-        reason = (
-            f"trust is {name} alone: of {self.num_rows:,} labelled rows {self.rarer} have the rarer outcome, and "
-            f"{2 * self.recipe.folds} are needed to compare it with more; label more source rows"
-        )
-        return {"taken": name, "candidates": [], "reason": reason}
 
     def fit_probes(self) -> None:
         """Fit a linear probe of all inputs together, and one of each state if there are several inputs."""
@@ -261,22 +254,15 @@ class _Stack:
         weights, centre_D = torch.from_numpy(weight_MD), torch.from_numpy(hidden_MD.mean(axis=0, dtype=np.float64))
         biases = torch.from_numpy(bias_M) + weights @ centre_D  # of rows less their centre
         if pca is not None:
-            size = pca.shape[1]
-            biases = biases - weights[:, :size] @ centre_D[:size]
-            weights = torch.cat([weights[:, :size] @ pca.components_DK.double().T, weights[:, size:]], dim=1)
-            centre_D = torch.cat([pca.mean_D.double(), centre_D[size:]])
+            weights, biases, centre_D = pca.fold(weights, biases, centre_D)
         self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
 
     def fit_networks(self, fit_network: FitNetwork | None) -> None:
         """Fit one network per fold; a new row's logit is that of their mean probability."""
         fold_N = np.full(len(self._rows.part_N), UNUSED, dtype=np.int8)
         fold_N[self._used_M] = self._folded.fold_M
-        rows, settings, pca = (
-            self._rows._replace(part_N=fold_N),
-            self.recipe.network(self._config),
-            self._compute_components(),
-        )
-        if pca is not None:
+        rows, settings = self._rows._replace(part_N=fold_N), self.recipe.network(self._config)
+        if (pca := self._compute_components()) is not None:
             rows, settings = project_rows(rows, pca), settings.model_copy(update={"pca": None})
         out_M, rounded_M, nets = np.empty(self.num_rows), np.empty(self.num_rows), []
         asked = self._config.score_dtype
@@ -317,7 +303,7 @@ class _Stack:
 
     def made(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
         """Return the trust function, with its held-out scores and the record of its fit."""
-        record = {
+        record: Json = {
             "num_fit": self.num_rows,
             "num_repeats": self._rows.num_repeats,
             "share_right_fit": float(self.correct_M.mean()),
@@ -327,8 +313,13 @@ class _Stack:
         }
         networks = self._networks if taken.name == STACKED else None
         if networks is not None and self._rounded_M is not None:
-            record["rounding"] = rounding = self._decide_dtype(taken, self._rounded_M)
-            networks = networks.scoring_in(rounding["taken"])
+            # The score type is decided by its effect on the whole stack's out-of-fold logits.
+            exact_M, rounded_M = (
+                taken.combination.logits(self._join_columns(members)[1]).astype(np.float32)
+                for members in (self._members, [*self._members[:-1], (NETWORKS, self._rounded_M)])
+            )
+            record["rounding"] = decide_dtype(exact_M, rounded_M, self.correct_M, self._config.score_dtype)
+            networks = networks.scoring_in(record["rounding"]["taken"])
         trust = StackedTrust(
             taken.combination,
             {**origin, "seed": self._seed, **record},
@@ -339,10 +330,3 @@ class _Stack:
         )
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust
-
-    def _decide_dtype(self, taken: Candidate, rounded_M: Float64s) -> Json:
-        """Return the networks' score type, decided by its effect on the whole stack's out-of-fold logits."""
-        _, exact_MK = self._join_columns(self._members)
-        _, rounded_MK = self._join_columns([*self._members[:-1], (NETWORKS, rounded_M)])
-        exact, rounded = (taken.combination.logits(columns).astype(np.float32) for columns in (exact_MK, rounded_MK))
-        return decide_dtype(exact, rounded, self.correct_M, self._config.score_dtype)

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import lance
 import numpy as np
@@ -32,7 +32,7 @@ GROUPED_BATCHES = 50
 """The number of global batches within which rows are sorted by length, as in ``transformers``."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Order:
     """The batches of each epoch, as indices into the rows.
 
@@ -65,7 +65,7 @@ class Order:
         shuffled_N = rng.permutation(len(self.lengths_N))
         num_grouped = len(shuffled_N) - len(shuffled_N) % self.global_batch_size
         for first in range(0, num_grouped, GROUPED_BATCHES * self.global_batch_size):
-            group = shuffled_N[first : min(first + GROUPED_BATCHES * self.global_batch_size, num_grouped)]
+            group = shuffled_N[first:num_grouped][: GROUPED_BATCHES * self.global_batch_size]
             group[:] = self._sort_longest_first(group)
         steps = shuffled_N[:num_grouped].reshape(-1, self.global_batch_size)
         shuffled_N[:num_grouped] = steps[rng.permutation(len(steps))].ravel()
@@ -77,7 +77,7 @@ class Order:
         return ordered
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Division:
     """A division of an :class:`Order`'s steps among workers, each of which computes equally many micro-batches."""
 
@@ -121,9 +121,8 @@ def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
     return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Survey:
-    """Statistics of all rows before a training's first step; the kept ones are in the order of their row ids."""
+class Survey(NamedTuple):
+    """Statistics of all rows before a training's first step; the N kept ones are in the order of their row ids."""
 
     positions_N: Int64s
     """The position of each kept row in the table."""
@@ -135,16 +134,6 @@ class Survey:
     """Digest of all rows as they are read, whatever their order in the table."""
     mean_trust: float | None
     """Mean trust of the kept rows, or None if trust is not read or no row is kept."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Share:
-    """One worker's measurements of its share of the rows."""
-
-    row_ids_N: Int64s
-    lengths_N: npt.NDArray[np.int32]
-    trusts_N: Float64s
-    digest: int
 
 
 class TokenSource:
@@ -171,23 +160,21 @@ class TokenSource:
     def survey(self, rank: int = 0, num_workers: int = 1) -> Survey:
         """Measure all rows; the workers of a training share the work, so all of them call it."""
         first, last = (self.num_rows * worker // num_workers for worker in (rank, rank + 1))
-        shares = gather_values(self._measure_share(first, last - first))
-        row_ids_N = np.concatenate([share.row_ids_N for share in shares])
-        lengths_N = np.concatenate([share.lengths_N for share in shares])
+        ids, lengths, trusts, digests = zip(*gather_values(self._measure_share(first, last - first)), strict=True)
+        row_ids_N, lengths_N, trusts_N = np.concatenate(ids), np.concatenate(lengths), np.concatenate(trusts)
         by_id_N = np.argsort(row_ids_N, kind="stable")
         fits_N = lengths_N[by_id_N] <= self._max_length
         positions_N = by_id_N[fits_N]
-        trusts_N = np.concatenate([share.trusts_N for share in shares])
         return Survey(
             positions_N=positions_N,
             lengths_N=lengths_N[positions_N],
             dropped_M=row_ids_N[by_id_N[~fits_N]],
-            digest=f"{sum(share.digest for share in shares) % 2**128:032x}",
+            digest=f"{sum(digests) % 2**128:032x}",
             mean_trust=float(trusts_N[positions_N].mean()) if "trust" in self._columns and len(positions_N) else None,
         )
 
-    def _measure_share(self, first: int, num: int) -> _Share:
-        """Measure ``num`` rows of the table from ``first`` on."""
+    def _measure_share(self, first: int, num: int) -> tuple[Int64s, npt.NDArray[np.int32], Float64s, int]:
+        """Return ids, lengths and trust of ``num`` rows from ``first`` on, and the sum of their digests."""
         row_ids, lengths, trusts, digest = [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0)], 0
         scanner = self._table.scanner(self._columns, offset=first, limit=num, batch_size=SCAN_ROWS)
         for batch in scanner.to_batches() if num else ():
@@ -199,29 +186,19 @@ class TokenSource:
             columns = [batch[name].to_pylist() for name in self._columns]
             for row in zip(*columns, strict=True):
                 digest += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
-        return _Share(
-            row_ids_N=np.concatenate(row_ids),
-            lengths_N=np.concatenate(lengths),
-            trusts_N=np.concatenate(trusts),
-            digest=digest,
-        )
+        return np.concatenate(row_ids), np.concatenate(lengths), np.concatenate(trusts), digest
 
     def take(self, positions: Sequence[int]) -> list[TrainingRow]:
         """Return the rows at these positions of the table."""
         table = self._table.take(list(positions), columns=self._columns)
         rows = self._tokenize_columns(table, limit=self._max_length)
-        for row, row_id in zip(rows, table["row_id"].to_pylist(), strict=True):
-            row["row_id"] = row_id
-        if "trust" in self._columns:
-            for row, trust in zip(rows, table["trust"].to_pylist(), strict=True):
-                row["trust"] = trust
-        return rows
+        kept = table.select([name for name in ("row_id", "trust") if name in self._columns]).to_pylist()
+        return [{**row, **of_row} for row, of_row in zip(rows, kept, strict=True)]
 
     def _tokenize_columns(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
-        return self._tokenize_pairs(columns["prompt"].to_pylist(), columns["completion"].to_pylist(), limit)
+        return self._tokenize(columns["prompt"].to_pylist(), columns["completion"].to_pylist(), limit)
 
-    def _tokenize_pairs(self, prompts: list[str], completions: list[str], limit: int | None) -> list[TrainingRow]:
-        """Return each prompt with its completion."""
+    def _tokenize(self, prompts: list[str], completions: list[str], limit: int | None = None) -> list[TrainingRow]:
         pairs = [Pair(*pair) for pair in zip(prompts, completions, strict=True)]
         return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template)
 
@@ -234,12 +211,10 @@ class PreferenceSource(TokenSource):
     def _tokenize_columns(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
         prompts = columns["prompt"].to_pylist()
         chosen, rejected = (
-            [format_continuation(*pair) for pair in zip(prompts, columns[name].to_pylist(), strict=True)]
+            self._tokenize(prompts, list(map(format_continuation, prompts, columns[name].to_pylist())))
             for name in ("chosen", "rejected")
         )
-        pairs = zip(
-            self._tokenize_pairs(prompts, chosen, None), self._tokenize_pairs(prompts, rejected, None), strict=True
-        )
+        pairs = zip(chosen, rejected, strict=True)
         rows: list[TrainingRow] = [{**better, "rejected": worse["input_ids"]} for better, worse in pairs]
         return [row for row in rows if limit is None or count_tokens(row) <= limit]
 
@@ -287,22 +262,15 @@ class _Blocks(Dataset[TrainingRow]):
 
     def __getitems__(self, numbers: list[int]) -> list[TrainingRow]:
         epoch, block = self._numbers.epoch, numbers[0] // self._num
-        wanted = [key for key in ((epoch, block), (epoch, block + 1)) if self._find_first(key[1]) is not None]
+        wanted = [(epoch, each) for each in (block, block + 1) if each * self._num < len(self._numbers)]
         self._blocks = {key: self._blocks.get(key) or self._reader.submit(self._read, *key) for key in wanted}
-        return self._blocks[wanted[0]].result()[numbers[0] % self._num]
-
-    def __getitem__(self, number: int) -> TrainingRow:
-        raise NotImplementedError("rows are read a micro-batch at a time")
+        return self._blocks[epoch, block].result()[numbers[0] % self._num]
 
     def __len__(self) -> int:
         return len(self._positions_N)
 
-    def _find_first(self, block: int) -> int | None:
-        """Return the first micro-batch of a block, or None past the end of the epoch."""
-        return first if (first := block * self._num) < self._division.num_per_epoch else None
-
     def _read(self, epoch: int, block: int) -> list[list[TrainingRow]]:
-        last = min((block + 1) * self._num, self._division.num_per_epoch)
+        last = min((block + 1) * self._num, len(self._numbers))
         indices = [self._division.micro_batch(epoch, number) for number in range(block * self._num, last)]
         together = np.concatenate(indices)
         rows = iter(self._source.take(self._positions_N[together].tolist())) if len(together) else iter(())

@@ -6,7 +6,6 @@ directory that all of them share, or in an object store; with an object store, w
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import lance
 import ray.train
@@ -21,6 +20,7 @@ from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
 from train import fence, preemption
+from train.callbacks import Kept
 from train.launch import CLAIM, launch
 from train.models import TrainingRecord, TrainingResult, read_saved
 
@@ -28,7 +28,6 @@ FINAL = (ConfigError, SourceError, TrainingError)
 """Errors that all workers raise together and would raise again, so that the training is not retried."""
 Learn = Callable[..., TrainingRecord]
 """A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
-
 
 It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
 arguments, but only the first has ``progress``, a function of rows done and rows in all. ``kept``
@@ -55,9 +54,8 @@ def train_student(
     Raises:
         SourceError: the table has no rows, or none that the method can use.
         ConfigError: the configuration does not fit the base.
-        RunFailedError: the training failed more than ``config.max_failures`` times; the same call resumes it.
         TrainingError: the training failed in a way that every further attempt would repeat.
-        CommitError: another driver has the run directory.
+        RunFailedError, CommitError: as :func:`train.launch.launch`.
     """
     if not lance.dataset(rows.uri, version=rows.version).count_rows():
         raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
@@ -80,7 +78,7 @@ def train_student(
     if failure.is_file():
         kind, message = json.loads(failure.read_text())
         failure.unlink()
-        raise next(error for error in FINAL if error.__name__ == kind)(f"student {name}: {message}")
+        raise {error.__name__: error for error in FINAL}[kind](f"student {name}: {message}")
     return read_saved(base, config.lora, output)
 
 
@@ -101,7 +99,7 @@ def _train(task: Json) -> None:
                     seed=task["seed"],
                     output=local,
                     progress=(lambda done, total: progress.note(note, done, total)) if is_first else None,
-                    kept=_Checkpoints() if isinstance(output, Remote) else None,
+                    kept=Kept() if isinstance(output, Remote) else None,
                     **task["read"],
                 )
                 if is_first:  # before what is written here is put in the place of what another driver may have written
@@ -110,16 +108,3 @@ def _train(task: Json) -> None:
             if is_first:
                 fence.require()
                 write_atomically(to_place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
-
-
-class _Checkpoints:
-    """Checkpoints in Ray Train's storage: the files of all workers in one folder, from which every worker resumes."""
-
-    def keep(self, directory: Path) -> None:
-        """Upload the folder; all workers wait for each other."""
-        ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(directory))
-
-    def restore(self, directory: Path) -> None:
-        """Download the last checkpoint."""
-        if (checkpoint := ray.train.get_checkpoint()) is not None:
-            checkpoint.to_directory(directory)

@@ -40,11 +40,7 @@ def count_tokens(row: TrainingRow) -> int:
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int | None, *, chat_template: bool = False
 ) -> list[TrainingRow]:
-    """Return the token ids of each pair, without pairs of more than ``max_length`` tokens (None for no limit).
-
-    Raises:
-        ModelError: as :func:`prompt_ids` and :func:`encode_completions`.
-    """
+    """Return the token ids of each pair, without pairs of more than ``max_length`` tokens (None for no limit)."""
     prompts = prompt_ids(tokenizer, [pair.prompt for pair in pairs], chat_template=chat_template)
     completions = encode_completions(tokenizer, [pair.completion for pair in pairs])
     return [
@@ -57,35 +53,20 @@ def tokenize(
 def prompt_ids(
     tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str], *, chat_template: bool = False
 ) -> list[list[int]]:
-    """Return the token ids of prompts, without the completion.
+    """Return the token ids of prompts, without the completion, as teachers feed them (``models.encode_prefixes``).
 
-    Teachers feed the same ids (``models.encode_prefixes``). With ``chat_template`` a prompt is one user turn
-    (``models.as_user_turns``).
-
-    Raises:
-        ModelError: the tokenizer lacks the requested chat template.
+    With ``chat_template`` a prompt is one user turn (``models.as_user_turns``); without that template, that raises.
     """
     texts = as_user_turns(tokenizer, prompts) if chat_template else prompts
     return encode_prefixes(tokenizer, texts, special=not chat_template)
 
 
 def encode_completions(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[str]) -> list[list[int]]:
-    """Return token ids of completions, each followed by the end token.
-
-    Raises:
-        ModelError: the tokenizer has no end token.
-    """
-    end = _end(tokenizer)
-    if not completions:
-        return []
-    return [[*completion, end] for completion in encode_texts(tokenizer, completions, special=False)]
-
-
-def _end(tokenizer: "PreTrainedTokenizerBase") -> int:
-    end: int | None = tokenizer.eos_token_id
-    if end is None:
+    """Return token ids of completions, each followed by the end token; raise ``ModelError`` if there is none."""
+    if tokenizer.eos_token_id is None:
         raise ModelError(
             f"tokenizer {tokenizer.name_or_path!r} has no end token, with which a completion is to end; set eos_token "
             "in its tokenizer_config.json"
         )
-    return end
+    found = encode_texts(tokenizer, completions, special=False) if completions else []
+    return [[*completion, tokenizer.eos_token_id] for completion in found]

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import math
-import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
+from accelerate.utils import (  # type: ignore[import-untyped]
+    DistributedType,
+    FullyShardedDataParallelPlugin,
+    patch_environment,
+)
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
 
-from curation.config import LmStudentConfig
+from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import TrainingError
-from train.agreement import gather_values
-from train.partial import Partial
+from curation.refs import ModelRef
+from train.agreement import count_workers, gather_values
+from train.callbacks import Partial
+from train.models import TrainingRecord, save
 
 MOST_POSITIONS = 256
 """Maximum number of labels, and of end tokens, of a micro-batch that are examined."""
@@ -28,10 +34,14 @@ RAREST_END = -20.0
 FEWEST_WORDS, FLAT = 10_000, 0.75
 """Models with fewer words, or whose distribution has at least this share of the highest entropy, may begin with a loss
 above a uniform draw's: small models made from scratch and untrained ones do, and learn."""
+SHOWN_ROWS = 20
+"""Maximum number of row ids in a message."""
+READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+"""Environment variables that make ``transformers`` read a model's weights only in the first worker."""
 
 
 @dataclass
-class Sums:
+class _Sums:
     """Sums over positions; logarithms are natural."""
 
     labels: int = 0
@@ -53,8 +63,7 @@ class FirstStep:
     def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:
         """Check a training called ``name``; ``ignored`` is the label of positions that do not count."""
         self._name, self._tokenizer, self._ignored = name, tokenizer, ignored
-        self._end: str = tokenizer.eos_token
-        self._sums, self._instead = Sums(), ""
+        self._sums, self._instead = _Sums(), ""
 
     @torch.no_grad()
     def add(self, logits_BTV: torch.Tensor, labels_BK: torch.Tensor) -> None:
@@ -62,9 +71,12 @@ class FirstStep:
         targets_BK, logits_BKV = labels_BK[:, 1:], logits_BTV[:, -labels_BK.shape[1] : -1]
         end = self._tokenizer.eos_token_id
         labelled_BK, ends_BK = targets_BK != self._ignored, targets_BK == end
-        logprobs_TV = _take_first(logits_BKV, labelled_BK).float().log_softmax(-1)
+        # Places before logits, so that no more logits than these are copied.
+        logprobs_TV, at_end_WV = (
+            logits_BKV[taken_BK.nonzero()[:MOST_POSITIONS].unbind(1)].float().log_softmax(-1)
+            for taken_BK in (labelled_BK, ends_BK)
+        )
         targets_T1 = targets_BK[labelled_BK][:MOST_POSITIONS, None]
-        at_end_WV = _take_first(logits_BKV, ends_BK).float().log_softmax(-1)
         sums = self._sums
         sums.num_words = logits_BTV.shape[-1]
         sums.labels += len(targets_T1)
@@ -78,11 +90,7 @@ class FirstStep:
             self._instead = f"{found!r} ({float(at_end_WV[:, likeliest].mean()):.1f})"
 
     def check(self) -> None:
-        """Raise if the base cannot be meant for these labels; all workers call this together.
-
-        Raises:
-            TrainingError: the base does not write the end token, or its loss is above that of a uniform draw.
-        """
+        """Raise ``TrainingError`` if the base cannot be meant for these labels; all workers call this together."""
         found = gather_values((self._sums, self._instead))
         num_words = max(sums.num_words for sums, _ in found)
         ends, labels = sum(sums.ends for sums, _ in found), sum(sums.labels for sums, _ in found)
@@ -93,9 +101,9 @@ class FirstStep:
         if end_logprob < RAREST_END:
             instead = next((text for _, text in found if text), "")
             raise TrainingError(
-                f"{self._name}: the tokenizer ends a completion with {self._end!r}, which the base does "
-                f"not write: its log-probability on the first rows is {end_logprob:.1f} nats, and the likeliest token "
-                f"there is {instead}; name the end token of the base as eos_token in its "
+                f"{self._name}: the tokenizer ends a completion with {self._tokenizer.eos_token!r}, which the base "
+                f"does not write: its log-probability on the first rows is {end_logprob:.1f} nats, and the likeliest "
+                f"token there is {instead}; name the end token of the base as eos_token in its "
                 f"tokenizer_config.json{mend}"
             )
         if num_words >= FEWEST_WORDS and entropy < FLAT * math.log(num_words) and loss > math.log(num_words):
@@ -104,28 +112,6 @@ class FirstStep:
                 f"uniform draw among {num_words:,} words, so the base does not read these rows as they are written; "
                 f"check that tokenizer and weights are of one model, and student.chat_template{mend}"
             )
-
-
-def _take_first(logits_BKV: torch.Tensor, taken_BK: torch.Tensor) -> torch.Tensor:
-    """Return the logits of the first ``MOST_POSITIONS`` selected places, [T, V]."""
-    rows_T, places_T = taken_BK.nonzero(as_tuple=True)
-    return logits_BKV[rows_T[:MOST_POSITIONS], places_T[:MOST_POSITIONS]]
-
-
-SHOWN_ROWS = 20
-"""Maximum number of row ids in a message."""
-
-Weights = dict[str, torch.Tensor]
-"""Whole weights of a model by name."""
-
-
-READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
-"""Environment variables that make ``transformers`` read a model's weights only in the first worker."""
-
-
-def count_workers() -> int:
-    """Return the number of workers of this training."""
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 def make_arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Path) -> dict[str, Any]:
@@ -174,22 +160,11 @@ def is_read_once(config: LmStudentConfig) -> bool:
 @contextlib.contextmanager
 def read_once(config: LmStudentConfig) -> Iterator[None]:
     """Let ``transformers`` read weights only in the first worker, if :func:`is_read_once`."""
-    if not is_read_once(config):
+    with patch_environment(**(READ_ONCE if is_read_once(config) else {})):
         yield
-        return
-    before = {name: os.environ.get(name) for name in READ_ONCE}
-    os.environ.update(READ_ONCE)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
-def shift_warm_up(scheduler: object, warm_up: int) -> Any:
+def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
     """Return the same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
 
     Schedules of ``transformers`` have s / warm_up there, so that the first step, of rate 0, would teach nothing.
@@ -231,59 +206,49 @@ class Guarded(Trainer):
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Return the schedule of the arguments, without a first step at rate 0 (:func:`shift_warm_up`)."""
         usual = super().create_scheduler(num_training_steps, optimizer)
-        found = shift_warm_up(usual, self.args.get_warmup_steps(num_training_steps))
-        self.lr_scheduler = found
-        return found
-
-    def full_weights(self) -> Weights | None:
-        """Return the weights of a sharded model, gathered in the first worker's memory, or None if it is whole.
-
-        All workers call this together.
-        """
-        if not self.is_fsdp_enabled:
-            return None
-        model: Any = self.model
-        found = {}
-        for name, weight in model.state_dict().items():
-            full = weight.full_tensor() if isinstance(weight, DTensor) else weight
-            if self.is_world_process_zero():
-                found[name] = full.detach().cpu().clone()
-        return found
+        self.lr_scheduler = shift_warm_up(usual, self.args.get_warmup_steps(num_training_steps))
+        return self.lr_scheduler
 
     def complete(self, unfinished: Partial) -> None:
-        """Train to the end, from the last checkpoint on; all workers call this together."""
+        """Train to the end, from the last good checkpoint on, whose files run no code; all workers call this."""
         self.remove_callback(PrinterCallback)
         self.accelerator.wait_for_everyone()
-        unfinished.resume(self)
+        checkpoint = unfinished.last_checkpoint
+        try:
+            self.train(resume_from_checkpoint=checkpoint)
+        except pickle.UnpicklingError as error:
+            raise TrainingError(
+                f"{checkpoint}: holds a file that no training wrote, and nothing of it was run; remove "
+                f"{unfinished.folder} and give the same command: the training begins anew"
+            ) from error
 
-    def finish(self, unfinished: Partial, write: Callable[[Any, Path, Weights | None], None]) -> None:
-        """Put the result in its place: the first worker calls ``write`` with the model and, if sharded, its weights.
-
-        All workers call this together.
-        """
-        weights = self.full_weights()
+    def finish(
+        self, unfinished: Partial, tokenizer: Any, base: ModelRef, lora: LoraConfig | None, record: TrainingRecord
+    ) -> None:
+        """Put the result in its place (:func:`train.models.save`); all workers gather a sharded model's weights."""
+        weights: dict[str, torch.Tensor] = {}
+        model: Any = self.model
+        for name, weight in model.state_dict().items() if self.is_fsdp_enabled else ():
+            full = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            if self.is_world_process_zero():  # accelerate's own gathering loses their storage on CPUs
+                weights[name] = full.detach().cpu().clone()
         if self.is_world_process_zero():
             trained = self.accelerator.unwrap_model(self.model)
-            unfinished.finish(lambda path: write(trained, path, weights))
+            unfinished.finish(
+                lambda path: save(trained, tokenizer, base, lora, record, path, unfinished.output, weights or None)
+            )
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
-        """Return the norm of the step's gradients, which is the same in all workers.
-
-        Raises:
-            TrainingError: the norm is not finite.
-        """
+        """Return the norm of the step's gradients, which is the same in all workers, or raise if it is not finite."""
         norm: Any = super()._get_grad_norm(model, grad_norm)  # type: ignore[no-untyped-call]
         step, self._batches = self._batches, []
         if torch.isfinite(torch.as_tensor(norm)):
             return norm
-        own = {
-            "broken": [row for rows, loss in step if not torch.isfinite(loss) for row in rows],
-            "all": [row for rows, _ in step for row in rows],
-        }
-        found = gather_values(own)
-        broken, rows = (sorted({row for each in found for row in each[kind]}) for kind in ("broken", "all"))
-        named = broken or rows
+        own = [(row, not torch.isfinite(loss)) for rows, loss in step for row in rows]
+        found = [pair for each in gather_values(own) for pair in each]
+        broken = {row for row, is_broken in found if is_broken}
+        named = sorted(broken or {row for row, _ in found})
         more = f" and {len(named) - SHOWN_ROWS} more" if len(named) > SHOWN_ROWS else ""
         what = "the loss is" if broken else "the gradients are"
         raise TrainingError(

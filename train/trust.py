@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from inspect import signature
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -42,9 +42,6 @@ from train.rounding import round_trust
 from train.trust_loop import Ends, LabelledRows, Shard, end_never, fit_arrays
 from train.trust_workers import fit_net
 
-if TYPE_CHECKING:
-    import ray
-
 
 def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
     """Fit the neural trust function and save it to ``output``.
@@ -53,9 +50,21 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
+    return _fit_by_workers(fit_neural_on, labels, grades, config, seed, output)
+
+
+def _fit_by_workers(
+    fit: Callable[..., StateTrust],
+    labels: TableRef,
+    grades: TableRef,
+    config: TrustConfig,
+    seed: int,
+    output: Place,
+    **options: object,
+) -> TrustRef:
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
     origin = describe_origin(labels, grades, config, seed, output)
-    return fit_net(fit_neural_on, rows, config, origin, seed=seed, output=output.resolve())
+    return fit_net(fit, rows, config, origin, seed=seed, output=output.resolve(), **options)
 
 
 def fit_deep_ensemble(
@@ -66,9 +75,8 @@ def fit_deep_ensemble(
     The members share the parts of the source. A killed fit resumes at the member that it had reached.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         ConfigError: fewer than two members.
-        RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
+        DegenerateSourceError, RunFailedError: as :func:`fit_trust`.
     """
     seeds = _derive_member_seeds(seed, members)
     rows = read_rows(labels, grades, config, seed=seed)
@@ -124,14 +132,11 @@ def fit_attention(
     """Fit a network that attends over the inputs with ``num_heads`` heads, and save it to ``output``.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         ConfigError: the heads do not divide the width.
-        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
+        DegenerateSourceError, RunFailedError: as :func:`fit_trust`.
     """
     check_heads(num_heads, config.width)
-    rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
-    origin = describe_origin(labels, grades, config, seed, output)
-    return fit_net(fit_attention_on, rows, config, origin, seed=seed, output=output.resolve(), num_heads=num_heads)
+    return _fit_by_workers(fit_attention_on, labels, grades, config, seed, output, num_heads=num_heads)
 
 
 def fit_here(
@@ -148,18 +153,15 @@ def fit_here(
 
     ``made_by.fitted(hidden_ND, correct_N, config, origin, **options)`` makes a trust function from hidden states
     (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has the keys that its line
-    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` is the
-    origin of the rows, for the record.
+    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` is the rows'.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
         ConfigError: ``fitted`` does not take one of the options.
     """
     check_options("trust.options", made_by.fitted, None, None, config, None, **options)
-    rows = read_rows(labels, grades, config, seed=seed)
-    return _fit_calibrated(
-        made_by, rows, config, describe_origin(labels, grades, config, seed, output), **options
-    ).save(output)
+    rows, origin = read_rows(labels, grades, config, seed=seed), describe_origin(labels, grades, config, seed, output)
+    return _fit_calibrated(made_by, rows, config, origin, **options).save(output)
 
 
 def fit_rows(
@@ -171,17 +173,11 @@ def fit_rows(
     origin: Mapping[str, object],
     ends: Ends = end_never,
 ) -> StateTrust:
-    """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
+    """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, in this process.
 
-    The result is what the stage of that kind would save for these rows.
-
-    Args:
-        kind: the name of the trust function.
-        rows: the rows, in their parts.
-        config: the settings; those of the kind alone are under ``options``.
-        seed: the seed of weights and batches.
-        origin: the origin of the rows, for the record.
-        ends: as for :func:`train.trust_loop.fit_arrays`, for kinds that fit one network.
+    The result is what the stage of that kind would save for these rows. ``origin`` is their origin, for the record,
+    ``seed`` that of weights and batches, and ``ends`` is as for :func:`train.trust_loop.fit_arrays`, for kinds that fit
+    one network.
 
     Raises:
         RunFailedError: the loss is not finite.
@@ -209,13 +205,13 @@ def fit_neural_on(
     ends: Ends = end_never,
 ) -> NeuralTrust:
     """Return a neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
-    pca, given = compute_components(rows, config), rows
-    rows = rows if pca is None else project_rows(rows, pca)
-    new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
-    net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}).with_pca(pca)
-    trust.calibration, trust.held_out = calibration, held_out
-    return round_trust(trust, given, config)
+    pca = compute_components(rows, config)
+    read = rows if pca is None else project_rows(rows, pca)
+    new_net = partial(NeuralTrustNet, Architecture.of(config, read.hidden_ND.shape[1]))
+    fitted = fit_arrays(read, config, new_net, seed=seed, shard=shard, ends=ends)
+    trust = NeuralTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)}).with_pca(pca)
+    trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
+    return round_trust(trust, rows, config)
 
 
 def fit_attention_on(
@@ -230,9 +226,9 @@ def fit_attention_on(
 ) -> AttentionTrust:
     """Return a network that attends over the inputs of these rows; see :func:`fit_attention`."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
-    net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    trust = AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)})
-    trust.calibration, trust.held_out = calibration, held_out
+    fitted = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
+    trust = AttentionTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)})
+    trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
     return trust
 
 
@@ -258,35 +254,27 @@ def _fit_calibrated(made_by: Any, rows: LabelledRows, config: TrustConfig, origi
 def compute_components(
     rows: LabelledRows, config: TrustConfig, default: int | None = None
 ) -> PrincipalComponents | None:
-    """Return the principal components of the fit rows' states, as many as ``config`` requests, or None without any.
-
-    Raises:
-        ConfigError: there are fewer components.
-    """
-    fit_F, width = rows.places(FIT), _get_state_width(rows, config)
-    size = config.pca
-    if size is None:
-        size = min(default or 0, width, len(fit_F) - 1)
+    """Return as many principal components of the fit rows' states as ``config`` requests, or None without any."""
+    fit_F, width = rows.places(FIT), sum(rows.sizes[: len(config.states)])
+    size = min(default or 0, width, len(fit_F) - 1) if config.pca is None else config.pca
     if size < 1:
         return None
-    chunks = (fit_F[start : start + SCORE_ROWS] for start in range(0, len(fit_F), SCORE_ROWS))
-    batches = (torch.from_numpy(rows.hidden_ND[chunk])[:, :width] for chunk in chunks)
+    batches = (torch.from_numpy(rows.hidden_ND[places_B])[:, :width] for places_B in _cut(fit_F))
     return compute_principal_components(batches, size=size, key="trust.pca")
-
-
-def _get_state_width(rows: LabelledRows, config: TrustConfig) -> int:
-    """Return the width of a row's states together, without the scalar columns."""
-    return sum(rows.sizes[: len(config.states)])
 
 
 def project_rows(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
     """Return the rows with their states replaced by the states' projection."""
     width, size = pca.shape
     projected_NK = np.empty((len(rows.hidden_ND), rows.hidden_ND.shape[1] - width + size), dtype=np.float32)
-    for start in range(0, len(projected_NK), SCORE_ROWS):
-        places_B = np.arange(start, min(start + SCORE_ROWS, len(projected_NK)))
+    for places_B in _cut(np.arange(len(projected_NK))):
         projected_NK[places_B] = pca.project(torch.from_numpy(rows.hidden_ND[places_B])).numpy()
     return rows._replace(hidden_ND=projected_NK, sizes=(projected_NK.shape[1],))
+
+
+def _cut(places_M: Int64s) -> list[Int64s]:
+    """Return the places in batches of ``SCORE_ROWS``."""
+    return [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
 
 
 def _calibrate(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> StateTrust:
@@ -300,22 +288,17 @@ def _calibrate(trust: StateTrust, rows: LabelledRows, config: TrustConfig) -> St
 
 def compute_logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -> Scores:
     """Return the logits of the rows at these places, float32 [M]."""
-    batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
     parts = [
-        trust.raw_with(torch.from_numpy(rows.hidden_ND[batch_B]), rows.numbers_NK[batch_B], rows.numbers)
-        for batch_B in batches
+        trust.raw_with(torch.from_numpy(rows.hidden_ND[places_B]), rows.numbers_NK[places_B], rows.numbers)
+        for places_B in _cut(places_M)
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
 def describe_origin(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place) -> Json:
     """Return the inputs of a fit as JSON, with tables relative to the run directory that ``output`` lies in."""
-    tables = {"labels": labels.to_json(), "grades": grades.to_json()}
-    return {
-        **to_record(tables, run_around(output)),
-        "config": config.model_dump(mode="json"),
-        "seed": seed,
-    }
+    tables = to_record({"labels": labels.to_json(), "grades": grades.to_json()}, run_around(output))
+    return {**tables, "config": config.model_dump(mode="json"), "seed": seed}
 
 
 def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> LabelledRows:
@@ -326,9 +309,20 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         ConfigError: ``config.pca`` requests more components than there are.
     """
     rows = read_labelled_rows(labels, grades, config, seed=seed)
-    _refuse_degenerate(rows, config)
+    share = "" if config.source_share == 1 else ", a larger trust.source_share"
+    words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
+    for part, name in enumerate(NAMES):
+        of_N = rows.part_N == part
+        num_rows, num_right = int(of_N.sum()), int(rows.correct_N[of_N].sum())
+        if num_right in (0, num_rows):
+            raise DegenerateSourceError(
+                f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, but both right "
+                f"and wrong ones are needed; give more source rows, another trust.validation_fraction{share} or "
+                "another teacher"
+            )
     if config.pca is not None:
-        check_size(config.pca, width=_get_state_width(rows, config), num_rows=len(rows.places(FIT)), key="trust.pca")
+        width = sum(rows.sizes[: len(config.states)])
+        check_size(config.pca, width=width, num_rows=len(rows.places(FIT)), key="trust.pca")
     return rows
 
 
@@ -342,9 +336,8 @@ def read_labelled_rows(
     hidden_ND: Floats | None = None
     sizes: tuple[int, ...] = ()
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
-    dataset = io.open_table(labels)
     read = list(dict.fromkeys(["row_id", *columns, *numbers]))
-    for batch in dataset.scanner(columns=read, filter=make_candidates_filter(config)).to_batches():
+    for batch in io.open_table(labels).scanner(columns=read, filter=make_candidates_filter(config)).to_batches():
         states = read_states(batch, columns)
         row_ids_B = batch.column("row_id").to_numpy()
         places_B = np.searchsorted(graded.row_ids_N, row_ids_B)
@@ -369,17 +362,3 @@ def read_labelled_rows(
         numbers_NK=numbers_NK[present_N],
         numbers=tuple(numbers),
     )
-
-
-def _refuse_degenerate(rows: LabelledRows, config: TrustConfig) -> None:
-    share = "" if config.source_share == 1 else ", a larger trust.source_share"
-    words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
-    for part, name in enumerate(NAMES):
-        of_N = rows.part_N == part
-        num_rows, num_right = int(of_N.sum()), int(rows.correct_N[of_N].sum())
-        if num_right in (0, num_rows):
-            raise DegenerateSourceError(
-                f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, but both right "
-                f"and wrong ones are needed; give more source rows, another trust.validation_fraction{share} or "
-                "another teacher"
-            )

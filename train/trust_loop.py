@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, Self, cast
+from typing import Generic, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -115,17 +115,6 @@ class FitRecord:
     stopping the last."""
     seconds: float = 0.0
 
-    @classmethod
-    def begun(cls, rows: LabelledRows, fit_F: Int64s, validation_V: Int64s) -> Self:
-        """Return the record of a fit on these rows before its first step."""
-        return cls(
-            num_fit=len(fit_F),
-            num_validation=len(validation_V),
-            num_repeats=rows.num_repeats,
-            share_right_fit=float(rows.correct_N[fit_F].mean()),
-            share_right_validation=float(rows.correct_N[validation_V].mean()),
-        )
-
     @property
     def num_steps(self) -> int:
         """The number of steps done."""
@@ -200,7 +189,13 @@ def fit_arrays(
     shard = shard or Shard()
     start = time.monotonic()
     fit_F, validation_V = rows.places(FIT), rows.places(VALIDATION)
-    record = FitRecord.begun(rows, fit_F, validation_V)
+    record = FitRecord(
+        num_fit=len(fit_F),
+        num_validation=len(validation_V),
+        num_repeats=rows.num_repeats,
+        share_right_fit=float(rows.correct_N[fit_F].mean()),
+        share_right_validation=float(rows.correct_N[validation_V].mean()),
+    )
     torch.manual_seed(derive(seed, "trust weights"))
     net = new_net()
     if config.standardise:
@@ -213,14 +208,15 @@ def fit_arrays(
     shard.restore(progress.read)
     start -= record.seconds
     weights = compute_loss_weights(rows.correct_N[fit_F], config.class_weight)
-    batches = _Batches(fit_F, config.batch_size, seed)
-    interval = min(max(batches.an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
+    an_epoch = -(-len(fit_F) // config.batch_size)
+    interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
     while not record.is_finished(config) and not ends(record):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
         # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.
         torch.manual_seed(derive(seed, f"trust step {done} shard {shard.rank}"))
-        loss = _run_steps(model, optimizer, rows, batches.between(done, stop), weights, shard)
+        batches = _iter_batches(fit_F, config.batch_size, seed, done, stop)
+        loss = _run_steps(model, optimizer, rows, batches, weights, shard)
         if not np.isfinite(loss):
             raise RunFailedError(
                 f"steps {done + 1} to {stop}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
@@ -265,23 +261,14 @@ def compute_moments(hidden_ND: Floats | SideBySide, rows_F: Int64s) -> tuple[Ten
     return cast(Tensor, mean_D).float(), torch.where(scale_D > 1e-6, scale_D, 1.0).float()
 
 
-class _Batches:
-    """The batches of all steps: the fit rows in a new order each epoch."""
-
-    def __init__(self, fit_F: Int64s, batch_size: int, seed: int) -> None:
-        self._fit_F, self._batch_size, self._seed = fit_F, batch_size, seed
-        self._epoch, self._order_F = -1, fit_F
-        self.an_epoch = -(-len(fit_F) // batch_size)
-        """The number of steps in an epoch."""
-
-    def between(self, done: int, stop: int) -> Iterator[Int64s]:
-        """Yield the rows of each step after ``done`` up to ``stop``."""
-        for step in range(done, stop):
-            epoch, place = divmod(step, self.an_epoch)
-            if epoch != self._epoch:
-                order_F = np.random.default_rng([self._seed, epoch]).permutation(self._fit_F)
-                self._epoch, self._order_F = epoch, order_F
-            yield self._order_F[place * self._batch_size : (place + 1) * self._batch_size]
+def _iter_batches(fit_F: Int64s, batch_size: int, seed: int, done: int, stop: int) -> Iterator[Int64s]:
+    """Yield the rows of each step after ``done`` up to ``stop``: the fit rows in a new order each epoch."""
+    order_F = fit_F
+    for step in range(done, stop):
+        epoch, place = divmod(step, -(-len(fit_F) // batch_size))
+        if place == 0 or step == done:
+            order_F = np.random.default_rng([seed, epoch]).permutation(fit_F)
+        yield order_F[place * batch_size : (place + 1) * batch_size]
 
 
 def _run_steps(

@@ -47,25 +47,11 @@ def fit_net(
     """Fit a network and save it to ``output``; the workers of a node share one copy of the rows.
 
     Each worker calls ``fit(rows, config, seed=, origin=, shard=, **options)``, and all get the same trust function.
-
-    Raises:
-        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    task = {
-        "fit": fit,
-        "options": options,
-        "rows": [rows],
-        "origin": {**origin, "seed": seed},
-        "output": str(output),
-        "course": course.get_course(),
-    }
-    launch(
-        _train,
-        task,
-        config,
-        name=f"trust-{fingerprint([origin, seed, options])}",  # a checkpoint of other rows or settings is not resumed
-        storage=output.with_name(f"{output.name}.ray"),
-    )
+    task = {"fit": fit, "options": options, "rows": [rows], "origin": {**origin, "seed": seed}, "output": str(output)}
+    name = f"trust-{fingerprint([origin, seed, options])}"  # a checkpoint of other rows or settings is not resumed
+    storage = output.with_name(f"{output.name}.ray")
+    launch(_train, {**task, "course": course.get_course()}, config, name=name, storage=storage)
     return saved.pin(output, TrustRef)
 
 
@@ -128,10 +114,10 @@ def _train(task: Json) -> None:
     shard = _RayShard(Path(task[FOLDER]) if FOLDER in task else None, task["course"])
     with fence.around(task[CLAIM] if shard.rank == 0 else None):
         trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
-        if shard.rank == 0:
-            fence.require()
-            trust.save(to_place(task["output"]))
-    if shard.rank == 0:
+        if shard.rank:
+            return
+        fence.require()
+        trust.save(to_place(task["output"]))
         record = trust.fit
         log.info(
             "trust: fitted on %d rows, %d steps in %.0f s, AUC %.3f on %d validation rows after step %d",

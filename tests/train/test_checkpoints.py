@@ -24,9 +24,8 @@ from curation.config import SftConfig
 from curation.errors import TrainingError
 from curation.models import create, load_model
 from curation.refs import ModelRef, TableRef
-from train.callbacks import Checkpointing
+from train.callbacks import SEAL, Checkpointing, Partial
 from train.launch import TrainProcess, trained_in
-from train.partial import SEAL, Partial
 from train.sft import compute_completion_loss, fine_tune, train_sft
 
 pytestmark = pytest.mark.long

@@ -20,8 +20,7 @@ from curation.refs import ModelRef
 from train import grpo_trainer
 from train.grpo import Questions, _make_arguments, count_answer_steps, reinforce
 from train.models import TrainingRecord, make_trainable, read_saved
-from train.rewards import RolloutTask, grade
-from train.rollouts import Rollout, TransformersRollouts, Wanted, make_seeds
+from train.rollouts import Rollout, RolloutTask, TransformersRollouts, Wanted, grade, make_seeds
 
 pytestmark = pytest.mark.long
 
@@ -273,7 +272,7 @@ def test_a_stop_string_ends_an_answer(base: ModelRef) -> None:
         (one, three, one, four, one): Rollout([one, three, one, four, one], [0.0, 1.0, 2.0, 3.0, 4.0], "13141", True),
     }
     for tokens, rollout in rows.items():
-        assert drawing._make_rollout(list(tokens), [0.0, 1.0, 2.0, 3.0, 4.0]) == rollout
+        assert drawing._cut(list(tokens), [0.0, 1.0, 2.0, 3.0, 4.0]) == rollout
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.registry import DOMAINS
 from curation.rundir.graph import to_plain_json
-from train.rewards import RolloutTask, grade
+from train.rollouts import RolloutTask, grade
 
 PROMPT = "{{ a }} plus {{ b }}?"
 

@@ -12,7 +12,7 @@ from curation.rundir.sealed import load
 from curation.storage import durable
 from curation.storage.paths import write_atomically
 from curation.tables.files import write_file
-from train.partial import Partial
+from train.callbacks import Partial
 
 
 @pytest.fixture
