@@ -73,8 +73,7 @@ class Order:
         return shuffled_N
 
     def _sort_longest_first(self, rows: Int64s) -> Int64s:
-        ordered: Int64s = rows[np.argsort(-self.lengths_N[rows], kind="stable")]
-        return ordered
+        return rows[np.argsort(-self.lengths_N[rows], kind="stable")]
 
 
 @dataclass(frozen=True)
