@@ -28,11 +28,11 @@ class FitCourse:
         """Note an evaluation: the steps done, the maximum number of steps, and the AUC on validation rows."""
         now, path = time.monotonic(), to_place(self.path)
         pause = REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS
-        if step >= max_steps or now - self._noted >= pause:
-            self._noted = now
-            words = f"AUC {auc:.3f} on validation rows"
-            with suppress(OSError):  # a fit goes on where the store is away
-                note_progress(path, self.part * max_steps + step, self.parts * max_steps, words)
+        if step < max_steps and now - self._noted < pause:
+            return
+        self._noted, words = now, f"AUC {auc:.3f} on validation rows"
+        with suppress(OSError):  # a fit goes on where the store is away
+            note_progress(path, self.part * max_steps + step, self.parts * max_steps, words)
 
 
 _course: ContextVar[FitCourse | None] = ContextVar("_course", default=None)

@@ -199,5 +199,4 @@ def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_c
     found_MC[~is_known_M] = found_MC.sum(axis=0) + 1
     excluded_M = ~is_known_M & ~np.isnan(label_M)
     found_MC[excluded_M, label_M[excluded_M].astype(np.int64)] = 0
-    share_MC: Float64s = found_MC / found_MC.sum(axis=1, keepdims=True)
-    return share_MC
+    return found_MC / found_MC.sum(axis=1, keepdims=True)

@@ -9,11 +9,12 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import patch_environment  # type: ignore[import-untyped]
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedTokenizerBase
 
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
@@ -25,9 +26,6 @@ from curation.models.rollout_engine import MAX_RUNNING, count_answers, plan_roll
 from curation.refs import ModelRef
 from train.agreement import count_workers
 from train.rollouts import Rollout, Rollouts, Wanted
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 log = get_logger(__name__)
 
@@ -88,7 +86,7 @@ class VllmRollouts(Rollouts):
 
     def __init__(
         self,
-        tokenizer: "PreTrainedTokenizerBase",
+        tokenizer: PreTrainedTokenizerBase,
         config: GrpoConfig,
         ends: Sequence[int],
         *,

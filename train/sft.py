@@ -10,11 +10,11 @@ Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
 from curation.config import SftConfig
@@ -28,9 +28,6 @@ from train.stream import Loader, TokenSource
 from train.student import train_student
 from train.tokens import TrainingRow
 from train.trainer import FirstStep, SftTrainer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 IGNORED = -100
 TOLERANCE = 1e-6
@@ -68,7 +65,7 @@ def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[s
 
 
 @torch.no_grad()
-def check(model: "PreTrainedModel") -> None:
+def check(model: PreTrainedModel) -> None:
     """Raise ``ConfigError`` if a model takes no positions or chosen logits, or reads the row before in a packed row."""
     family = model.config.model_type
     known = inspect.signature(model.forward).parameters

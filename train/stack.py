@@ -254,10 +254,7 @@ class _Stack:
         weights, centre_D = torch.from_numpy(weight_MD), torch.from_numpy(hidden_MD.mean(axis=0, dtype=np.float64))
         biases = torch.from_numpy(bias_M) + weights @ centre_D  # of rows less their centre
         if pca is not None:
-            size = pca.shape[1]
-            biases = biases - weights[:, :size] @ centre_D[:size]
-            weights = torch.cat([weights[:, :size] @ pca.components_DK.double().T, weights[:, size:]], dim=1)
-            centre_D = torch.cat([pca.mean_D.double(), centre_D[size:]])
+            weights, biases, centre_D = pca.fold(weights, biases, centre_D)
         self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
 
     def fit_networks(self, fit_network: FitNetwork | None) -> None:

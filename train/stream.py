@@ -73,8 +73,7 @@ class Order:
         return shuffled_N
 
     def _sort_longest_first(self, rows: Int64s) -> Int64s:
-        ordered: Int64s = rows[np.argsort(-self.lengths_N[rows], kind="stable")]
-        return ordered
+        return rows[np.argsort(-self.lengths_N[rows], kind="stable")]
 
 
 @dataclass(frozen=True)
@@ -265,9 +264,6 @@ class _Blocks(Dataset[TrainingRow]):
         wanted = [(epoch, each) for each in (block, block + 1) if each * self._num < len(self._numbers)]
         self._blocks = {key: self._blocks.get(key) or self._reader.submit(self._read, *key) for key in wanted}
         return self._blocks[epoch, block].result()[numbers[0] % self._num]
-
-    def __getitem__(self, number: int) -> TrainingRow:
-        raise NotImplementedError("rows are read a micro-batch at a time")
 
     def __len__(self) -> int:
         return len(self._positions_N)

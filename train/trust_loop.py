@@ -306,8 +306,7 @@ def _compute_logits(
     for start in range(shard.rank * EVALUATE_ROWS, len(rows_V), shard.size * EVALUATE_ROWS):
         part = slice(start, start + EVALUATE_ROWS)
         logit_V[part] = net(torch.from_numpy(hidden_ND[rows_V[part]]).to(logit_V.device))
-    logits: npt.NDArray[np.float32] = shard.total(logit_V).cpu().numpy()
-    return logits
+    return shard.total(logit_V).cpu().numpy()
 
 
 class _FitProgress:

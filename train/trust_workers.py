@@ -65,8 +65,7 @@ class _RayShard(Shard):
         self._last = time.monotonic()
 
     def prepare(self, net: nn.Module) -> nn.Module:
-        prepared: nn.Module = ray.train.torch.prepare_model(net)
-        return prepared
+        return ray.train.torch.prepare_model(net)
 
     def total(self, values: Tensor) -> Tensor:
         if self.size > 1:

@@ -41,15 +41,9 @@ class BoostedTrees(StateTrust):
         self, weights: Mapping[str, Tensor], size: int, inputs: Sequence[str], fit: Mapping[str, object]
     ) -> None:
         super().__init__(inputs, fit)
-        self._size = size
-        self._weights = dict(weights)
-        self._nodes = _Nodes.of({name: tensor.numpy() for name, tensor in self._weights.items()}, size)
-        self._baseline = float(self._weights["baseline"])
-
-    @property
-    def size(self) -> int:
-        """The number of values per row among which the trees' splits choose."""
-        return self._size
+        self.size, self.weights = size, dict(weights)
+        self._nodes = _Nodes.of({name: tensor.numpy() for name, tensor in weights.items()}, size)
+        self._baseline = float(weights["baseline"])
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of each row, float32 [N]: the baseline plus each tree's leaf value, added in order."""
@@ -100,14 +94,9 @@ class BoostedTrees(StateTrust):
         record = {"num_fit": len(correct_N), "share_right_fit": float(correct_N.mean())}
         return cls(_collect_nodes(model, edges), hidden_ND.shape[1], config.inputs, {**origin, **record})
 
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The arrays of the nodes, the trees' roots and the baseline, by name."""
-        return self._weights
-
     def description(self) -> Json:
         """Return the description with ``size``, the number of inputs of a row."""
-        return {**super().description(), "size": self._size}
+        return {**super().description(), "size": self.size}
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:

@@ -39,6 +39,15 @@ class PrincipalComponents(NamedTuple):
         projected_NK = (hidden_ND[:, :width].double() - self.mean_D) @ self.components_DK
         return torch.cat([projected_NK.float(), hidden_ND[:, width:].float()], dim=1)
 
+    def fold(self, weight_WK: Tensor, bias_W: Tensor, centre_K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the map ``weight @ (row - centre) + bias`` of projected rows as that of rows before the projection."""
+        size = self.shape[1]
+        # The centre of the projected rows is not the projection of the centre: what is left goes into the bias.
+        bias_W = bias_W - weight_WK[:, :size] @ centre_K[:size]
+        projected_WD = weight_WK[:, :size] @ self.components_DK.double().T
+        weight_WD = torch.cat([projected_WD, weight_WK[:, size:]], dim=1)
+        return weight_WD, bias_W, torch.cat([self.mean_D.double(), centre_K[size:]])
+
 
 def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
     """Return the first ``size`` principal components of all rows, in one pass over batches [B, D]."""

@@ -27,11 +27,8 @@ class DeepEnsemble(StateTrust):
     def __init__(self, nets: Sequence[NeuralTrustNet], inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.nets = [net.eval() for net in nets]
-
-    @property
-    def size(self) -> int:
-        """The number of inputs of each network."""
-        return self.nets[0].architecture.input_size
+        self.size = nets[0].architecture.input_size
+        self.weights = {f"{m}.{name}": of for m, net in enumerate(nets) for name, of in net.state_dict().items()}
 
     @torch.inference_mode()
     def logits(self, hidden_ND: Tensor) -> Scores:
@@ -44,11 +41,6 @@ class DeepEnsemble(StateTrust):
         if self._folded is None:
             self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
         return _compute_logit_of_mean(self._folded(columns))
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The networks' parameters and buffers."""
-        return {f"{m}.{name}": tensor for m, net in enumerate(self.nets) for name, tensor in net.state_dict().items()}
 
     def description(self) -> Json:
         """Return the description with the networks' architecture and their number."""
@@ -72,5 +64,4 @@ def _compute_logit_of_mean(logit_MN: Tensor) -> Scores:
     """Return the logit of each row's mean probability over M networks, float32 [N]."""
     wide_MN = logit_MN.double()
     # The logit of mean(p) is log(sum p) - log(sum (1 - p)), here without a p that rounds to 0 or 1.
-    logit_N: Scores = (logsigmoid(wide_MN).logsumexp(0) - logsigmoid(-wide_MN).logsumexp(0)).float().numpy()
-    return logit_N
+    return (logsigmoid(wide_MN).logsumexp(0) - logsigmoid(-wide_MN).logsumexp(0)).float().numpy()

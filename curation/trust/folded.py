@@ -55,12 +55,7 @@ def fold_input(nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torc
         biases.append(bias_W)
     weight_WD, bias_W = torch.cat(weights), torch.cat(biases)
     if pca is not None:
-        size = pca.shape[1]
-        # The centre of the projected rows is not the projection of the centre: what is left goes into the bias.
-        bias_W = bias_W - weight_WD[:, :size] @ centre_D[:size]
-        projected_WD = weight_WD[:, :size] @ pca.components_DK.double().T
-        weight_WD = torch.cat([projected_WD, weight_WD[:, size:]], dim=1)
-        centre_D = torch.cat([pca.mean_D.double(), centre_D[size:]])
+        weight_WD, bias_W, centre_D = pca.fold(weight_WD, bias_W, centre_D)
     return FoldedInput(weight_WD, bias_W, centre_D, dtype)
 
 

@@ -24,16 +24,11 @@ class LinearProbe(StateTrust):
     def __init__(self, weight_D: Tensor, bias: Tensor, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.weight_D, self.bias = weight_D.double(), bias.double()
-
-    @property
-    def size(self) -> int:
-        """The number of weights without the bias."""
-        return len(self.weight_D)
+        self.size, self.weights = len(weight_D), {"weight_D": self.weight_D, "bias": self.bias}
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of each row, float32 [N]."""
-        logit_N: Scores = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
-        return logit_N
+        return (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """Return the logit of each row, float32 [N]; a projection is folded into the weights."""
@@ -48,8 +43,7 @@ class LinearProbe(StateTrust):
         weight_D, bias = self._folded
         parts = weight_D.split([column.shape[1] for column in columns])
         sum_N = sum(column_ND.double() @ part_D for column_ND, part_D in zip(columns, parts, strict=True))
-        logit_N: Scores = (bias + sum_N).float().numpy()
-        return logit_N
+        return (bias + sum_N).float().numpy()
 
     @classmethod
     def fitted(cls, hidden_ND: Floats, correct_N: Bools, config: TrustConfig, origin: Mapping[str, object]) -> Self:
@@ -78,11 +72,6 @@ class LinearProbe(StateTrust):
             "num_iterations": int(model.n_iter_[0]),
         }
         return cls(torch.from_numpy(weight_D), torch.tensor(bias), config.inputs, {**origin, **record})
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The weights and the bias."""
-        return {"weight_D": self.weight_D, "bias": self.bias}
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:

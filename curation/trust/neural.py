@@ -54,27 +54,18 @@ class NetTrust(StateTrust, Generic[Net]):
     def __init__(self, net: Net, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.net = net.eval()
+        self.size, self.weights = net.input_size, net.state_dict()
 
     @classmethod
     @abstractmethod
     def net_of(cls, architecture: Mapping[str, object]) -> Net:
         """Return an unfitted network of an architecture that was read from JSON."""
 
-    @property
-    def size(self) -> int:
-        """The number of the network's inputs."""
-        return self.net.input_size
-
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of each row, float32 [N]."""
         with torch.inference_mode():
             logit_N: Scores = self.net(hidden_ND.to(self.net.head.weight.device)).cpu().numpy()
         return logit_N
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The network's parameters and buffers."""
-        return self.net.state_dict()
 
     def description(self) -> Json:
         """Return the description with the network's architecture."""
@@ -189,8 +180,7 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
         """Return the logit of each row, float32 [N], by the folded network."""
         if self._folded is None:
             self._folded = FoldedNets([self.net], self.pca, getattr(torch, self.score_dtype))
-        logit_N: Scores = self._folded(columns)[0].numpy()
-        return logit_N
+        return self._folded(columns)[0].numpy()
 
     @classmethod
     def net_of(cls, architecture: JsonView) -> NeuralTrustNet:

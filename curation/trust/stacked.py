@@ -42,8 +42,7 @@ class Logistic:
 
     def logits(self, columns_NK: Float64s) -> Float64s:
         """Return the logit of each row, float64 [N]; no value is missing."""
-        logit_N: Float64s = columns_NK @ self.weight_K + self.bias
-        return logit_N
+        return columns_NK @ self.weight_K + self.bias
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -59,8 +58,7 @@ class Trees:
 
     def logits(self, columns_NK: Float64s) -> Float64s:
         """Return the logit of each row, float64 [N]; no value is missing."""
-        logit_N: Float64s = self.trees.logits(torch.from_numpy(columns_NK)).astype(np.float64)
-        return logit_N
+        return self.trees.logits(torch.from_numpy(columns_NK)).astype(np.float64)
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -130,18 +128,13 @@ class Probes:
 
     def __init__(self, names: Sequence[str], weight_MD: Tensor, bias_M: Tensor, centre_D: Tensor) -> None:
         """Take the parts of the logits ``weight_MD @ (row - centre_D) + bias_M``, all in float64."""
-        self.names, self.weight_MD, self.bias_M, self.centre_D = tuple(names), weight_MD, bias_M, centre_D
+        self.names, self.centre_D = tuple(names), centre_D
+        self.weights = {"weight_MD": weight_MD, "bias_M": bias_M, "centre_D": centre_D}
         self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
 
     def logits(self, columns: Sequence[Tensor]) -> Float64s:
         """Return the logit of each row by each of M probes, float64 [N, M]; ``columns`` are the rows' states."""
-        logits_NM: Float64s = self._folded(columns).double().numpy()
-        return logits_NM
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The fitted weights."""
-        return {"weight_MD": self.weight_MD, "bias_M": self.bias_M, "centre_D": self.centre_D}
+        return self._folded(columns).double().numpy()
 
 
 class StackedTrust(StateTrust):
@@ -165,26 +158,27 @@ class StackedTrust(StateTrust):
         self.numbers = tuple(name for name in combination.names if name not in members)
         self.read_by_members = tuple(states) if members else ()
         super().__init__((*self.read_by_members, *self.numbers), fit)
+        self._width = 0
+        """The number of stored values per row that the members read."""
+        if probes is not None:
+            self._width = len(probes.centre_D)
+        elif networks is not None:
+            width, size = (0, 0) if networks.pca is None else networks.pca.shape
+            self._width = networks.size - size + width
+        self.size = self._width + len(self.numbers)
+        parts = {
+            "combination": combination.model.weights,
+            "probes": {} if probes is None else probes.weights,
+            NETWORKS: {} if networks is None else networks.saved_weights(),
+            "class_probe": {} if class_probe is None else class_probe.weights,
+        }
+        self.weights = {"mean_K": torch.from_numpy(combination.mean_K), "bent": combination.calibrator.weights}
+        self.weights |= {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
 
     @property
     def features(self) -> tuple[str, ...]:
         """The columns of the inputs, in their order, then the label's column if there is a class probe."""
         return (*super().features, *(() if self.class_probe is None else [LABEL]))
-
-    @property
-    def size(self) -> int:
-        """The number of values per row: those that the members read, and the answer's numbers."""
-        return self._width + len(self.numbers)
-
-    @property
-    def _width(self) -> int:
-        """The number of stored values per row that the members read."""
-        if self.probes is not None:
-            return len(self.probes.centre_D)
-        if self.networks is None:
-            return 0
-        width, size = (0, 0) if self.networks.pca is None else self.networks.pca.shape
-        return self.networks.size - size + width
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return each row's logit from its concatenated inputs, float32 [N], as if its label were no known class."""
@@ -241,8 +235,7 @@ class StackedTrust(StateTrust):
         return missing_N, columns, numbers_NK, class_N
 
     def _compute_logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:
-        logit_N: Scores = self.combination.logits(self._join_columns(states, numbers_NK, class_N)).astype(np.float32)
-        return logit_N
+        return self.combination.logits(self._join_columns(states, numbers_NK, class_N)).astype(np.float32)
 
     def _join_columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
         """Return the columns that the combination reads, float64 [N, K]."""
@@ -257,20 +250,7 @@ class StackedTrust(StateTrust):
 
     def to_trust(self, raw_N: Scores) -> Scores:
         """Return the sigmoid of logits, float32 [N]; NaN for NaN."""
-        trust_N: Scores = expit(raw_N.astype(np.float64)).astype(np.float32)
-        return trust_N
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The weights of the combination, the probes, the networks and the class probe, by name."""
-        found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent": self.combination.calibrator.weights}
-        parts = {
-            "combination": self.combination.model.weights,
-            "probes": {} if self.probes is None else self.probes.weights,
-            NETWORKS: {} if self.networks is None else self.networks.saved_weights(),
-            "class_probe": {} if self.class_probe is None else self.class_probe.weights,
-        }
-        return found | {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
+        return expit(raw_N.astype(np.float64)).astype(np.float32)
 
     def description(self) -> Json:
         """Return the description with the combination's columns and the parts of each kind of member."""

@@ -45,6 +45,10 @@ class StateTrust(ABC):
 
     kind: ClassVar[str]
     """The name of the class in saved descriptions."""
+    size: int
+    """The number of values per row of the fit, over all inputs, after their projection."""
+    weights: Mapping[str, Tensor]
+    """The fitted weights, by name."""
     _folded: Any = None
     """The folded weights, made by the first call of :meth:`raw_of`."""
     default_pca: ClassVar[int | None] = None
@@ -69,19 +73,9 @@ class StateTrust(ABC):
         """The columns of the inputs, in their order."""
         return tuple(get_input_column(name) for name in self.inputs)
 
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """The number of values per row of the fit, over all inputs, after their projection."""
-
     @abstractmethod
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of each row of concatenated inputs, float32 [N]; with ``pca``, pass projected inputs."""
-
-    @property
-    @abstractmethod
-    def weights(self) -> Mapping[str, Tensor]:
-        """The fitted weights, by name."""
 
     @classmethod
     @abstractmethod
