@@ -94,6 +94,7 @@ class GivenLabels(_Around):
         example, name = dict(self._domain.read(raw)), self._given.completion
         if raw[name] is None or not (completion := format_cell(raw[name])):
             raise RowError(f"null_field: {name} is empty")
+        example[WEAK_COMPLETION] = completion
         for source, column in self._given.numbers.items():
             value: Any = raw[source]
             try:
@@ -101,7 +102,7 @@ class GivenLabels(_Around):
             except (TypeError, ValueError):
                 raise RowError(f"bad_value: {source} is {quote_text(format_cell(value))}, not a number") from None
             example[column] = number if number is not None and math.isfinite(number) else None
-        return {**example, WEAK_COMPLETION: completion}
+        return example
 
     def gold(self, raw: Mapping[str, object]) -> str | None:
         """Return the row's grade, ``RIGHT`` or ``WRONG`` (``RowError``: ``bad_grade``), or the domain's gold label."""
