@@ -8,8 +8,7 @@ from curation.errors import RunDirError, SourceError
 from curation.json_types import Json, JsonView
 from curation.pipeline import reviews
 from curation.pipeline.opened import OpenedRun
-from curation.report.groups import PossibleGroups
-from curation.report.record import GenerationRecord
+from curation.report.record import GenerationRecord, PossibleGroups
 from curation.report.verdict import find_gravest, with_verdict
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord

@@ -16,7 +16,7 @@ from curation.errors import SourceError, get_error_kind
 from curation.escaping import quote_text
 from curation.json_types import Json
 from curation.metrics import compute_proportion
-from curation.report.groups import PossibleGroups
+from curation.report.record import PossibleGroups
 from curation.sources import NOTHING, SourceFile, find_nearest_column, make_assignment, read_rows_at
 from curation.sources.ids import check_some
 from curation.sources.sample import SampledRow

@@ -18,7 +18,7 @@ from curation.filter.package.description import CalibrationRows, Question
 from curation.filter.package.folder import SCORES
 from curation.filter.package.questions import collect_questions
 from curation.filter.package.tables import pack_words
-from curation.metrics.text_shift import sample_words
+from curation.metrics.shift import sample_words
 from curation.pipeline.grading import choose_grading_stage
 from curation.refs import TableRef
 from curation.rundir.manifest import StageRecord

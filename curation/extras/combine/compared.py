@@ -17,12 +17,11 @@ from curation.extras.combine.combined import Member, list_benchmarks
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.report.collect import collect
-from curation.report.comparable import describe_asking
 from curation.report.evidence import compute_difference
 from curation.report.headline import describe_name
 from curation.report.measures import make_finite
 from curation.report.record import BASE, TEACHER
-from curation.report.tested import Tests, compute_test_differences, find_common_rows, read_tests
+from curation.report.tested import Tests, compute_test_differences, describe_asking, find_common_rows, read_tests
 
 UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
 """Keys of the configuration that change no result and are not compared."""

@@ -8,8 +8,8 @@ from curation.extras.combine import combined, compared
 from curation.extras.combine.combined import Member
 from curation.json_types import Json
 from curation.pipeline.running import Unfinished, get_finished_record
-from curation.report.comparable import describe_asking
 from curation.report.html import write_page
+from curation.report.tested import describe_asking
 from curation.storage.paths import Place, to_place
 
 

@@ -23,7 +23,7 @@ from curation.filter.package.code import refuse_code, refuse_maker
 from curation.filter.package.description import PARTS, Description
 from curation.filter.package.tables import CALIBRATED, LABELLED, WORDS, read_rows, to_floats, unpack_words
 from curation.filter.parts import PartFiles
-from curation.metrics.text_shift import Words
+from curation.metrics.shift import Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores
 from curation.storage.cache import fetch_folder, staged

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from scipy.sparse import csr_matrix
 
 from curation.arrays import Float32s
-from curation.metrics.text_shift import NUM_HASHES, Words
+from curation.metrics.shift import NUM_HASHES, Words
 
 WORDS = ("word_starts", "word_hashes", "word_counts")
 """Names of the arrays of hashed words: each text's start, int32 [N + 1]; the hashes, uint16; their counts, int16."""

@@ -7,8 +7,7 @@ from curation.domains import get_domain
 from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.packaged import Packaged
 from curation.json_types import Json
-from curation.metrics.shift import Shift, compare_samples
-from curation.metrics.text_shift import compare_with_words
+from curation.metrics.shift import Shift, compare_samples, compare_with_words
 from curation.refs import TableRef
 from curation.rundir.graph import Done, InEach
 from curation.rundir.run import Task

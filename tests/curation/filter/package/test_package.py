@@ -24,7 +24,7 @@ from curation.filter.package.description import Sample
 from curation.filter.package.folder import TrustPackage, load, write
 from curation.filter.package.questions import collect_questions
 from curation.filter.package.tables import pack_words
-from curation.metrics.text_shift import sample_words
+from curation.metrics.shift import sample_words
 from curation.refs import ModelRef
 from curation.selection.risk import calibrate
 from curation.storage import digest
