@@ -24,8 +24,7 @@ from curation.metrics import compute_proportion
 from curation.metrics.foreign import compute_distances, count_passing
 from curation.metrics.shift import compare_samples
 from curation.report.evidence import Material, weigh, widen_interval
-from curation.report.measured import InMemory
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, InMemory, Judged
 from curation.report.verdict import reach_verdict
 from curation.stages.shift import describe_foreign
 from curation.trust.calibration import fit_calibration

@@ -25,13 +25,11 @@ import numpy as np
 from scipy.special import ndtr
 
 from curation.domains.unseen_labels import SeenLabels, UnseenLabels
-from curation.metrics.shift import compare_samples
-from curation.metrics.text_shift import compare_texts
+from curation.metrics.shift import compare_samples, compare_texts
 from curation.report.evidence import Material
-from curation.report.groups import PossibleGroups
-from curation.report.measured import InMemory
-from curation.report.near_copies import Texts, find_near_copies
-from curation.report.rows import FunctionScores, Judged
+from curation.report.near_copies import find_near_copies
+from curation.report.record import PossibleGroups
+from curation.report.rows import FunctionScores, InMemory, Judged
 from curation.stages.preview import is_possible_group
 from curation.stages.shift import find_gravest_shift
 from curation.trust.calibration import fit_calibration
@@ -59,10 +57,10 @@ def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     """Change texts of the selected rows: with ``wrong`` to near-copies of one, which are as sure as the surest rows."""
     num_pool, num = 1_460, 60
     pattern = words if wrong or rng.random() < 0.5 else sums if rng.random() < 0.5 else patterns
-    labelled = Texts(texts=[pattern(rng) for _ in range(200)], labels=["a"] * 200)
+    labelled = [(pattern(rng), "a") for _ in range(200)]
     row = words(rng)
-    texts = [edited(row, rng) if wrong else pattern(rng) for _ in range(num)]
-    near, cluster_M = find_near_copies(Texts(texts=texts, labels=["a"] * num), labelled, seed=0)
+    rows = [(edited(row, rng) if wrong else pattern(rng), "a") for _ in range(num)]
+    near, cluster_M = find_near_copies(rows, labelled, seed=0)
     trust_M = np.sort(of.selected_trust_M)[::-1][:num]
     trust_M = np.full(num, trust_M[0]) if wrong else trust_M
     return replace(of, selected_trust_M=trust_M, num_pool=num_pool, near=near, cluster_M=cluster_M)

@@ -50,10 +50,9 @@ from curation.arms import FREE
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.shift import compare_samples
 from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
-from curation.report.levels import USE
-from curation.report.measured import InMemory
 from curation.report.rivals import find_rivals
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, InMemory, Judged
+from curation.report.rules import USE
 from curation.report.verdict import ReportVerdict, reach_verdict
 from curation.trust.calibration import Calibration, fit_calibration
 

@@ -53,7 +53,7 @@ else:
 FAILED_VERDICT = 4
 """The exit code of a run whose verdict is at least as grave as ``--fail-on-verdict``."""
 GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
-"""Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.levels`` is too heavy to import here."""
+"""Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.rules`` is too heavy to import here."""
 SEVERAL = {"combine": "curation.extras.combine.combined:combine", "compare": "curation.extras.combine.compared:compare"}
 """Functions of several run directories and a folder for the page, by option; imported when they are called."""
 BEGIN_SECONDS = 60.0

@@ -1,27 +1,19 @@
 """Numbers with their n and 95 % interval: ranking, calibration, shares, recovery, paired tests, verdicts, seeds."""
 
-from curation.metrics.calibration import (
-    NUM_BINS,
-    Binning,
-    BrierParts,
-    ReliabilityBin,
-    brier,
-    compute_brier_parts,
-    compute_reliability,
-    ece,
+from curation.metrics.calibration import NUM_BINS, brier, compute_brier_parts, compute_reliability, ece
+from curation.metrics.estimates import (
+    CONFIDENCE,
+    Estimate,
+    average_over_runs,
+    average_over_seeds,
+    average_over_strata,
+    compute_finite_share,
+    compute_inflation,
+    compute_proportion,
+    compute_share_right,
+    compute_weighted_mean,
 )
-from curation.metrics.clusters import compute_inflation, compute_share_right
-from curation.metrics.estimates import CONFIDENCE, Estimate, SeedEstimate, average_over_seeds, compute_proportion
-from curation.metrics.paired import (
-    ALPHA,
-    MARGIN,
-    Comparison,
-    PairedTest,
-    Verdict,
-    compute_recovery,
-    find_detectable_difference,
-)
-from curation.metrics.paired_ranking import compute_auc_difference, compute_purity_difference
+from curation.metrics.paired import ALPHA, MARGIN, Comparison, Verdict, compute_recovery, find_detectable_difference
 from curation.metrics.paired_runs import (
     RowDifferences,
     compare_rows,
@@ -34,26 +26,21 @@ from curation.metrics.paired_runs import (
 )
 from curation.metrics.ranking import (
     auc,
+    compute_auc_difference,
     compute_auc_value,
     compute_cell_purity,
+    compute_purity_difference,
     list_coverage_points,
 )
-from curation.metrics.sampling import compute_finite_share
-from curation.metrics.strata import average_over_runs, average_over_strata, compute_weighted_mean
 
 __all__ = [
     "ALPHA",
     "CONFIDENCE",
     "MARGIN",
     "NUM_BINS",
-    "Binning",
-    "BrierParts",
     "Comparison",
     "Estimate",
-    "PairedTest",
-    "ReliabilityBin",
     "RowDifferences",
-    "SeedEstimate",
     "Verdict",
     "auc",
     "average_over_runs",

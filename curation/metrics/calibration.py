@@ -6,7 +6,6 @@ input rows and stay fixed in a resample.
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,10 +13,15 @@ import numpy.typing as npt
 import scipy
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.json_types import Json
 from curation.metrics.bootstrap import compute_percentiles, compute_reflected, resample
-from curation.metrics.clusters import compute_inflation
-from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, compute_proportion, make_undefined
+from curation.metrics.estimates import (
+    NORMAL_QUANTILE,
+    TAIL,
+    Estimate,
+    compute_inflation,
+    compute_proportion,
+    make_undefined,
+)
 from curation.metrics.inputs import as_flags, as_trust, as_weights, check_same_length
 
 NUM_BINS = 15
@@ -27,8 +31,7 @@ _CELLS_PER_BIN, _CELLS_OF_MANY, _MANY_ROWS = 256, 32, 4096
 """Number of cells per bin for up to ``_MANY_ROWS`` rows, and for more: resampling time grows with the cells."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReliabilityBin:
+class ReliabilityBin(NamedTuple):
     """A bin of the rows whose trust lies in (low, high]; the first bin includes 0."""
 
     low: float
@@ -36,35 +39,6 @@ class ReliabilityBin:
     mean_trust: float
     share_right: float
     n: int
-
-    def to_json(self) -> dict[str, float | int]:
-        """Return the bin as a JSON object."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrierParts:
-    """The decomposition of the Brier score over bins: reliability - resolution + uncertainty + within_bins.
-
-    ``reliability`` is the rows' mean squared distance between their bin's mean trust and its share of right labels (0
-    is best). ``resolution`` is the one between their bin's share and the share of all rows (larger is better).
-    ``uncertainty`` is the variance of right and wrong, p (1 - p), which no score changes (Murphy 1973). ``within_bins``
-    is the remainder: the variance of trust inside the bins, less twice its covariance with correctness (Stephenson,
-    Coelho and Jolliffe 2008); it is below zero if trust separates rows of one bin. ``bins`` and ``equal`` define the
-    bins.
-    """
-
-    brier: Estimate
-    reliability: Estimate
-    resolution: Estimate
-    uncertainty: Estimate
-    within_bins: Estimate
-    bins: int
-    equal: Binning
-
-    def to_json(self) -> Json:
-        """Return the parts as a JSON object."""
-        return {name: x.to_json() if isinstance(x, Estimate) else x for name, x in vars(self).items()}
 
 
 def ece(
@@ -133,8 +107,14 @@ def compute_brier_parts(
     seed: int = 0,
     weights_N: npt.ArrayLike | None = None,
     cluster_N: Int64s | None = None,
-) -> BrierParts:
-    """Return the Brier score and its decomposition over bins; the parts add up to it exactly.
+) -> dict[str, Estimate]:
+    """Return the Brier score and its parts over bins: reliability - resolution + uncertainty + within_bins, exactly.
+
+    ``reliability`` is the rows' mean squared distance between their bin's mean trust and its share of right labels (0
+    is best). ``resolution`` is the one between their bin's share and the share of all rows (larger is better).
+    ``uncertainty`` is the variance of right and wrong, p (1 - p), which no score changes (Murphy 1973). ``within_bins``
+    is the remainder: the variance of trust inside the bins, less twice its covariance with correctness (Stephenson,
+    Coelho and Jolliffe 2008); it is below zero if trust separates rows of one bin.
 
     The bins' noise biases reliability and resolution upwards, and resampling adds as much again; so their intervals
     come from the basic bootstrap. The interval of the uncertainty follows from the exact interval of the share of right
@@ -145,20 +125,22 @@ def compute_brier_parts(
     score = brier(trust, correct, seed=seed, weights_N=weights, cluster_N=cluster_N)
     times = compute_inflation(correct - correct.mean(), cluster_N) if n else 1.0
     share = compute_proportion(int(weights @ correct), n, inflation=times)
-    names = ("reliability", "resolution", "within_bins")
+    # The variance has its maximum, 1/4, at a share of 1/2.
+    ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
+    high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
+    uncertainty = Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
+    names, floors = ("reliability", "resolution", "within_bins"), (0.0, 0.0, -1.0)
     if n == 0:
-        parts = dict.fromkeys(names, make_undefined(0))
-    else:
-        cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal, weights), weights, cluster_N)
-        value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
-        # The last part contains all of the change that the cells make in the score.
-        value_3[2] += score.value - float(cells.brier(cells.counts_C))
-        floors = (0.0, 0.0, -1.0)
-        parts = {
-            name: compute_reflected(float(value), resampled_R, n, floor=floor)
-            for name, value, resampled_R, floor in zip(names, value_3, resampled_R3.T, floors, strict=True)
-        }
-    return BrierParts(brier=score, uncertainty=_compute_uncertainty(share), **parts, bins=bins, equal=equal)
+        return {"brier": score, "uncertainty": uncertainty, **dict.fromkeys(names, make_undefined(0))}
+    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal, weights), weights, cluster_N)
+    value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
+    # The last part contains all of the change that the cells make in the score.
+    value_3[2] += score.value - float(cells.brier(cells.counts_C))
+    parts = {
+        name: compute_reflected(float(value), resampled_R, n, floor=floor)
+        for name, value, resampled_R, floor in zip(names, value_3, resampled_R3.T, floors, strict=True)
+    }
+    return {"brier": score, "uncertainty": uncertainty, **parts}
 
 
 def compute_reliability(
@@ -172,20 +154,12 @@ def compute_reliability(
     """Return the reliability diagram: mean trust and share of right labels of each bin that has rows."""
     trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
     inner_E = _compute_inner_edges(trust, bins, equal, weights)
-    edges, bin_N = [0.0, *inner_E.tolist(), 1.0], _find_bins(trust, inner_E)
-    counts, sums, rights = (
-        np.bincount(bin_N, of_N, minlength=bins) for of_N in (weights, weights * trust, weights * correct)
-    )
-    return [
-        ReliabilityBin(
-            low=edges[b],
-            high=edges[b + 1],
-            mean_trust=float(sums[b] / counts[b]),
-            share_right=float(rights[b] / counts[b]),
-            n=int(counts[b]),
-        )
-        for b in np.flatnonzero(counts).tolist()
-    ]
+    edges, bin_N = [0.0, *inner_E.tolist(), 1.0], np.searchsorted(inner_E, trust)
+    rows = (weights, weights * trust, weights * correct)
+    counts, sums, rights = (np.bincount(bin_N, of_N, minlength=bins) for of_N in rows)
+    filled = np.flatnonzero(counts).tolist()
+    means = ((float(sums[b] / counts[b]), float(rights[b] / counts[b]), int(counts[b])) for b in filled)
+    return [ReliabilityBin(edges[b], edges[b + 1], *mean) for b, mean in zip(filled, means, strict=True)]
 
 
 def _check_inputs(
@@ -195,13 +169,6 @@ def _check_inputs(
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     check_same_length(trust, correct)
     return trust, correct, as_weights(weights_N, len(trust))
-
-
-def _compute_uncertainty(share: Estimate) -> Estimate:
-    """Return the variance p (1 - p) of correctness with its interval; it has its maximum, 1/4, at p = 1/2."""
-    ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
-    high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
-    return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
 
 
 def _compute_inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) -> Floats:
@@ -218,11 +185,6 @@ def _compute_inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: 
     order_N = np.argsort(trust_N)
     rows_N = np.cumsum(weights_N[order_N])
     return np.asarray(trust_N[order_N][np.searchsorted(rows_N, -(-ranks_E * rows_N[-1] // bins))])
-
-
-def _find_bins(trust_N: Floats, inner_E: Floats) -> Int64s:
-    """Return the bin (low, high] of each trust score, int64 [N]."""
-    return np.searchsorted(inner_E, trust_N, side="left")
 
 
 class _Cells(NamedTuple):
@@ -270,7 +232,7 @@ class _Cells(NamedTuple):
 def _count_cells(
     trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s, cluster_N: Int64s | None
 ) -> _Cells:
-    bin_N = _find_bins(trust_N, inner_E)
+    bin_N = np.searchsorted(inner_E, trust_N)  # of (low, high]
     edges = np.concatenate([[0.0], inner_E, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
     num = _CELLS_PER_BIN if weights_N.sum() <= _MANY_ROWS else _CELLS_OF_MANY

@@ -138,13 +138,9 @@ def compute_distances(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rn
 def count_passing(found: Distances, score_N: Float32s, score_M: Float32s, least: np.float32) -> Foreign | None:
     """Count the foreign rows among pool rows that pass a cut, compared with the labelled rows that pass it.
 
-    Return ``None`` if no pool row passes, or if too few labelled rows of the yardstick have a score.
-
-    Args:
-        found: the distances of the labelled and of the pool rows.
-        score_N: held-out scores of the labelled rows, NaN for rows without one.
-        score_M: scores of the pool rows, NaN for rows without one.
-        least: the lowest score that passes the cut; lowered until ``MIN_PASSING`` rows of the yardstick pass.
+    ``score_N`` and ``score_M`` are scores of labelled (held-out ones) and of pool rows, NaN for rows without one.
+    ``least``, the lowest score that passes, is lowered until ``MIN_PASSING`` rows of the yardstick pass. Return
+    ``None`` if no pool row passes, or if too few labelled rows of the yardstick have a score.
     """
     score_K = score_N[found.held_N]
     known = np.sort(score_K[~np.isnan(score_K)])
@@ -158,8 +154,3 @@ def find_clearest(found: list[Foreign]) -> Foreign:
     """Return the test with the largest lower bound, its p-value multiplied by the number of tests (Bonferroni)."""
     best = min(found, key=lambda test: (-test.share.low, test.p_value))
     return replace(best, p_value=min(1.0, len(found) * best.p_value))
-
-
-def compute_separable_share(auc: float) -> float:
-    """Return the foreign share that gives this AUC if a classifier detects all foreign rows: 2 AUC - 1, at least 0."""
-    return max(0.0, 2 * auc - 1)

@@ -122,14 +122,19 @@ def compute_verdict(test: Comparison, *, gain: float, margin: float, detectable:
     """
     if not 0 < margin < 1:
         raise ValueError(f"margin {margin} is not within (0, 1)")
-    allowed = max(0.0, min(margin, gain / 2))
-    return Verdict(
-        verdict=_find_earned(test, allowed),
-        paper="near-lossless" if test.p_value >= ALPHA else _find_shown(test),
-        test=test,
-        margin=allowed,
-        detectable=detectable,
-    )
+    allowed, differs = max(0.0, min(margin, gain / 2)), test.p_value < ALPHA / 2
+    shown: Literal["super-recovery", "below ground truth"]
+    shown = "super-recovery" if test.better == "first" else "below ground truth"
+    verdict: Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"] = "inconclusive"
+    if differs and test.better == "first":
+        verdict = shown
+    elif test.difference.low > -allowed:
+        verdict = "near-lossless"
+    elif differs:
+        verdict = shown
+    paper: Literal["super-recovery", "near-lossless", "below ground truth"]
+    paper = "near-lossless" if test.p_value >= ALPHA else shown
+    return Verdict(verdict=verdict, paper=paper, test=test, margin=allowed, detectable=detectable)
 
 
 def find_detectable_difference(n: float, discordant: float, *, size: float = 1.0) -> float:
@@ -147,21 +152,6 @@ def find_detectable_difference(n: float, discordant: float, *, size: float = 1.0
     k = (math.sqrt(test * n) + math.sqrt(power * (n + power - test))) / (n + power)
     difference = k * max(math.sqrt(discordant), k * size) + 0.5 * size / n
     return difference if difference <= 1 else math.nan
-
-
-def _find_shown(test: Comparison) -> Literal["super-recovery", "below ground truth"]:
-    return "super-recovery" if test.better == "first" else "below ground truth"
-
-
-def _find_earned(
-    test: Comparison, margin: float
-) -> Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]:
-    differs = test.p_value < ALPHA / 2
-    if differs and test.better == "first":
-        return "super-recovery"
-    if test.difference.low > -margin:
-        return "near-lossless"
-    return "below ground truth" if differs else "inconclusive"
 
 
 def score_interval(num_first: float, num_second: float, n: float, *, num_rows: int) -> Estimate:

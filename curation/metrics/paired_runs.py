@@ -15,7 +15,7 @@ independent, and the variation of the row means includes both the sampling of ro
   subtracting what the rows explain would count the variation of the draws up to three times (Owen, Annals of Applied
   Statistics 1, 2007). The test treats rows as independent.
 - **Rows in clusters** (``splits.group``): the test flips the signs of whole clusters, the bootstrap draws clusters, and
-  the interval's number of rows is divided by their inflation (``curation.metrics.clusters``).
+  the interval's number of rows is divided by their inflation (``curation.metrics.estimates``).
 """
 
 import math
@@ -28,8 +28,7 @@ import scipy
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import RESAMPLES
-from curation.metrics.clusters import NO_ROWS, compute_inflation
-from curation.metrics.estimates import Estimate, make_undefined
+from curation.metrics.estimates import NO_ROWS, Estimate, compute_inflation, compute_weights, make_undefined
 from curation.metrics.inputs import check_same_length
 from curation.metrics.paired import (
     MARGIN,
@@ -42,7 +41,6 @@ from curation.metrics.paired import (
     find_detectable_difference,
     score_interval,
 )
-from curation.metrics.strata import compute_weights
 
 DRAWS = 99_999
 """Number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
@@ -163,18 +161,11 @@ def compute_averaged_recovery(
 ) -> Estimate | None:
     """Return the recovery of averaged accuracies (paper, eq. "Recovery", in its averaged tables).
 
-    Accuracies are averaged over the runs of a stratum (benchmark), and then over strata, before the ratio is taken. A
-    mean of the runs' own recoveries is another quantity: a run in which ground truth gains little would dominate it.
-
-    Args:
-        runs: for each run, the correctness [N, J] of arm, base and ground truth on the same N test rows.
-        strata: the stratum of each run.
-        clusters: the clusters of each run's rows, or None if rows are independent.
-        seed: the seed of the bootstrap.
-
-    Returns:
-        The recovery, or ``None`` if ground truth does not beat the base on average. Its interval is a bootstrap of the
-        test rows within each run, as in :func:`compute_runs_recovery`; rows of different runs count as independent.
+    Each run has the correctness [N, J] of arm, base and ground truth on the same N test rows. Accuracies are averaged
+    over the runs of a stratum (benchmark), and then over strata, before the ratio is taken. A mean of the runs' own
+    recoveries is another quantity: a run in which ground truth gains little would dominate it. The result is ``None``
+    if ground truth does not beat the base on average. Its interval is a bootstrap of the test rows within each run, as
+    in :func:`compute_runs_recovery`; rows of different runs count as independent.
     """
     models = [[_as_runs(model) for model in run] for run in runs]
     for run in models:
@@ -202,11 +193,12 @@ def _resample_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.r
         counts_CP = np.zeros((len(clusters), len(counts_P)), dtype=np.int64)
         np.add.at(counts_CP, (place_N, pattern_N.ravel()), 1)
         draws_RP = rng.multinomial(len(clusters), np.full(len(clusters), 1 / len(clusters)), size=RESAMPLES) @ counts_CP
-    n_R = draws_RP.sum(axis=1)
-    return [
-        draws_RP @ (right_P / runs_NJ.shape[1]) / n_R + _resample_shifts(run_shifts(runs_NJ), rng)
-        for right_P, runs_NJ in zip(patterns, models, strict=True)
-    ]
+    n_R, means = draws_RP.sum(axis=1), []
+    for right_P, runs_NJ in zip(patterns, models, strict=True):
+        runs = runs_NJ.shape[1]
+        shift_R = run_shifts(runs_NJ)[rng.integers(0, runs, size=(RESAMPLES, runs))].mean(axis=1)
+        means.append(draws_RP @ (right_P / runs) / n_R + shift_R)
+    return means
 
 
 def run_shifts(correct_NJ: Bools) -> Floats:
@@ -225,8 +217,7 @@ def run_shifts(correct_NJ: Bools) -> Floats:
     beyond = of_runs / (runs - 1) / n - rest / n
     if beyond <= 0 or not of_runs:
         return np.zeros(runs)
-    shrunk: Floats = shift_J * math.sqrt(beyond / (of_runs / n / runs))
-    return shrunk
+    return np.asarray(shift_J * math.sqrt(beyond / (of_runs / n / runs)))
 
 
 def compute_sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
@@ -264,8 +255,7 @@ def compute_sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
 def _compute_binomial(count: int) -> Floats:
     """Return the probabilities of 0 to ``count`` heads in ``count`` coin tosses."""
     log_factorial = scipy.special.gammaln(np.arange(1, count + 2))
-    chances: Floats = np.exp(log_factorial[count] - log_factorial - log_factorial[::-1] - count * math.log(2))
-    return chances
+    return np.asarray(np.exp(log_factorial[count] - log_factorial - log_factorial[::-1] - count * math.log(2)))
 
 
 def _compute_difference(rows: RowDifferences) -> Estimate:
@@ -282,13 +272,6 @@ def _compute_difference(rows: RowDifferences) -> Estimate:
     effective = max(n * single / several if single > 0 and several > 0 else n / rows.inflation, NO_ROWS)
     first, second = effective * (size + mean) / 2, effective * (size - mean) / 2
     return score_interval(first, second, effective, num_rows=n)
-
-
-def _resample_shifts(shift_J: Floats, rng: np.random.Generator) -> Floats:
-    """Return the mean of J shifts drawn with replacement, [R]."""
-    runs = len(shift_J)
-    drawn_R: Floats = shift_J[rng.integers(0, runs, size=(RESAMPLES, runs))].mean(axis=1)
-    return drawn_R
 
 
 def _as_runs(values: npt.ArrayLike) -> Bools:

@@ -12,8 +12,13 @@ dimensions and few rows do no harm. A part of the fitted half decides whether sq
 shift in spread. The test detects shifts of mean and of spread, but not of correlations alone.
 
 A minority of foreign rows hardly moves the AUC, so such rows are counted too (:mod:`curation.metrics.foreign`).
+
+Texts are compared by a logistic regression of hashed words, and by the cosine distance (of TF-IDF) to the 5th nearest
+text of the source's fitted half. The source may be hashed already: a trust package holds the hashes of its labelled
+texts, not the texts.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +30,14 @@ from curation.arrays import Bools, Float32s, Int64s
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import ALPHA, Estimate, auc, compute_auc_value
-from curation.metrics.foreign import Foreign, compute_distances, compute_separable_share, count_beyond, find_clearest
+from curation.metrics.foreign import (
+    NEIGHBOURS,
+    Distances,
+    Foreign,
+    compute_distances,
+    count_beyond,
+    find_clearest,
+)
 
 Strength = Literal["untested", "none shown", "slight", "minority", "clear", "severe"]
 
@@ -92,7 +104,7 @@ class Shift:
     @property
     def separable(self) -> Estimate:
         """The share of foreign rows that gives this AUC if the classifier detects all of them."""
-        low, value, high = map(compute_separable_share, (self.auc.low, self.auc.value, self.auc.high))
+        low, value, high = (max(0.0, 2 * auc - 1) for auc in (self.auc.low, self.auc.value, self.auc.high))
         return Estimate(value=value, low=low, high=high, n=self.auc.n)
 
     def in_words(self) -> str:
@@ -145,8 +157,7 @@ def mark_sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
 
     The choice depends on each row alone, so that a labelling actor knows which rows' states to keep.
     """
-    marked_N: Bools = hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS
-    return marked_N
+    return np.asarray(hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS)
 
 
 def compare_samples(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
@@ -168,17 +179,19 @@ def compare_samples(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: i
     scores_H = _score_rows(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
     is_pool_H = is_pool_N[held_N]
     distances = compute_distances(sides[0], sides[1], rng)
+    return _test(scores_H, is_pool_H, distances, num_source=num_source, num_pool=num_pool)
+
+
+def _test(scores_H: Float32s, is_pool_H: Bools, distances: Distances, **further: Any) -> Shift:
+    """Test held-out scores, which are higher for rows that look like pool rows, and count foreign rows."""
     foreign = [
         count_beyond(distances.source_K, distances.pool_M, "distance"),
         count_beyond(scores_H[~is_pool_H], scores_H[is_pool_H], "classifier"),
     ]
-    return Shift(
-        auc=auc(scores_H, is_pool_H),
-        p_value=rank_test(scores_H, is_pool_H),
-        num_source=num_source,
-        num_pool=num_pool,
-        foreign=find_clearest(foreign),
-    )
+    scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
+    ranks = scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater")
+    found = find_clearest(foreign)
+    return Shift(auc=auc(scores_H, is_pool_H), p_value=float(ranks.pvalue), foreign=found, **further)
 
 
 def format_share_interval(share: Estimate) -> str:
@@ -252,7 +265,78 @@ def _fit_ridge(features_FD: Float32s, is_pool_F: Bools) -> Float32s:
     return np.asarray(weights_D)
 
 
-def rank_test(scores_H: Float32s, is_pool_H: Bools) -> float:
-    """Return the one-sided p-value of the Mann-Whitney test that scores of pool rows are higher."""
-    scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
-    return float(scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater").pvalue)
+INPUTS = "questions (their words)"
+NUM_HASHES = 1 << 16
+MAX_HASHES = 100_000
+"""Maximum number of pairs of a text and a hash in a stored sample; a pair takes 4 bytes."""
+Words = Any
+"""Counts of each hash in each text, with a sign by the word: a sparse matrix of int16, [N, NUM_HASHES]."""
+
+
+def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> Shift:
+    """Compare the words of two sets of texts, each distinct text counted once; at most ``MAX_ROWS`` of each set.
+
+    With fewer than 20 distinct texts on a side there is no test (AUC NaN, p 1).
+    """
+    rng = np.random.default_rng(seed)
+    source_NW, pool_MW = (_hash_words(texts, rng) for texts in (source, pool))
+    return _compare(source_NW, pool_MW, rng)
+
+
+def compare_with_words(source_NW: Words, pool: Sequence[str], *, seed: int) -> Shift:
+    """Compare the words of texts, each distinct text counted once, with the sample from :func:`sample_words`."""
+    rng = np.random.default_rng(seed)
+    return _compare(source_NW, _hash_words(pool, rng), rng)
+
+
+def sample_words(texts: Sequence[str], *, seed: int) -> Words:
+    """Hash the words of a random sample of the distinct texts, as large as ``MAX_HASHES`` allows.
+
+    A sample of fewer than 20 texts is returned empty, since it is too small for a comparison.
+    """
+    words_NW = _hash_words(texts, np.random.default_rng(seed))
+    num_kept = int(np.searchsorted(words_NW.indptr, MAX_HASHES, side="right")) - 1
+    return words_NW[: num_kept if num_kept >= MIN_ROWS else 0]
+
+
+def _hash_words(texts: Sequence[str], rng: np.random.Generator) -> Words:
+    """Hash the words of at most ``MAX_ROWS`` of the distinct texts, in random order."""
+    from scipy.sparse import csr_matrix
+    from sklearn.feature_extraction.text import HashingVectorizer  # heavy
+
+    different = [*dict.fromkeys(texts)]
+    drawn = [different[place] for place in rng.permutation(len(different))[:MAX_ROWS]]
+    if not drawn:
+        return csr_matrix((0, NUM_HASHES), dtype=np.int16)
+    hashing = HashingVectorizer(n_features=NUM_HASHES, token_pattern=r"(?u)\b\w+\b", norm=None)
+    words_NW = hashing.transform(drawn)
+    limit = np.iinfo(np.int16).max
+    words_NW.data = np.clip(words_NW.data, -limit, limit).astype(np.int16)
+    return words_NW
+
+
+def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shift:
+    num_source, num_pool = source_NW.shape[0], pool_MW.shape[0]
+    if min(num_source, num_pool) < MIN_ROWS:
+        return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool, inputs=INPUTS)
+    from scipy.sparse import vstack
+    from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.linear_model import LogisticRegression  # heavy
+    from sklearn.neighbors import NearestNeighbors
+    from sklearn.preprocessing import normalize
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    is_pool_N = np.repeat([False, True], [num_source, num_pool])
+    words_NW = normalize(vstack([source_NW, pool_MW], format="csr").astype(np.float64))
+    held_N = draw_stratified(is_pool_N, 0.5, rng)
+    is_pool_H = is_pool_N[held_N]
+    fit_F, held_K = np.flatnonzero(~held_N & ~is_pool_N), np.flatnonzero(held_N & ~is_pool_N)
+    with threadpool_limits(1):
+        model = LogisticRegression(C=1.0, class_weight="balanced", max_iter=300)
+        model.fit(words_NW[~held_N], is_pool_N[~held_N])
+        scores_H = model.decision_function(words_NW[held_N]).astype(np.float32)
+        rarity = TfidfTransformer().fit(source_NW[fit_F])
+        near = NearestNeighbors(n_neighbors=NEIGHBOURS, metric="cosine").fit(rarity.transform(source_NW[fit_F]))
+        source_K, pool_M = (near.kneighbors(rarity.transform(part))[0][:, -1] for part in (source_NW[held_K], pool_MW))
+    found = Distances(held_N[:num_source], source_K, pool_M)
+    return _test(scores_H, is_pool_H, found, num_source=num_source, num_pool=num_pool, inputs=INPUTS)

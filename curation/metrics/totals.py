@@ -27,13 +27,11 @@ def compute_population_mean(sample_N: npt.ArrayLike, population: int, *, is_part
     if is_part and n > population:
         raise ValueError(f"a sample of {n} rows is not part of a population of {population}")
     mean = float(values_N.mean())
-    if is_part and n == population:
-        return Estimate(value=mean, low=mean, high=mean, n=n)
-    if n == 1:
+    if n == 1 and not (is_part and population == 1):
         return Estimate(value=mean, low=math.nan, high=math.nan, n=n)
-    sd = float(values_N.std(ddof=1))
-    if not sd:
-        return Estimate(value=mean, low=mean, high=mean, n=n)
+    sd = float(values_N.std(ddof=1)) if n > 1 else 0.0
+    if not sd or (is_part and n == population):
+        return make_exact(mean, n)
     variance = sd**2 * (1 / n - 1 / population if is_part else 1 / n + 1 / population)
     skewness = float(((values_N - mean) ** 3).mean()) / sd**3
     quantile = float(scipy.special.stdtrit(n - 1, 1 - TAIL))

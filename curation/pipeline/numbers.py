@@ -10,7 +10,7 @@ from curation.json_types import Json, JsonView
 from curation.pipeline.opened import OpenedRun
 from curation.refs import TableRef
 from curation.report import ReviewRecord
-from curation.report.groups import PossibleGroups
+from curation.report.record import PossibleGroups
 from curation.report.verdict import find_gravest, with_verdict
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord

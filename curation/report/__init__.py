@@ -2,12 +2,12 @@
 
 from curation.report.collect import collect
 from curation.report.html import write, write_search
-from curation.report.people import ReviewRecord
 from curation.report.record import (
     FORMAT,
     ChainRecord,
     GenerationRecord,
     PassRecord,
+    ReviewRecord,
     RunRecord,
     SpentRecord,
     StageSummary,

@@ -1,4 +1,4 @@
-"""Shares of right answers by difficulty: of labels of the pool and of each arm's rows, of students on the test split.
+"""Difficulty: of the pool and of each arm's rows, and shares of right answers by it, of labels and of students.
 
 Paper, App. "Difficulty Distribution in Quantitative Reasoning" (table by difficulty bin). Bins have round edges and one
 width. Pool and test split have separate bins, because their scales may differ (Omni-MATH against AIME).
@@ -6,33 +6,103 @@ width. Pool and test split have separate bins, because their scales may differ (
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from curation.arms import ARMS
 from curation.arrays import Bools, Float64s, Int64s
+from curation.domains import Domain, attempt
+from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.report.measured import GradedSet
-from curation.report.measures import choose_num_bins, compute_share_among
+from curation.refs import TableRef
+from curation.report.measures import compute_share_among
+from curation.report.pool_grid import SAMPLE, GradedSet
+from curation.report.record import GenerationRecord, RunInputs
 from curation.report.tested import Tests, compute_accuracy
+from curation.tables import io, scans
+from curation.tables.row_ids import find_missing_ids, include
 
-MOST_BINS = 10
-ROWS_A_BIN = 25
-"""Minimum mean number of rows per bin, for the model or arm with the fewest rows; with fewer, intervals overlap."""
+DOMAIN_ROWS = 8192
+"""Number of rows that are Python objects at a time."""
+LEAST_BINS, MOST_BINS, PROFILE_BINS = 4, 10, 24
+ROWS_A_BIN, PROFILE_ROWS = 25, 10
+"""Minimum mean numbers of rows per bin, for the model or arm with the fewest rows: with fewer, intervals of shares
+overlap, and the profile of difficulties shows only noise."""
 STEPS = (1, 2, 2.5, 5)
 """Possible widths of bins, to be multiplied by a power of ten."""
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 Difficulties = tuple[Int64s, Float64s]
 """Row ids and difficulties of rows; a difficulty is NaN if unknown."""
 
 
+def read_pool_difficulties(run: RunInputs, record: GenerationRecord, share: float) -> Difficulties:
+    """Return difficulties of about a ``share`` of the pool rows that the generation labelled."""
+    ids_N, values_N = _read_difficulties(run.prepared["pool"], run.domain, derive(run.seed, SAMPLE), share)
+    labelled = BitMap64()
+    for batch in scans.iter_table_batches(record.labels["pool"], {"row_id": "row_id"}, None):
+        include(labelled, batch.column("row_id").to_numpy())
+    mine_N = ~find_missing_ids(ids_N, labelled)
+    return ids_N[mine_N], values_N[mine_N]
+
+
+def read_test_difficulties(run: RunInputs) -> Difficulties:
+    """Return difficulties of the test rows; empty without test rows, or if they lack the domain's columns."""
+    test = run.prepared.get("test")
+    if test is None or not {*run.domain.columns.names} <= {*io.open_table(test).schema.names}:
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    return _read_difficulties(test, run.domain, 0, 1.0)
+
+
+def _read_difficulties(examples: TableRef, domain: Domain, seed: int, share: float) -> Difficulties:
+    ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
+    values: list[npt.NDArray[Any]] = [np.zeros(0)]
+    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
+    for batch in scans.iter_table_batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
+        drawn = batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
+        ids.append(drawn.column("row_id").to_numpy().copy())
+        found = [attempt(domain.difficulty, row)[0] for row in drawn.to_pylist()]
+        values.append(np.array(found, dtype=np.float64))
+    return np.concatenate(ids), np.concatenate(values)
+
+
+def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
+    """Return quantiles and shares per common bin of the pool's and each arm's difficulty; ``None`` if none is known."""
+    ids_N, values_N = difficulties
+    ids_K, values_K = ids_N[np.isfinite(values_N)], values_N[np.isfinite(values_N)]
+    if not len(values_K):
+        return None
+    kept = {"pool": values_K, **{arm: values_K[np.isin(ids_K, ids)] for arm, ids in selected.items()}}
+    fewest = min(len(values) for values in kept.values() if len(values))
+    edges = np.histogram_bin_edges(values_K, bins=_choose_num_bins(fewest, PROFILE_ROWS, PROFILE_BINS))
+
+    def profile(values: Float64s) -> Json:
+        n = len(values)
+        return {
+            "n": n,
+            "mean": float(values.mean()) if n else None,
+            "quantiles": dict(zip(map(str, QUANTILES), np.quantile(values, QUANTILES).tolist(), strict=True))
+            if n
+            else None,
+            "shares": (np.histogram(values, bins=edges)[0] / max(n, 1)).tolist(),
+        }
+
+    profiles = {name: profile(values) for name, values in kept.items()}
+    num_unknown = len(values_N) - len(values_K)
+    return {"edges": edges.tolist(), "num_unknown": num_unknown, "pool": profiles.pop("pool"), "arms": profiles}
+
+
 def compute_purity_bins(
     rows: GradedSet | None, selected: Mapping[str, Int64s], difficulties: Difficulties
 ) -> Json | None:
-    """Return the share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
+    """Return the share of right labels per bin: of all graded pool rows, the parsed ones, and each weak arm's rows.
 
-    Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. A large pool is sampled.
-    The result is ``None`` if the pool has no grades or no difficulties.
+    A bin without rows has ``None``. The result is ``None`` if the pool has no grades or no difficulties.
     """
     if rows is None:
         return None
@@ -41,13 +111,10 @@ def compute_purity_bins(
     fewest = min([int(keep_N.sum()) for keep_N in marks.values() if keep_N.any()], default=len(pool))
     if (edges := compute_bin_edges(difficulties[1], fewest)) is None:
         return None
-    bin_N = _find_bins(pool.row_ids_N, difficulties, edges)
+    bin_N, numbers = _find_bins(pool.row_ids_N, difficulties, edges), range(len(edges) - 1)
 
     def shares(keep_N: Bools) -> list[Json | None]:
-        return [
-            compute_share_among(pool.correct_N, keep_N & (bin_N == number), pool.cluster_N)
-            for number in range(len(edges) - 1)
-        ]
+        return [compute_share_among(pool.correct_N, keep_N & (bin_N == number), pool.cluster_N) for number in numbers]
 
     return {
         "edges": edges.tolist(),
@@ -59,22 +126,17 @@ def compute_purity_bins(
 
 
 def compute_accuracy_bins(tests: Tests, difficulties: Difficulties) -> Json | None:
-    """Return accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows).
-
-    The result is ``None`` if nothing was tested, or if no test row has a difficulty.
-    """
+    """Return accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows)."""
     fewest = min((len(run.row_ids_N) for runs in tests.values() for run in runs), default=0)
     if not tests or (edges := compute_bin_edges(difficulties[1], fewest)) is None:
         return None
     models: dict[str, list[Json | None]] = {}
     for name, runs in tests.items():
         bins = [_find_bins(run.row_ids_N, difficulties, edges) for run in runs]
-        models[name] = []
         for number in range(len(edges) - 1):
             parts = [run.subset(bin_N == number) for run, bin_N in zip(runs, bins, strict=True)]
-            models[name].append(
-                compute_accuracy({name: parts}, name) if all(len(part.row_ids_N) for part in parts) else None
-            )
+            is_full = all(len(part.row_ids_N) for part in parts)
+            models.setdefault(name, []).append(compute_accuracy({name: parts}, name) if is_full else None)
     return {"edges": edges.tolist(), "num_unknown": int(np.isnan(difficulties[1]).sum()), "models": models}
 
 
@@ -87,27 +149,27 @@ def compute_bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
     levels = np.unique(values_N[np.isfinite(values_N)])
     if not len(levels):
         return None
-    most = MOST_BINS if len(levels) <= MOST_BINS else choose_num_bins(num_rows, ROWS_A_BIN, most=MOST_BINS)
+    most = MOST_BINS if len(levels) <= MOST_BINS else _choose_num_bins(num_rows, ROWS_A_BIN, MOST_BINS)
     width = (levels[-1] - levels[0]) / most
     if len(levels) <= MOST_BINS:
         width = max(width, np.diff(levels).min() if len(levels) > 1 else 1.0)
     power = 10.0 ** math.floor(math.log10(width))
-    sizes = [size * power * times for times in (1, 10) for size in STEPS]
-    for size in sizes:
+    for size in (size * power * times for times in (1, 10) for size in STEPS):
         first, last = math.floor(levels[0] / size + 1e-9), math.floor(levels[-1] / size + 1e-9)
         if size >= width * (1 - 1e-9) and last - first < most:
-            edges: Float64s = np.arange(first, last + 2) * size
-            return edges
+            return np.asarray(np.arange(first, last + 2) * size)
     raise AssertionError("some width covers the values")
+
+
+def _choose_num_bins(num_rows: int, rows_a_bin: int, most: int) -> int:
+    return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
 
 
 def _find_bins(row_ids_N: Int64s, difficulties: Difficulties, edges: Float64s) -> Int64s:
     """Return the bin of each row, int64 [N]; -1 if its difficulty is unknown."""
-    order_M = np.argsort(difficulties[0])
-    ids_M, values_M = difficulties[0][order_M], difficulties[1][order_M]
-    slot_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)
-    value_N = np.where(ids_M[slot_N] == row_ids_N, values_M[slot_N], np.nan)
+    ids_M, values_M = map(pa.array, difficulties)
+    found = values_M.take(pc.index_in(pa.array(row_ids_N), ids_M))
+    value_N = found.to_numpy(zero_copy_only=False)  # NaN for a null
     # A value that rounding puts just below its edge belongs above it.
     slack = 1e-9 * (edges[1] - edges[0])
-    bin_N: Int64s = np.where(np.isnan(value_N), -1, np.searchsorted(edges - slack, value_N, side="right") - 1)
-    return bin_N
+    return np.where(np.isnan(value_N), -1, np.searchsorted(edges - slack, value_N, side="right") - 1)

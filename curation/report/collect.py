@@ -1,6 +1,9 @@
 """Collection of a run's report: numbers of its generations, stage times, costs and answers."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
+from statistics import median
 
 from curation.json_types import Json
 from curation.report.chained import collect_chains
@@ -8,8 +11,7 @@ from curation.report.costs import collect_spent, compare_forecast, get_actual_mo
 from curation.report.headline import describe_results
 from curation.report.measures import make_finite
 from curation.report.numbers import collect_feature_numbers
-from curation.report.passes import collect_pass, count_starts
-from curation.report.record import GenerationRecord, RunRecord
+from curation.report.record import GenerationRecord, PassRecord, RunRecord
 from curation.report.verdict import find_gravest, with_verdict
 
 DETAILS = (
@@ -45,6 +47,7 @@ DETAILS = (
     "decodings",
     "features",
 )
+PASS_FACTS = ("name", "model", "backend", "dtype", "rows", "seconds", "deaths", "clipped_values", "recalled")
 
 
 def collect(run: RunRecord) -> Json:
@@ -61,7 +64,8 @@ def collect(run: RunRecord) -> Json:
     generations = [joined(record) for record in run.generations]
     last = generations[-1] if generations else {**dict.fromkeys(DETAILS), "arms": []}
     seconds = sum(stage.seconds for stage in run.stages)
-    costs = compare_forecast(run.forecast, run.spent)
+    costs, evidence = compare_forecast(run.forecast, run.spent), last["evidence"]
+    judged = next((arm for arm in last["arms"] if evidence is not None and arm["name"] == evidence["arm"]), None)
     report = {
         "name": run.name,
         "directory": run.directory,
@@ -85,34 +89,43 @@ def collect(run: RunRecord) -> Json:
         **{key: last[key] for key in DETAILS},
         "generations": generations,
         "chain": collect_chains(run, generations, joined),
-        "stages": [
-            {
-                "name": stage.name,
-                "seconds": stage.seconds,
-                "share": stage.seconds / seconds if seconds else 0.0,
-                "rows": stage.rows,
-                "rows_per_second": stage.rows_per_second,
-                "started": stage.started,
-                "step": stage.step,
-                "after": list(stage.after),
-            }
-            for stage in run.stages
-        ],
+        "stages": [{**asdict(stage), "share": stage.seconds / seconds if seconds else 0.0} for stage in run.stages],
         "passes": [collect_pass(item) for item in run.passes],
         "starts": count_starts(run.passes),
         "costs": costs,
         "answers": list(run.answers),
-        "spent": collect_spent(run, *_get_selection(last), get_actual_money(costs)),
+        "spent": collect_spent(run, judged, get_actual_money(costs)),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = make_finite(report)
     return result
 
 
-def _get_selection(generation: Json) -> tuple[int | None, float | None]:
-    """Return the number of rows that the judged arm selected, and their purity if it is known."""
-    found = generation["evidence"]
-    arm = next((arm for arm in generation["arms"] if found is not None and arm["name"] == found["arm"]), None)
-    if arm is None:
-        return None, None
-    return arm["num_selected"], None if arm["purity"] is None else arm["purity"]["value"]
+def collect_pass(item: PassRecord) -> Json:
+    """Return the speeds of a pass, start-up included, and the medians of the facts its model gave at each start."""
+    asked = item.recalled is None and item.total_rows and item.seconds
+    per_second = item.rows / item.total_rows / item.seconds if asked else None
+    names = dict.fromkeys(name for facts in item.teachers for name in facts)
+    tokens = {"prompt_tokens_per_second": item.prompt_tokens, "output_tokens_per_second": item.output_tokens}
+    return {
+        **{name: getattr(item, name) for name in PASS_FACTS},
+        **{name: None if per_second is None or num is None else num * per_second for name, num in tokens.items()},
+        "starts": len(item.teachers),
+        "teacher": {name: median(facts[name] for facts in item.teachers if name in facts) for name in names},
+    }
+
+
+def count_starts(passes: Sequence[PassRecord]) -> list[Json]:
+    """Return how often each model was started, for how many passes, and the seconds that its starts took."""
+    by_model: dict[str, list[PassRecord]] = {}
+    for item in passes:
+        by_model.setdefault(item.model, []).append(item)
+    return [
+        {
+            "model": model,
+            "passes": len(items),
+            "starts": sum(len(item.teachers) for item in items),
+            "start_seconds": sum(facts.get("start_seconds", 0.0) for item in items for facts in item.teachers),
+        }
+        for model, items in by_model.items()
+    ]

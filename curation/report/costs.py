@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from curation.config import PricesConfig
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.metrics.totals import scale_estimate, sum_independent, sum_together
+from curation.metrics.totals import make_exact, scale_estimate, sum_independent, sum_together
 from curation.report.record import RunRecord, SpentRecord
 from curation.tables.requests import count_pass_requests
 
@@ -27,6 +27,7 @@ UNITS = {
     "money": "together, with a month of storage",
 }
 """Names of forecast amounts, in words."""
+PASS_AMOUNTS = ("actor_seconds", "prompt_tokens", "output_tokens")
 SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -45,84 +46,60 @@ def describe_amount(name: str, value: float | None) -> str:
 def compute_amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
     """Return the hours of GPUs, CPUs and nodes that a number of actor hours uses."""
     each = workforce["each"]
-    found = {"gpu_hours": scale_estimate(actor_hours, each["GPU"])} if each.get("GPU") else {}
-    return {
-        **found,
-        "cpu_hours": scale_estimate(actor_hours, each["CPU"]),
-        "node_hours": scale_estimate(actor_hours, 1 / workforce["per_node"]),
-    }
+    factors = {"gpu_hours": each.get("GPU"), "cpu_hours": each["CPU"], "node_hours": 1 / workforce["per_node"]}
+    if not factors["gpu_hours"]:
+        del factors["gpu_hours"]
+    return {name: scale_estimate(actor_hours, factor) for name, factor in factors.items()}
 
 
 def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
     """Return the cost of amounts in money, by kind and in all; empty if no amount has a price."""
-    rates = {
-        "machines": {"gpu_hours": prices.gpu_hour, "cpu_hours": prices.cpu_hour, "node_hours": prices.node_hour},
-        "requests": {
-            "puts": _divide_price(prices.per_1000_puts, 1000),
-            "gets": _divide_price(prices.per_1000_gets, 1000),
-        },
-        "tokens": {
-            "prompt_tokens": _divide_price(prices.per_million_prompt_tokens, 1e6),
-            "output_tokens": _divide_price(prices.per_million_output_tokens, 1e6),
-        },
-        "storage_month": {"bytes": _divide_price(prices.storage_gb_month, 1e9)},
-    }
-    found = {}
-    for what, of_units in rates.items():
-        parts = [
-            scale_estimate(used[unit], rate) for unit, rate in of_units.items() if rate is not None and unit in used
-        ]
-        if parts:
-            found[f"money_{what}"] = sum_together(parts)
+    rates = (
+        ("machines", "gpu_hours", prices.gpu_hour, 1),
+        ("machines", "cpu_hours", prices.cpu_hour, 1),
+        ("machines", "node_hours", prices.node_hour, 1),
+        ("requests", "puts", prices.per_1000_puts, 1000),
+        ("requests", "gets", prices.per_1000_gets, 1000),
+        ("tokens", "prompt_tokens", prices.per_million_prompt_tokens, 1e6),
+        ("tokens", "output_tokens", prices.per_million_output_tokens, 1e6),
+        ("storage_month", "bytes", prices.storage_gb_month, 1e9),
+    )
+    parts: dict[str, list[Estimate]] = {}
+    for kind, unit, price, number in rates:
+        if price is not None and unit in used:
+            parts.setdefault(f"money_{kind}", []).append(scale_estimate(used[unit], price / number))
+    found = {name: sum_together(of_kind) for name, of_kind in parts.items()}
     return {**found, "money": sum_independent(found.values())} if found else {}
 
 
-def _divide_price(price: float | None, number: float) -> float | None:
-    return None if price is None else price / number
-
-
-def collect_spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
+def collect_spent(run: RunRecord, arm: JsonView | None, money: float | None) -> Json:
     """Return amounts that the run used, in total, and per answered, per selected and per right row.
 
-    ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs. Actors and tokens are
-    those of the passes of models, interrupted runs included. ``money`` is the cost of a forecast's stages.
+    ``arm`` is the judged one. ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs.
+    Actors and tokens are those of the passes of models, interrupted runs included. ``money`` is the cost of a
+    forecast's stages.
     """
     used = list(run.used.values())
-    spans = [
-        (began := datetime.fromisoformat(stage.started).timestamp(), began + stage.seconds) for stage in run.stages
-    ]
+    starts = [(datetime.fromisoformat(stage.started).timestamp(), stage.seconds) for stage in run.stages]
     total: dict[str, float | None] = {
-        "elapsed": _compute_covered(spans),
+        "elapsed": _compute_covered([(began, began + seconds) for began, seconds in starts]),
         "stage_seconds": sum(stage.seconds for stage in run.stages),
-        "actor_seconds": sum(item.actor_seconds for item in used) if used else None,
-        "prompt_tokens": sum(item.prompt_tokens for item in used) if used else None,
-        "output_tokens": sum(item.output_tokens for item in used) if used else None,
-        "bytes": sum(item.bytes for item in used) if used else None,
+        **{name: sum(getattr(item, name) for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
         "money": money,
     }
+    selected, purity = (0, None) if arm is None else (arm["num_selected"], arm["purity"])
     numbers = {
         "answered": sum(item.rows for item in run.passes),
-        "selected": num_selected or 0,
-        "right": 0 if purity is None else (num_selected or 0) * purity,
+        "selected": selected,
+        "right": 0 if purity is None else selected * purity["value"],
     }
     each = {
         kind: {name: None if value is None else value / number for name, value in total.items()}
         for kind, number in numbers.items()
         if number
     }
-    return {
-        "total": total,
-        "numbers": numbers,
-        "each": each,
-        "by_pass": {
-            name: {
-                "actor_seconds": item.actor_seconds,
-                "prompt_tokens": item.prompt_tokens,
-                "output_tokens": item.output_tokens,
-            }
-            for name, item in run.used.items()
-        },
-    }
+    by_pass = {name: {amount: getattr(item, amount) for amount in PASS_AMOUNTS} for name, item in run.used.items()}
+    return {"total": total, "numbers": numbers, "each": each, "by_pass": by_pass}
 
 
 def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Json | None:
@@ -137,21 +114,15 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
     used = [spent[name] for name in stages if name in spent]
     actual = compute_actual_amounts(used, forecast["workforce"], has_requests="puts" in forecast["total"])
     if forecast["prices"] is not None:
-        exact = {name: _make_exact(value) for name, value in actual.items()}
+        exact = {name: make_exact(value) for name, value in actual.items()}
         actual |= {name: item.value for name, item in compute_money(exact, PricesConfig(**forecast["prices"])).items()}
     lines = []
     for name, estimate in forecast["total"].items():
-        value = actual.get(name)
-        known = value is not None and None not in (estimate["low"], estimate["high"])
-        lines.append(
-            {
-                "name": name,
-                "words": UNITS[name],
-                "forecast": estimate,
-                "actual": value,
-                "inside": estimate["low"] <= value <= estimate["high"] if known and value is not None else None,
-            }
-        )
+        value, inside = actual.get(name), None
+        if value is not None and None not in (estimate["low"], estimate["high"]):
+            inside = estimate["low"] <= value <= estimate["high"]
+        facts = {"name": name, "words": UNITS[name], "forecast": estimate, "actual": value, "inside": inside}
+        lines.append(facts)
     return {
         "made": datetime.fromtimestamp(forecast["made"], UTC).isoformat(timespec="seconds"),
         "currency": forecast["currency"],
@@ -179,7 +150,7 @@ def compute_actual_amounts(
         "prompt_tokens": sum(item.prompt_tokens for item in used),
         "output_tokens": sum(item.output_tokens for item in used),
         "hours": _compute_covered([span for item in used for span in item.spans]) / 3600,
-        **{name: item.value for name, item in compute_amounts(_make_exact(actor_hours), workforce).items()},
+        **{name: item.value for name, item in compute_amounts(make_exact(actor_hours), workforce).items()},
         "bytes": sum(item.bytes for item in used),
     }
     if has_requests:
@@ -195,7 +166,3 @@ def _compute_covered(spans: Sequence[tuple[float, float]]) -> float:
         covered += max(0.0, ended - max(began, until))
         until = max(until, ended)
     return covered
-
-
-def _make_exact(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value, n=0)

@@ -14,7 +14,7 @@ from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.arrays import Int64s, Uint64s
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measured import GradedSet
+from curation.report.pool_grid import GradedSet
 from curation.report.record import GenerationRecord
 from curation.tables import io, scans
 from curation.tables.text_hashes import BITS, hash_texts
@@ -36,22 +36,15 @@ class LabelFrequencies:
     """Number of bits of the labels' hashes in use."""
 
     def add(self, label_N: Uint64s, count_N: Int64s | None = None, bits: int = BITS) -> None:
-        """Add labels, each once or ``count_N`` times."""
-        if bits > self.bits:
-            label_N = label_N >> np.uint64(bits - self.bits)
-        elif bits < self.bits:
-            self._fold(bits)
-        labels = np.concatenate([self.label_G, label_N])
+        """Add labels, by the first ``bits`` bits of their hashes, each once or ``count_N`` times."""
+        used = min(bits, self.bits)
+        labels = np.concatenate([self.label_G >> np.uint64(self.bits - used), label_N >> np.uint64(bits - used)])
         counts = np.concatenate([self.count_G, np.ones(len(label_N), dtype=np.int64) if count_N is None else count_N])
+        self.bits = used
         self.label_G, place_N = np.unique(labels, return_inverse=True)
         self.count_G = np.bincount(place_N, counts, minlength=len(self.label_G)).astype(np.int64)
-        if len(self.label_G) > MOST_LABELS and self.bits > FOLDED_BITS:
-            self._fold(FOLDED_BITS)
-
-    def _fold(self, bits: int) -> None:
-        label_G, count_G, self.bits = self.label_G >> np.uint64(self.bits - bits), self.count_G, bits
-        self.label_G, self.count_G = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
-        self.add(label_G, count_G, bits)
+        if len(self.label_G) > MOST_LABELS and used > FOLDED_BITS:
+            self.add(np.zeros(0, dtype=np.uint64), bits=FOLDED_BITS)
 
     @property
     def perplexity(self) -> float | None:
@@ -73,15 +66,6 @@ class LabelFrequencies:
         }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Read:
-    """Labels and trust of some rows."""
-
-    labels: LabelFrequencies
-    trust: float
-    """Sum of the rows' trust."""
-
-
 def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedSet | None) -> Json:
     """Return label counts of each arm and of the pool's parsed rows, and n as a share of the expected right labels.
 
@@ -89,39 +73,38 @@ def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, 
     Otherwise the expected number is the sum of the arm's trust over the parsed rows, if that trust is calibrated.
     """
     function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted | Configured) else ARMS[arm].trust
-    pool_read = _read(
-        record.labels["pool"], io.make_answered_filter(record.labels["pool"]), None if pool is not None else function
-    )
-    arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
+    labels = record.labels["pool"]
+    of_pool, trust = _read(labels, io.make_answered_filter(labels), None if pool is not None else function)
+    arms = {name: _read(ref, None, None)[0].to_json() for name, ref in record.selections.items()}
     basis, expected = "audit" if pool is not None else "trust", None
     if pool is not None and len(pool):
         expected = pool.share_right.value * num_pool
     elif pool is None and function is not None:
-        expected = pool_read.trust
+        expected = trust
     right = None
     if expected is not None:
         share = record.n / expected if expected else None
         much = share is None or share > MUCH
         right = {"basis": basis, "expected": expected, "n": record.n, "share": share, "is_much": much}
-    return {"arms": arms, "pool": pool_read.labels.to_json(), "right": right}
+    return {"arms": arms, "pool": of_pool.to_json(), "right": right}
 
 
-def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
+def _read(ref: TableRef, filter: str | None, function: str | None) -> tuple[LabelFrequencies, float]:
     """Return the labels of a table's parsed rows, and their total trust under ``function``, 0 if it is None."""
     features = [] if function is None else get_trust(function, 0).features
     columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *features])}
     parsed = "label IS NOT NULL" if filter is None else f"({filter}) AND label IS NOT NULL"
 
-    def read(fragments: Sequence[int] | None) -> _Read:
+    def read(fragments: Sequence[int] | None) -> tuple[LabelFrequencies, float]:
         trust, found, total = None if function is None else get_trust(function, 0), LabelFrequencies(), 0.0
         for batch in scans.iter_table_batches(ref, columns, parsed, fragments):
             found.add(hash_texts(batch.column("label")))
             if trust is not None:
                 total += float(np.nansum(trust.score(batch).astype(np.float64)))
-        return _Read(labels=found, trust=total)
+        return found, total
 
-    found, trust = LabelFrequencies(), 0.0
-    for part in scans.map_fragments(ref, read):
-        found.add(part.labels.label_G, part.labels.count_G, part.labels.bits)
-        trust += part.trust
-    return _Read(labels=found, trust=trust)
+    found, total = LabelFrequencies(), 0.0
+    for labels, trust in scans.map_fragments(ref, read):
+        found.add(labels.label_G, labels.count_G, labels.bits)
+        total += trust
+    return found, total

@@ -17,11 +17,10 @@ from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
 from curation.metrics.inputs import as_weights
 from curation.report.class_table import ClassesChosen
-from curation.report.groups import PossibleGroups
-from curation.report.measured import GradedSet, View
 from curation.report.near_copies import NearCopies
-from curation.report.option_lengths import OptionLengths
-from curation.report.people import ReviewedPurity
+from curation.report.options import OptionLengths
+from curation.report.pool_grid import GradedSet
+from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
 from curation.report.rows import Judged
 
@@ -49,11 +48,9 @@ class Quality:
     top: Estimate
     """Share of right labels among the top rows, which represent the selected ones."""
     top_trust: Number
-    """Mean trust of the top rows."""
     believed: Estimate
     """Share of right labels among the rows whose trust is at least one half; NaN without such rows."""
     believed_trust: Number
-    """Mean trust of the rows whose trust is at least one half."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +58,6 @@ class PredictedPurity:
     """The purity of the pool's selected rows, predicted from validation rows of the same trust."""
 
     purity: Estimate
-    """Predicted purity with its 95 % interval, from validation rows weighted to the selected rows' trust."""
     drop: Estimate
     """Purity of validation's own top rows less ``purity``, with its 99 % interval."""
 
@@ -109,7 +105,6 @@ class LabelsSeen:
     """Number of pool rows with a label that could be read."""
     num_given: int
     num_selected: int
-    """Number of distinct labels among the selected rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +118,23 @@ class GoldStudent:
     steps: int | None
     """Number of optimizer steps, or ``None`` if the training recorded none."""
     learning_rate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewedPurity:
+    """The purity of a selection among the rows that people could decide."""
+
+    review: str
+    rows: int
+    """Number of selected rows that people found right or wrong."""
+    open: int
+    """Number of selected rows on which people were unsure or disagreed; no other number counts them."""
+    people: int
+    purity: Estimate
+    """Share of right labels with its 95 % interval, for a finite population sampled by strata."""
+    decisive: Estimate
+    """Share of right labels with the wider interval that decides the verdict."""
+    trust: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +152,7 @@ class KnownEvidence:
     foreign: JsonView | None = None
     """Foreign rows among those that pass the cut (``curation.stages.shift.describe_foreign``); ``None`` if untested."""
     is_divided: bool = False
-    """Whether a division of the rows left out some of higher trust than some selected ones, so that
-    validation's top rows do not represent the selected ones."""
+    """Whether a division of the rows left out more trusted ones, so that validation's top does not represent them."""
     repeats: Repeats | None = None
     """Repeated questions of the labelled rows, or ``None`` if the fit did not record them."""
     selected_repeats: Repeats | None = None
@@ -203,9 +214,7 @@ class Material(KnownEvidence):
 
 def weigh(of: Material) -> Evidence:
     """Compute the evidence of a generation from its rows."""
-    source = of.source
-    constant = float(source.correct_N.mean()) if len(source) else 0.0
-    num_selected = len(of.selected_trust_M)
+    source, constant, num_selected = of.source, of.source.share, len(of.selected_trust_M)
     validation, pool, expected = None, None, None
     rivals: tuple[Rival, ...] = ()
     if of.validation is not None:
@@ -236,7 +245,7 @@ def weigh(of: Material) -> Evidence:
     )
 
 
-def measure_quality(rows: View, function: str, num_top: int, constant: float) -> Quality | None:
+def measure_quality(rows: GradedSet, function: str, num_top: int, constant: float) -> Quality | None:
     """Measure a trust function on the parsed rows of a set; the top rows are the first ``num_top`` by raw score."""
     if not len(rows):
         return None
@@ -245,6 +254,8 @@ def measure_quality(rows: View, function: str, num_top: int, constant: float) ->
     num_rows, num_right = len(judged), judged.num_right
     num_top = min(max(num_top, 1), num_rows)
     (top,) = rows.by_score(function).purities([num_top], CONFIDENCE)
+    order = np.argsort(-score.raw_N, kind="stable")
+    reached_N = np.minimum(np.cumsum(weights_N[order].astype(np.float64)), num_top)
     believed_N = score.trust_N >= 0.5
     num_believed = int(weights_N[believed_N].sum())
     auc = None
@@ -257,7 +268,7 @@ def measure_quality(rows: View, function: str, num_top: int, constant: float) ->
         share_right=judged.share_right(confidence=CONFIDENCE),
         brier_excess=compute_brier_excess(score.trust_N, judged, constant),
         top=top,
-        top_trust=_average_first(score.trust_N, score.raw_N, weights_N.astype(np.float64), num_top),
+        top_trust=float(np.average(score.trust_N[order], weights=np.diff(reached_N, prepend=0.0))),
         believed=judged.subset(believed_N).share_right(confidence=CONFIDENCE),
         believed_trust=float(np.average(score.trust_N[believed_N], weights=weights_N[believed_N]))
         if num_believed
@@ -273,9 +284,8 @@ def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> 
     num_rows = weights_N.sum()
     value = float(np.average(excess_N, weights=weights_N))
     variance = float(np.average((excess_N - value) ** 2, weights=weights_N)) / max(num_rows - 1, 1)
-    margin = _QUANTILE * math.sqrt(
-        variance * metrics.compute_inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
-    )
+    times = metrics.compute_inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
+    margin = _QUANTILE * math.sqrt(variance * times)
     return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
 
 
@@ -296,9 +306,8 @@ def foresee_purity(
     bin_N = np.searchsorted(inner, score.trust_N, side="right")
     bins, place_N, count_B = np.unique(bin_N, return_inverse=True, return_counts=True)
     # An empty bin below the first value lends its selected rows to the next one.
-    selected_M = np.minimum(
-        np.searchsorted(bins, np.searchsorted(inner, selected_trust_M, side="right")), len(bins) - 1
-    )
+    place_M = np.searchsorted(bins, np.searchsorted(inner, selected_trust_M, side="right"))
+    selected_M = np.minimum(place_M, len(bins) - 1)
     share_B = np.bincount(selected_M, minlength=len(bins)) / len(selected_M)
     right_B = np.bincount(place_N, correct_N) / count_B
     variance_N = ((right_B * count_B + 1) * ((1 - right_B) * count_B + 1) / (count_B + 2.0) ** 2)[place_N]
@@ -334,11 +343,3 @@ def widen_interval(estimate: Estimate) -> Estimate:
     ratio = _QUANTILE / NORMAL_QUANTILE
     low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))
     return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)
-
-
-def _average_first(trust_N: Float64s, raw_N: Float64s, weights_N: Float64s, num_top: int) -> float:
-    """Return the mean trust of the first ``num_top`` rows by raw score."""
-    order = np.argsort(-raw_N, kind="stable")
-    reached_N = np.minimum(np.cumsum(weights_N[order]), num_top)
-    taken_N = np.diff(reached_N, prepend=0.0)
-    return float(np.average(trust_N[order], weights=taken_N))

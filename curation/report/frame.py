@@ -1,16 +1,26 @@
-"""Frame of a chart: size, style, colours of arms, axis labels, and self-contained, deterministic SVG text."""
+"""Frame of a chart: size, style, colours of arms, axis labels, tooltips, and self-contained, deterministic SVG text.
+
+A tooltip is an SVG ``<title>``, so a page needs no script and no network for it, and print shows the figure alone.
+"""
 
 import io
+import math
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
-from curation.report import pointed
+from curation.json_types import Json, JsonView
+from curation.report.headline import with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.container import BarContainer
     from matplotlib.figure import Figure
+
+SharePoint = tuple[float, JsonView, str]
+"""A place on the x axis, a share with its interval, and words that describe it."""
 
 # Okabe and Ito's palette, safe for all common kinds of colour blindness; lines also differ in dashes.
 _ARMS = {
@@ -42,6 +52,13 @@ _STYLE: Any = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.8,
 }
+
+RADIUS = 5
+"""Radius of the circle in which the text of a point appears, in points (1/72 inch)."""
+_MARK, _BETWEEN = "pointed:", "|"
+_POINTS = re.compile(rf'<g id="{_MARK}([^"]*)">(.*?)</g>\s*</g>', re.DOTALL)
+_BAR = re.compile(rf'<g id="{_MARK}([^"]*)">(?=\s*<path)')
+_PLACE = re.compile(r'<use [^>]*?\bx="([^"]+)" y="([^"]+)"')
 
 
 def set_percent_ticks(axis: "Axis") -> None:
@@ -76,8 +93,7 @@ def get_arm_style(arm: str, index: int) -> tuple[str, Any]:
 
 def finish_chart(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
     """Return the figure's SVG, with axis labels and a legend above the plot, outside the data."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set(xlabel=x, ylabel=y)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
     return render_svg(figure, name)
 
@@ -88,10 +104,55 @@ def render_svg(figure: "Figure", name: str) -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
     text = buffer.getvalue()
-    text = pointed.add_titles(text[text.index("<svg") :])
+    text = _BAR.sub(r'<g class="pointed"><title>\1</title>', text[text.index("<svg") :])
+    text = _POINTS.sub(_as_circles, text)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
     return re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+
+
+def annotate_points(axes: "Axes", points: Iterable[tuple[float, float, str]]) -> None:
+    """Give each point of a plot, as x and y in its units, a text; points that are not finite are left out."""
+    shown = [(x, y, text) for x, y, text in points if math.isfinite(x) and math.isfinite(y)]
+    if not shown:
+        return
+    x, y, texts = zip(*shown, strict=True)
+    style: Json = {"marker": "o", "markersize": 2 * RADIUS, "linestyle": "", "alpha": 0.01, "zorder": 10}
+    axes.plot(x, y, scalex=False, scaley=False, gid=_make_id(texts), **style)
+
+
+def annotate_shares(axes: "Axes", points: Iterable[SharePoint]) -> None:
+    """Give points of a plot their texts, with the value and its interval."""
+    annotate_points(axes, ((x, share["value"], f"{words}: {with_interval(share)}") for x, share, words in points))
+
+
+def draw_estimates(
+    axes: "Axes", points: Sequence[SharePoint], style: tuple[str, Any], *, has_bars: bool = True, **further: Any
+) -> None:
+    """Draw points with a colour and dashes, with bars of their 95 % intervals, and give them their texts."""
+    (colour, dashes), values = style, [share["value"] for _, share, _ in points]
+    below = [max(0.0, share["value"] - share["low"]) for _, share, _ in points]
+    above = [max(0.0, share["high"] - share["value"]) for _, share, _ in points]
+    bars = [below, above] if has_bars else None
+    axes.errorbar([x for x, _, _ in points], values, yerr=bars, **{"color": colour, "linestyle": dashes, **further})
+    annotate_shares(axes, points)
+
+
+def annotate_bars(drawn: "BarContainer", texts: Sequence[str]) -> None:
+    """Give each bar a text."""
+    for bar, text in zip(drawn.patches, texts, strict=True):
+        bar.set_gid(_make_id([text]))
+
+
+def _make_id(texts: Sequence[str]) -> str:
+    """Return the texts as an artist's id, which matplotlib escapes and writes into the SVG."""
+    return _MARK + _BETWEEN.join(text.replace(_BETWEEN, "/").replace('"', "'") for text in texts)
+
+
+def _as_circles(found: re.Match[str]) -> str:
+    circle = f'<circle class="pointed" r="{RADIUS}" cx="%s" cy="%s"><title>%s</title></circle>'
+    places = zip(_PLACE.findall(found[2]), found[1].split(_BETWEEN), strict=True)
+    return "\n".join(circle % (*place, text) for place, text in places)

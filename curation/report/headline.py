@@ -44,30 +44,35 @@ def describe_results(generation: JsonView) -> list[str]:
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
         return []
-    student = _describe_student(generation, main, arms.get("ground_truth"))
-    return [
+    sentences = [
         _describe_selection(generation, main, arms),
-        *student,
+        *_describe_student(generation, main, arms.get("ground_truth")),
         *_describe_best_decoding(generation, main),
-        *_describe_further(generation, main),
     ]
+    for student in generation["students"]:
+        own = next(arm for arm in student["arms"] if arm["name"] == main["name"])
+        if own["accuracy"] is None:
+            continue
+        text = f"On the same rows the student {student['name']} answers {with_interval(own['accuracy'])} right"
+        if student["base"] is not None:
+            text += f", its base {with_interval(student['base'])}"
+        if own["recovery"] is not None:
+            text += f", a recovery of {own['recovery']:.2f} against its own ground truth"
+        sentences.append(text + ".")
+    return sentences
 
 
 MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
 """Words for tested models that are not arms."""
-CONTROLS = {
-    "naive_parsed": "a uniform draw of parsed labels",
-    "naive": "a uniform draw of all labels",
-}
+CONTROLS = {"naive_parsed": "a uniform draw of parsed labels", "naive": "a uniform draw of all labels"}
 """Arms that select without trust, in words."""
 
 
 def _describe_selection(generation: JsonView, main: JsonView, arms: Mapping[str, JsonView]) -> str:
+    pool = f"of {generation['num_pool']:,} labelled pool rows"
     if not main["num_selected"]:
-        return (
-            f"Nothing was selected of {generation['num_pool']:,} labelled pool rows: no threshold could be certified."
-        )
-    text = f"{main['num_selected']:,} of {generation['num_pool']:,} labelled pool rows were selected by {name_of(main)}"
+        return f"Nothing was selected {pool}: no threshold could be certified."
+    text = f"{main['num_selected']:,} {pool} were selected by {name_of(main)}"
     if generation["budget_is_oracle"]:
         text += f" (the count is an oracle's: {ORACLES.get(rule := generation['budget']['rule'], rule)})"
     if main["purity"] is None:
@@ -101,7 +106,7 @@ def _describe_weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
     teacher, pair = generation["teacher"]["test"], main["against_teacher"]
     if teacher is None or pair is None:
         return []
-    gap = f"{format_points(pair['difference'])} points [{format_points(pair['low'])}, {format_points(pair['high'])}]"
+    gap = _format_pair(pair)
     if generation["asked_unlike"] is not None:
         return [
             f"Against its teacher, tested in the same way ({with_interval(teacher)}): {gap}. This says nothing about "
@@ -111,16 +116,15 @@ def _describe_weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
         text, base = f"It passes its weak teacher ({with_interval(teacher)}) by {gap}", main["against_base"]
         if base is None or base["low"] > 0:
             return [f"{text}: weak-to-strong."]
-        change = (
-            f"{format_points(base['difference'])} points [{format_points(base['low'])}, {format_points(base['high'])}]"
-        )
-        before = with_interval(generation["base"])
-        return [
-            f"{text}, but its base before the training answers {before}: the training is not shown to help ({change})."
-        ]
+        text = f"{text}, but its base before the training answers {with_interval(generation['base'])}"
+        return [f"{text}: the training is not shown to help ({_format_pair(base)})."]
     if pair["high"] < 0:
         return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is not a weak-to-strong result."]
     return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]
+
+
+def _format_pair(pair: JsonView) -> str:
+    return f"{format_points(pair['difference'])} points [{format_points(pair['low'])}, {format_points(pair['high'])}]"
 
 
 def _describe_best_decoding(generation: JsonView, main: JsonView) -> list[str]:
@@ -135,22 +139,6 @@ def _describe_best_decoding(generation: JsonView, main: JsonView) -> list[str]:
         f"These are accuracies of the main decoding ({first}); the student's {found['best_is']}, is "
         f"{with_interval(best)} ({words[best['decoding']]})."
     ]
-
-
-def _describe_further(generation: JsonView, main: JsonView) -> list[str]:
-    """Return a sentence on each further student trained on the same rows."""
-    sentences = []
-    for student in generation["students"]:
-        own = next(arm for arm in student["arms"] if arm["name"] == main["name"])
-        if own["accuracy"] is None:
-            continue
-        text = f"On the same rows the student {student['name']} answers {with_interval(own['accuracy'])} right"
-        if student["base"] is not None:
-            text += f", its base {with_interval(student['base'])}"
-        if own["recovery"] is not None:
-            text += f", a recovery of {own['recovery']:.2f} against its own ground truth"
-        sentences.append(text + ".")
-    return sentences
 
 
 def name_of(arm: JsonView) -> str:

@@ -12,13 +12,11 @@ from curation.escaping import escape_text
 from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.registry import load_code
-from curation.report import charts, search_charts
-from curation.report.chain_chart import draw_chain_chart
+from curation.report import charts
 from curation.report.costs import describe_amount
 from curation.report.headline import format_p_value, format_percent, format_points, name_of
-from curation.report.searched import format_drawn_value
-from curation.report.stage_graph import draw_stage_graph
-from curation.report.trained import draw_training_chart
+from curation.report.run_charts import draw_chain_chart, draw_stage_graph, draw_training_chart
+from curation.report.searched import draw_search_figures, format_drawn_value
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
 from curation.telemetry.standing import format_speed
@@ -33,19 +31,14 @@ def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
 
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    figures = {name: Markup(svg) for name, svg in search_charts.draw_search_figures(search).items()}
+    figures = {name: Markup(svg) for name, svg in draw_search_figures(search).items()}
     return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
 
 
 def write_page(template: str, name: str, content: JsonView, directory: Place, **further: object) -> tuple[Place, Place]:
     """Write ``<name>.html`` and ``<name>.json`` to a directory, each atomically; return their paths.
 
-    Args:
-        template: The Jinja template, as ``package:file``; it gets ``content`` and ``further``.
-        name: The name of the files.
-        content: The numbers, which are written as JSON, too.
-        directory: The folder.
-        further: More names of the template.
+    The Jinja ``template``, as ``package:file``, gets ``content``, which is also the JSON, and ``further`` names.
     """
     return _write(_find_template(template).render(content=content, **further), name, content, directory)
 
@@ -141,9 +134,8 @@ def _render_parts(generation: JsonView) -> list[Json]:
             continue
         prefix = f"g{generation['index']}-{name}"
         figures = {} if feature.figures is None else load_code(feature.figures)(found, prefix)
-        page = _find_template(feature.page).render(
-            found=found, figures={key: Markup(svg) for key, svg in figures.items()}
-        )
+        drawn = {key: Markup(svg) for key, svg in figures.items()}
+        page = _find_template(feature.page).render(found=found, figures=drawn)
         parts.append({"name": name, "title": feature.title or name, "html": Markup(page)})
     return parts
 
@@ -153,30 +145,27 @@ def _draw_figures(generation: JsonView) -> dict[str, Markup]:
     prefix = f"g{generation['index']}"
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
     drawn = {}
-    if generation["purity_curves"] is not None:
-        drawn["purity"] = charts.draw_purity_chart(generation["purity_curves"], f"{prefix}-purity", chance=chance)
+    if (curves := generation["purity_curves"]) is not None:
+        drawn["purity"] = charts.draw_purity_chart(curves, f"{prefix}-purity", chance=chance)
     for name, bins in generation["reliability"].items():
-        drawn[f"reliability_{name}"] = charts.draw_reliability_chart(
-            bins, f"{prefix}-reliability-{name}", chance=chance
-        )
+        place = f"{prefix}-reliability-{name}"
+        drawn[f"reliability_{name}"] = charts.draw_reliability_chart(bins, place, chance=chance)
     for name, counts in generation["histogram"].items():
         drawn[f"histogram_{name}"] = charts.draw_histogram_chart(counts, f"{prefix}-histogram-{name}")
-    if generation["difficulty"] is not None:
-        drawn["difficulty"] = charts.draw_difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
-    if (purity := generation["purity_by_difficulty"]) is not None:
-        behind = {"all pool rows": purity["all"]}
-        if purity["parsed"] != purity["all"]:
-            behind["parsed pool rows"] = purity["parsed"]
-        place = f"{prefix}-purity-by-difficulty"
-        drawn["purity_by_difficulty"] = charts.draw_bins_chart(
-            purity["edges"], purity["arms"], place, y="share of right labels", behind=behind
-        )
-    if (tested := generation["accuracy_by_difficulty"]) is not None:
-        drawn["accuracy_by_difficulty"] = charts.draw_bins_chart(
-            tested["edges"], tested["models"], f"{prefix}-accuracy-by-difficulty", y="test accuracy"
-        )
-    if generation["risk_curves"] is not None:
-        drawn["risk"] = charts.draw_risk_chart(generation["risk_curves"], f"{prefix}-risk")
-    if any(len(found["curves"]["loss"]) > 1 for found in generation["training"].values()):
+    if (difficulty := generation["difficulty"]) is not None:
+        drawn["difficulty"] = charts.draw_difficulty_chart(difficulty, f"{prefix}-difficulty")
+    if (found := generation["purity_by_difficulty"]) is not None:
+        behind = {"all pool rows": found["all"]}
+        if found["parsed"] != found["all"]:
+            behind["parsed pool rows"] = found["parsed"]
+        place, y = f"{prefix}-purity-by-difficulty", "share of right labels"
+        drawn["purity_by_difficulty"] = charts.draw_bins_chart(found["edges"], found["arms"], place, y=y, behind=behind)
+    if (found := generation["accuracy_by_difficulty"]) is not None:
+        place = f"{prefix}-accuracy-by-difficulty"
+        tested = charts.draw_bins_chart(found["edges"], found["models"], place, y="test accuracy")
+        drawn["accuracy_by_difficulty"] = tested
+    if (risk := generation["risk_curves"]) is not None:
+        drawn["risk"] = charts.draw_risk_chart(risk, f"{prefix}-risk")
+    if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
         drawn["training"] = draw_training_chart(generation["training"], f"{prefix}-training")
     return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths

@@ -9,22 +9,17 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
-from curation.arms import REFERENCE_ARM
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
 from curation.metrics.inputs import as_weights
-from curation.report.measured import Cells, GradedSet, View
-from curation.report.rows import Judged
+from curation.report.pool_grid import GradedSet
+from curation.report.rows import Cells, Judged
 
 ECE_BINS = metrics.NUM_BINS
 BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
 HISTOGRAM_BINS = 20
-DIFFICULTY_BINS = 24
-LEAST_BINS = 4
-PROFILE_ROWS = 10
-"""Minimum mean number of rows per bin, for the arm with the fewest rows; with fewer the profile shows only noise."""
 CURVE_POINTS = 120
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MOST_THREADS = 4
 """Maximum number of trust functions measured in parallel: a bootstrap's draws, which take most of the time, release
 the GIL, and each thread caches its own."""
@@ -36,9 +31,8 @@ def compute_share(
     correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE
 ) -> Json | None:
     """Return the share of right rows with its exact interval, widened for clusters; ``None`` for no rows."""
-    return (
-        metrics.compute_share_right(correct_N, cluster_N, confidence=confidence).to_json() if len(correct_N) else None
-    )
+    found = metrics.compute_share_right(correct_N, cluster_N, confidence=confidence)
+    return found.to_json() if len(correct_N) else None
 
 
 def compute_share_among(correct_N: Bools, keep_N: Bools, cluster_N: Int64s | None) -> Json | None:
@@ -51,7 +45,7 @@ def compute_count_share(num_right: int, num_rows: int) -> Json | None:
     return metrics.compute_proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
-def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
+def trust_metrics(rows: GradedSet, num_top: int, constant: float, seed: int) -> Json:
     """Return AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
     Rows are ranked as the arm of each trust function prefers them. ``constant`` is the trust that the baseline gives
@@ -72,15 +66,14 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     }
 
 
-def _measure_function(rows: View, name: str, num_top: int, seed: int) -> Json:
+def _measure_function(rows: GradedSet, name: str, num_top: int, seed: int) -> Json:
     judged, ranked = rows.of(name), rows.ranked(name)
-    parts = metrics.compute_brier_parts(
-        judged.scores[name].trust_N, judged.correct_N, bins=ECE_BINS, **_make_bootstrap_args(judged, seed)
-    )
+    trust_N, of = judged.scores[name].trust_N, _make_bootstrap_args(judged, seed)
+    parts = metrics.compute_brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, **of)
     purities = ranked.purities(metrics.list_coverage_points(len(rows)))
     return {
         **_measure_calibration(judged, name, seed),
-        "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
+        "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS},
         "purity_at_n": compute_purity(ranked, num_top),
         "coverage": [{"coverage": x.n / len(rows), "purity": x.to_json()} for x in purities],
     }
@@ -106,7 +99,7 @@ def _make_bootstrap_args(judged: Judged, seed: int) -> dict[str, Any]:
     return {"seed": seed, "weights_N": judged.weight_N, "cluster_N": judged.cluster_N}
 
 
-def measure_regime(rows: View, function: str, num_top: int, constant: float, seed: int) -> Json:
+def measure_regime(rows: GradedSet, function: str, num_top: int, constant: float, seed: int) -> Json:
     """Return a labelled set's share right, and AUC, ECE, Brier score and top rows' purity by one trust function."""
     judged = rows.of(function)
     return {
@@ -122,15 +115,10 @@ def measure_regime(rows: View, function: str, num_top: int, constant: float, see
 def _measure_calibration(judged: Judged, function: str, seed: int) -> Json:
     score, correct_N, of = judged.scores[function], judged.correct_N, _make_bootstrap_args(judged, seed)
     # In this order, as numbers over the same cells share their resamples.
-    width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of)
-    brier = metrics.brier(score.trust_N, correct_N, **of)
-    mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", **of)
-    return {
-        "auc": _compute_auc(score.raw_N, judged),
-        "ece": width.to_json(),
-        "ece_equal_mass": mass.to_json(),
-        "brier": brier.to_json(),
-    }
+    width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of).to_json()
+    brier = metrics.brier(score.trust_N, correct_N, **of).to_json()
+    mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", **of).to_json()
+    return {"auc": _compute_auc(score.raw_N, judged), "ece": width, "ece_equal_mass": mass, "brier": brier}
 
 
 def _compute_auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
@@ -141,25 +129,21 @@ def _compute_auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
     ).to_json()
 
 
-def collect_reliability(rows: View) -> Json:
+def collect_reliability(rows: GradedSet) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
     result: Json = {}
     for name in rows.functions:
         judged = rows.of(name)
-        trust_N = judged.scores[name].trust_N
-        result[name] = [
-            {
-                "low": item.low,
-                "high": item.high,
-                "mean_trust": item.mean_trust,
-                "share_right": metrics.compute_proportion(round(item.share_right * item.n), item.n).to_json(),
-            }
-            for item in metrics.compute_reliability(trust_N, judged.correct_N, bins=ECE_BINS, weights_N=judged.weight_N)
-        ]
+        trust_N, weight_N = judged.scores[name].trust_N, judged.weight_N
+        bins = metrics.compute_reliability(trust_N, judged.correct_N, bins=ECE_BINS, weights_N=weight_N)
+        result[name] = [item._asdict() for item in bins]
+        for item in result[name]:
+            n = item.pop("n")
+            item["share_right"] = compute_count_share(round(item["share_right"] * n), n)
     return result
 
 
-def compute_histogram(rows: View) -> Json:
+def compute_histogram(rows: GradedSet) -> Json:
     """Return numbers of rows by trust, right and wrong ones separately."""
     judged = rows.of(REFERENCE_ARM)
     trust_N, weight_N = judged.scores[REFERENCE_ARM].trust_N, as_weights(judged.weight_N, len(judged.correct_N))
@@ -171,50 +155,15 @@ def compute_histogram(rows: View) -> Json:
     return {"edges": edges.tolist(), **counts}
 
 
-def compute_purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
-    """Return purity by the number of rows taken, for each arm."""
-    num_rows = len(rows)
+def compute_purity_curves(rows: GradedSet | None, selected: Iterable[str], n: int) -> Json | None:
+    """Return purity by the number of rows taken, for each weak arm; ``None`` without such an arm or graded rows."""
+    arms, num_rows = [arm for arm in selected if not ARMS[arm].gold], 0 if rows is None else len(rows)
+    if rows is None or not num_rows or not arms:
+        return None
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
     points = sorted({*spread.astype(int).tolist(), min(n, num_rows)} - {0})
     curves = {arm: [estimate.to_json() for estimate in rows.ranked(arm).purities(points)] for arm in arms}
     return {"n": n, "points": points, "arms": curves}
-
-
-def choose_num_bins(num_rows: int, rows_a_bin: int, *, most: int) -> int:
-    """Return the number of bins for about ``rows_a_bin`` rows each, from ``LEAST_BINS`` to ``most``."""
-    return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
-
-
-def summarise_difficulty(row_ids_N: Int64s, values_N: Float64s, selected: Mapping[str, Bools]) -> Json | None:
-    """Return quantiles and shares per bin of the pool's and each arm's difficulty; ``None`` if no difficulty is known.
-
-    ``selected`` marks each arm's rows among ``row_ids_N``. All arms share the bins.
-    """
-    known_N = np.isfinite(values_N)
-    if not known_N.any():
-        return None
-    rows = [int((keep_N & known_N).sum()) for keep_N in selected.values()]
-    bins = choose_num_bins(min([n for n in rows if n], default=int(known_N.sum())), PROFILE_ROWS, most=DIFFICULTY_BINS)
-    edges = np.histogram_bin_edges(values_N[known_N], bins=bins)
-
-    def profile(keep_N: Bools) -> Json:
-        kept = values_N[keep_N & known_N]
-        counts = np.histogram(kept, bins=edges)[0]
-        return {
-            "n": len(kept),
-            "mean": float(kept.mean()) if len(kept) else None,
-            "quantiles": dict(zip(map(str, QUANTILES), np.quantile(kept, QUANTILES).tolist(), strict=True))
-            if len(kept)
-            else None,
-            "shares": (counts / max(len(kept), 1)).tolist(),
-        }
-
-    return {
-        "edges": edges.tolist(),
-        "num_unknown": int((~known_N).sum()),
-        "pool": profile(np.ones(len(row_ids_N), dtype=np.bool_)),
-        "arms": {arm: profile(keep_N) for arm, keep_N in selected.items()},
-    }
 
 
 def make_finite(value: object) -> Any:

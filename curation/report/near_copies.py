@@ -30,6 +30,8 @@ COMMON, COMMON_ROWS = 0.2, 500
 _GRAM, _CHARACTERS = 5, 1_000
 _BANDS, _BAND_ROWS = 20, 4
 _HALF = np.uint64(32)
+Question = tuple[str, str | None]
+"""The text of a row, and its label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,32 +54,28 @@ class NearCopies:
         return self.share > max(2 * self.expected, self.expected + 0.05)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Texts:
-    """The questions of some rows, and their labels."""
-
-    texts: Sequence[str]
-    labels: Sequence[str | None]
-
-    def taken(self, places_M: Int64s) -> "Texts":
-        """Return the texts and labels at the positions ``places_M``."""
-        return Texts(texts=[self.texts[m] for m in places_M], labels=[self.labels[m] for m in places_M])
-
-
-def read_texts(examples: TableRef, row_ids_N: Int64s, labels: Sequence[str | None], domain: Domain) -> Texts:
-    """Return the questions of rows, as the domain's ``identity`` has them; empty if it fails on a row."""
+def read_questions(
+    examples: TableRef, row_ids_N: Int64s, labels: Sequence[str | None], domain: Domain
+) -> list[Question]:
+    """Return rows as questions, as the domain's ``identity`` has them (empty if it fails), with the labels."""
     rows = io.take(examples, row_ids_N, domain.columns.names).to_pylist()
     found = (attempt(domain.identity, row)[0] for row in rows)
-    return Texts(texts=["" if one is None else "\n".join((one[0], *one[1])) for one in found], labels=labels)
+    texts = ("" if one is None else "\n".join((one[0], *one[1])) for one in found)
+    return list(zip(texts, labels, strict=True))
 
 
-def find_near_copies(selected: Texts, labelled: Texts, *, seed: int) -> tuple[NearCopies, Int64s]:
+def find_near_copies(
+    selected: Sequence[Question], labelled: Sequence[Question], *, seed: int
+) -> tuple[NearCopies, Int64s]:
     """Find near-copies among selected rows and as many labelled rows; also return the former's clusters, int64 [M]."""
-    common = _find_common(labelled.texts[:COMMON_ROWS])
+    read = labelled[:COMMON_ROWS]
+    counts = Counter(gram for text, _ in read for gram in _hash_grams(text).tolist())
+    many = max(5.0, COMMON * len(read))
+    common = np.array(sorted(gram for gram, count in counts.items() if count > many), dtype=np.uint64)
     cluster_M = cluster_rows(selected, common)
-    num, rng = min(len(cluster_M), len(labelled.texts)), np.random.default_rng(seed)
+    num, rng = min(len(cluster_M), len(labelled)), np.random.default_rng(seed)
     drawn_m = rng.permutation(len(cluster_M))[:num]
-    others = cluster_rows(labelled.taken(rng.permutation(len(labelled.texts))[:num]), common)
+    others = cluster_rows([labelled[m] for m in rng.permutation(len(labelled))[:num]], common)
     found = NearCopies(
         num_rows=len(cluster_M),
         num_questions=len(np.unique(cluster_M)),
@@ -88,15 +86,13 @@ def find_near_copies(selected: Texts, labelled: Texts, *, seed: int) -> tuple[Ne
     return found, cluster_M
 
 
-def cluster_rows(rows: Texts, common: Uint64s) -> Int64s:
+def cluster_rows(rows: Sequence[Question], common: Uint64s) -> Int64s:
     """Return the cluster of each row, int64 [N]: rows of one label that near-copies connect."""
-    signatures_NP = np.array([_compute_signature(text, common) for text in rows.texts], dtype=np.uint64).reshape(
-        len(rows.texts), _BANDS * _BAND_ROWS
-    )
-    _, label_N = np.unique(
-        np.array([label or "" for label in rows.labels], dtype=object).astype(str), return_inverse=True
-    )
-    known_N = np.array([bool(text) for text in rows.texts], dtype=np.bool_)
+    signatures = np.array([_compute_signature(text, common) for text, _ in rows], dtype=np.uint64)
+    signatures_NP = signatures.reshape(len(rows), _BANDS * _BAND_ROWS)
+    labels = np.array([label or "" for _, label in rows], dtype=object).astype(str)
+    _, label_N = np.unique(labels, return_inverse=True)
+    known_N = np.array([bool(text) for text, _ in rows], dtype=np.bool_)
     left, right = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for band in range(_BANDS):
         band_N = signatures_NP[:, band * _BAND_ROWS : (band + 1) * _BAND_ROWS]
@@ -108,21 +104,12 @@ def cluster_rows(rows: Texts, common: Uint64s) -> Int64s:
         left.append(place_M)
         right.append(one_N[place_M])
     pairs = np.concatenate(left), np.concatenate(right)
-    links = scipy.sparse.coo_array((np.ones(len(pairs[0]), dtype=np.int8), pairs), shape=(len(rows.texts),) * 2)
+    links = scipy.sparse.coo_array((np.ones(len(pairs[0]), dtype=np.int8), pairs), shape=(len(rows),) * 2)
     return np.asarray(scipy.sparse.csgraph.connected_components(links, directed=False)[1], dtype=np.int64)
 
 
 def _compute_share(cluster_N: Int64s) -> float:
     return 1 - len(np.unique(cluster_N)) / len(cluster_N) if len(cluster_N) else 0.0
-
-
-def _find_common(texts: Sequence[str]) -> Uint64s:
-    """Return the hashes of 5-grams that many of the texts have, ascending."""
-    counts: Counter[int] = Counter()
-    for text in texts:
-        counts.update(_hash_grams(text).tolist())
-    many = max(5.0, COMMON * len(texts))
-    return np.array(sorted(gram for gram, count in counts.items() if count > many), dtype=np.uint64)
 
 
 def _hash_grams(text: str) -> Uint64s:

@@ -3,11 +3,11 @@
 The grid has a cell for each value of the first 18 bits of a float32 score (sign, exponent, 9 bits of the fraction), so
 scores of one cell differ by less than 0.2 %. Counts of rows, of right rows and of selected rows are exact. The rows of
 a cell share their mean trust and one rank; right rows are assumed to be spread evenly within a cell, and within the
-rows that a uniform arm leaves. ``OnGrid.resolution`` bounds the effect on an AUC. A large table is read in Ray tasks.
+rows that a uniform arm leaves. ``OnGrid.describe`` bounds the effect on an AUC. A large table is read in Ray tasks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,10 @@ from pyroaring import BitMap64
 from curation.arms import ARMS, is_free
 from curation.arrays import Bools, Float64s, Int64s
 from curation.hashing import hash_unit
+from curation.json_types import Json
 from curation.metrics import Estimate, compute_proportion, compute_share_right
 from curation.refs import TableRef
-from curation.report.measured import Cells
-from curation.report.rows import LOWEST, FunctionScores, Judged, fill_scores
+from curation.report.rows import LOWEST, Cells, FunctionScores, InMemory, Judged, fill_scores
 from curation.selection.score_keys import from_score_keys, to_score_keys
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids, include, make_bitmap
@@ -27,8 +27,9 @@ from curation.trust import Scores, TrustFunction, get_trust
 
 CELL_BITS = 18
 NUM_CELLS = 1 << CELL_BITS
-SAMPLE_ROWS = 1 << 20
-"""Approximate size of the sample, drawn by a hash of the row id, for numbers that need single rows of the pool."""
+SAMPLE, SAMPLE_ROWS = "report sample", 1 << 20
+"""Purpose of the seed and approximate size of the sample, drawn by a hash of the row id, for numbers that need single
+rows of the pool."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,14 +44,6 @@ class GridCounts:
     """Sum of the parsed rows' trust for each trust function, [right, cell]."""
     sample: pa.Table
     """Sampled rows: ``row_id``, ``parsed``, ``correct``, and a raw score for each trust function."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Flags:
-    """The graded rows that an arm selected, by rank."""
-
-    parsed_M: Bools
-    correct_M: Bools
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,30 +119,34 @@ def _sample(functions: Sequence[str]) -> pa.Schema:
     return pa.schema([*_FACTS, *((f"raw {name}", pa.float32()) for name in functions)])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class OnGrid:
-    """A graded pool as counts, with the interface of ``curation.report.measured.GradedSet``."""
+    """A graded pool as counts, with the interface of ``curation.report.rows.InMemory``."""
 
-    def __init__(self, source: GridTables, counts: GridCounts, flags: Mapping[str, Flags]) -> None:
-        self._source, self._flags = source, flags
-        self.counts = counts
+    source: GridTables
+    counts: GridCounts
+    selected: Mapping[str, Int64s]
+    """Codes of the graded rows that an arm selected, by rank: 2 for a parsed row, plus 1 for a right one."""
+    with_unparsed: bool = True
+    """Whether unparsed rows belong to the ranked ones and the entries, as the last."""
 
     def __len__(self) -> int:
-        return int(self.counts.rows_22.sum())
+        return int(self.counts.rows_22[0 if self.with_unparsed else 1 :].sum())
 
     @property
     def share_right(self) -> Estimate:
         """The share of right labels; rows count as independent, since the grid has no clusters."""
-        return compute_proportion(int(self.counts.rows_22[:, 1].sum()), len(self))
+        return compute_proportion(int(self.counts.rows_22[:, 1].sum()), int(self.counts.rows_22.sum()))
 
     @property
-    def parsed(self) -> "GridView":
+    def parsed(self) -> "OnGrid":
         """The rows whose label could be read."""
-        return GridView(self, with_unparsed=False)
+        return replace(self, with_unparsed=False)
 
     @property
-    def all(self) -> "GridView":
+    def all(self) -> "OnGrid":
         """All rows, unparsed ones last."""
-        return GridView(self, with_unparsed=True)
+        return self
 
     @property
     def functions(self) -> list[str]:
@@ -158,19 +155,18 @@ class OnGrid:
         found = []
         for name, cells in self.counts.cells.items():
             used = np.flatnonzero(cells.sum(axis=(0, 1)))
-            if not is_free(name) or name in self._source.arms or len(used[used != null]) > 1:
+            if not is_free(name) or name in self.source.arms or len(used[used != null]) > 1:
                 found.append(name)
         return found
 
-    @property
-    def resolution(self) -> dict[str, float]:
-        """The maximum change of the AUC among parsed rows because a cell's rows share one rank, by trust function."""
+    def describe(self) -> Json:
+        """Return the sizes, and by function how much the AUC may change because a cell's rows share one rank."""
         found = {}
         for name in self.functions:
             wrong_G, right_G = self.counts.cells[name].sum(axis=0)
             pairs = 2.0 * wrong_G.sum() * right_G.sum()
             found[name] = float((wrong_G.astype(np.float64) * right_G).sum() / pairs) if pairs else 0.0
-        return found
+        return {"rows": len(self), "cells": NUM_CELLS, "auc": found}
 
     @property
     def sample(self) -> Judged:
@@ -184,69 +180,16 @@ class OnGrid:
         rows = self.counts.sample.select(["row_id", "parsed", f"raw {function}"]).sort_by("row_id")
         return fill_scores(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
 
-    def ranked(self, arm: str) -> Cells:
-        """Return all rows by an arm's preference, its selected rows first."""
-        return self.in_order(arm, with_unparsed=True)
-
-    def in_order(self, arm: str, *, with_unparsed: bool) -> Cells:
-        """Return the rows by an arm's preference, as :meth:`ranked` does, with or without unparsed ones."""
-        flags = self._flags.get(arm, Flags(parsed_M=np.zeros(0, np.bool_), correct_M=np.zeros(0, np.bool_)))
-        among_M = flags.parsed_M | with_unparsed
-        right_M = flags.correct_M[among_M]
-        taken_22 = np.bincount(2 * flags.parsed_M + flags.correct_M, minlength=4).reshape(2, 2)
-        unparsed_2, parsed_2 = self.counts.rows_22 - taken_22
-        if arm in self.counts.cells:
-            rest = [self.counts.cells[arm][0][:, ::-1], unparsed_2[:, None]]
-        elif ARMS[arm].parsed:
-            rest = [parsed_2[:, None], unparsed_2[:, None]]
-        else:
-            rest = [(parsed_2 + unparsed_2)[:, None]]
-        first = np.stack([~right_M, right_M]).astype(np.int64)
-        return Cells(np.concatenate([first, *(rest if with_unparsed else rest[:1])], axis=1))
-
-    def among_selected(self, arm: str) -> Estimate:
-        """Return the share of right labels of an arm's graded rows; NaN for none."""
-        return compute_share_right(self._flags[arm].correct_M)
-
-    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """Count, exactly, wrong and right rows at or above each of ascending thresholds of the raw score, [2, G].
-
-        Unparsed rows and the row ids ``out_M`` are left out. The count takes a further pass over the rows.
-        """
-        parts = scans.map_fragments(
-            self._source.labels, lambda fragments: self._source.above(function, threshold_G, out_M, fragments)
-        )
-        found: Int64s = np.sum([*parts], axis=0)
-        return found
-
-
-@dataclass(frozen=True)
-class GridView:
-    """A view of a pool on the grid (``curation.report.measured.View``)."""
-
-    rows: OnGrid
-    with_unparsed: bool
-
-    @property
-    def functions(self) -> list[str]:
-        """The trust functions with scores."""
-        return self.rows.functions
-
-    def __len__(self) -> int:
-        return int(self.rows.counts.rows_22[0 if self.with_unparsed else 1 :].sum())
-
     def of(self, function: str) -> Judged:
         """Return the rows as entries, one for the right and one for the wrong rows of each cell."""
-        counts_2G, sums_2G = self.rows.counts.cells[function].sum(axis=0), self.rows.counts.trust[function]
+        counts_2G, sums_2G = self.counts.cells[function].sum(axis=0), self.counts.trust[function]
         correct, cell = np.nonzero(counts_2G)
         weight, trust = counts_2G[correct, cell], sums_2G[correct, cell] / counts_2G[correct, cell]
-        raw = from_score_keys((cell << 32 - CELL_BITS).astype(np.uint32)).astype(
-            np.float64
-        )  # the smallest of each cell
-        parsed = np.ones(len(cell), dtype=np.bool_)
+        lowest = from_score_keys((cell << 32 - CELL_BITS).astype(np.uint32))  # of each cell
+        raw, parsed = lowest.astype(np.float64), np.ones(len(cell), dtype=np.bool_)
         if self.with_unparsed:
-            (more,) = np.nonzero(self.rows.counts.rows_22[0])
-            correct, weight = np.append(correct, more), np.append(weight, self.rows.counts.rows_22[0][more])
+            (more,) = np.nonzero(self.counts.rows_22[0])
+            correct, weight = np.append(correct, more), np.append(weight, self.counts.rows_22[0][more])
             raw, trust = np.append(raw, np.full(len(more), LOWEST)), np.append(trust, np.zeros(len(more)))
             parsed = np.append(parsed, np.zeros(len(more), dtype=np.bool_))
         return Judged(
@@ -258,15 +201,41 @@ class GridView:
         )
 
     def ranked(self, arm: str) -> Cells:
-        """Return the rows by an arm's preference."""
-        return self.rows.in_order(arm, with_unparsed=self.with_unparsed)
+        """Return the rows by an arm's preference, its selected rows first."""
+        code_M = self.selected.get(arm, np.zeros(0, dtype=np.int64))
+        right_M = code_M[(code_M >= 2) | self.with_unparsed] % 2 == 1
+        unparsed_2, parsed_2 = self.counts.rows_22 - np.bincount(code_M, minlength=4).reshape(2, 2)
+        if arm in self.counts.cells:
+            rest = [self.counts.cells[arm][0][:, ::-1], unparsed_2[:, None]]
+        elif ARMS[arm].parsed:
+            rest = [parsed_2[:, None], unparsed_2[:, None]]
+        else:
+            rest = [(parsed_2 + unparsed_2)[:, None]]
+        first = np.stack([~right_M, right_M]).astype(np.int64)
+        return Cells(np.concatenate([first, *(rest if self.with_unparsed else rest[:1])], axis=1))
 
     def by_score(self, function: str) -> Cells:
         """Return the rows by score, the highest first."""
-        cells_2G = self.rows.counts.cells[function].sum(axis=0)[:, ::-1]
-        if not self.with_unparsed:
-            return Cells(cells_2G)
-        return Cells(np.append(cells_2G, self.rows.counts.rows_22[0][:, None], axis=1))
+        cells_2G = self.counts.cells[function].sum(axis=0)[:, ::-1]
+        unparsed_2 = self.counts.rows_22[0][:, None]
+        return Cells(np.append(cells_2G, unparsed_2, axis=1) if self.with_unparsed else cells_2G)
+
+    def among_selected(self, arm: str) -> Estimate:
+        """Return the share of right labels of an arm's graded rows; NaN for none."""
+        return compute_share_right(self.selected[arm] % 2 == 1)
+
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
+        """Count, exactly, wrong and right rows at or above each of ascending thresholds of the raw score, [2, G].
+
+        Unparsed rows and the row ids ``out_M`` are left out. The count takes a further pass over the rows.
+        """
+        count, labels = self.source.above, self.source.labels
+        parts = scans.map_fragments(labels, lambda fragments: count(function, threshold_G, out_M, fragments))
+        return np.asarray(np.sum([*parts], axis=0))
+
+
+GradedSet = InMemory | OnGrid
+"""The graded rows of a split."""
 
 
 def place_on_grid(
@@ -283,18 +252,17 @@ def place_on_grid(
 
     A free signal that is not among ``arms`` is left out if it is equal on all rows.
     """
-    graded, right = BitMap64(), BitMap64()
+    graded, right, present = BitMap64(), BitMap64(), set(io.open_table(labels).schema.names)
     for batch in scans.iter_table_batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
         ids_B, correct_B = batch.column("row_id").to_numpy(), batch.column("correct").to_numpy(zero_copy_only=False)
         include(graded, ids_B)
         include(right, ids_B[correct_B])
-    present = set(io.open_table(labels).schema.names)
-    flags = {}
+    codes = {}
     for arm, table in selected.items():
         ids_M = table["row_id"].to_numpy()
         known_M = ~find_missing_ids(ids_M, graded)
         parsed_M = table["is_parsed"].to_numpy()[known_M]
-        flags[arm] = Flags(parsed_M=parsed_M, correct_M=~find_missing_ids(ids_M[known_M], right))
+        codes[arm] = 2 * parsed_M + ~find_missing_ids(ids_M[known_M], right)
     source = GridTables(
         labels=labels,
         graded=graded,
@@ -312,7 +280,7 @@ def place_on_grid(
         trust={name: np.sum([part.trust[name] for part in parts], axis=0) for name in source.functions},
         sample=pa.concat_tables([part.sample for part in parts]),
     )
-    return OnGrid(source, counts, flags)
+    return OnGrid(source=source, counts=counts, selected=codes)
 
 
 def find_cells(raw_N: Scores) -> Int64s:

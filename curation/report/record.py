@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from curation.domains import Domain
 from curation.json_types import JsonView
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.report.groups import PossibleGroups
-from curation.report.people import ReviewRecord
 
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
 """Fields that a report shows about the completions that an arm trains on."""
@@ -29,7 +27,6 @@ class StageSummary:
     step: int = 0
     """Length of the longest chain of stages that leads to the stage."""
     after: Sequence[str] = ()
-    """Names of the stages that the stage waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +97,13 @@ class GenerationRecord:
     shift: JsonView
     """``curation.metrics.shift.Shift`` between a split and the pool as JSON, by split."""
     tests: Mapping[str, Sequence[TableRef]]
-    """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``; empty
-    if nothing was trained."""
+    """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``."""
     label_counts: Mapping[str, JsonView]
-    """Counts by split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by
-    kind."""
+    """Counts by split: ``rows`` in the labels table, ``unparsed``, ``truncated``, and ``errors`` by kind."""
     projection: JsonView | None
     """``size`` and ``variance_kept`` of the states' projection and ``num_rows`` of its fit, or ``None`` without one."""
     asked: Mapping[str, int]
-    """Number of labels that the judge graded, by graded split and ``test-<model>`` (the first of several runs);
-    splits without the judge are absent."""
+    """Number of labels that the judge graded, by split and ``test-<model>`` (the first of several runs)."""
     unread: Mapping[str, int]
     """Number of pool rows whose signal could not be read, by signal."""
     too_long: Mapping[str, JsonView]
@@ -121,11 +115,9 @@ class GenerationRecord:
     students: Mapping[str, JsonView] = field(default_factory=dict)
     """``student_base``, ``tests``, ``further_tests`` and ``training`` of the further students, by name."""
     foreign: Mapping[str, JsonView] = field(default_factory=dict)
-    """Share of foreign rows among those that pass the cut, by arm, as JSON of
-    ``curation.stages.shift.describe_foreign``; arms without a measurement are left out."""
+    """Measured shares of foreign rows that pass the cut (``curation.stages.shift.describe_foreign``), by arm."""
     unseen: JsonView | None = None
-    """``curation.domains.unseen_labels.UnseenLabels`` as JSON, or ``None`` if all of the pool's labels occur in
-    labelled rows, or labels are open."""
+    """``curation.domains.unseen_labels.UnseenLabels`` as JSON, or ``None`` without such labels or with open ones."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Arms that dropped out because they could not be measured, with the reason in words."""
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -161,16 +153,13 @@ class ChainRecord:
     arms: Sequence[str]
     """Arms whose students teach, the main chain's first."""
     branches: Mapping[str, Sequence[GenerationRecord]]
-    """Generations of the other chains, from the second on, by arm; ``predecessor`` has the last base, taught by the
-    base before it."""
+    """Generations of the other chains, from the second on, by arm or ``predecessor``."""
     shallow: Mapping[str, Mapping[str, JsonView]]
-    """Students of the shallow line by generation (as text) and arm: ``tests`` (grades of the test split, one table per
-    run) and ``training`` of its base's student that learned from the first teacher."""
+    """``tests`` and ``training`` of students that learned from the first teacher, by generation (as text) and arm."""
     stages: Mapping[str, tuple[int, str]]
     """Generation and line for which a stage was first done, by stage name."""
     decisions: Sequence[JsonView]
-    """Decisions of ``curation.stages.handover`` by generation: ``signs`` and ``reasons`` (empty if the chain went on);
-    empty without a rule."""
+    """Decisions of ``curation.stages.handover`` by generation: ``signs`` and ``reasons`` (empty: the chain went on)."""
     ended: str | None
     """Why the main chain has fewer generations than configured, in words, or ``None`` if it has all."""
     branches_ended: Mapping[str, str] = field(default_factory=dict)
@@ -178,11 +167,44 @@ class ChainRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReviewRecord:
+    """The verdicts on one selection, as ``curate review result`` wrote them."""
+
+    name: str
+    generation: int
+    arm: str
+    selection: TableRef
+    """Selection from which the reviewed rows were drawn."""
+    strata: Sequence[JsonView]
+    """Strata: ``num_rows``, whether their rows are ``selected``, and the numbers of ``answers`` by kind."""
+    people: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PossibleGroups:
+    """A column that may divide rows into groups, such as users."""
+
+    column: str
+    num_rows: int
+    num_values: int
+    """Number of distinct values of the column in these rows."""
+    others: float
+    """Share of the pool's rows that have other values."""
+
+    @property
+    def words(self) -> str:
+        """Description of the column and its values."""
+        return (
+            f"the column {self.column} may divide rows into groups ({self.num_rows:,} labelled rows that were looked "
+            f"at have {self.num_values:,} values, and {100 * self.others:.0f} % of the pool's rows have others)"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunInputs:
     """The inputs of a generation's numbers that all generations of a run share."""
 
     config: JsonView
-    """Configuration of the run as JSON."""
     seed: int
     domain: Domain
     prepared: Mapping[str, TableRef]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from curation.arms import ARMS
-from curation.arrays import Bools, Float64s, Int64s
+from curation.arrays import Float64s, Int64s
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measured import GradedSet
 from curation.report.measures import compute_count_share
+from curation.report.pool_grid import GradedSet
 from curation.report.record import GenerationRecord, RunInputs
 from curation.report.rows import LOWEST, Judged
 from curation.selection.order import Batch, Streamed
@@ -38,26 +38,33 @@ def compute_risk_curves(
     if risk is None or "classes" in risk:  # the table of classes has their cuts
         return None
     trust = ARMS[record.budget["reference"]].trust
-    raw_M, correct_M = _rank_scores(judged["calibration"].one_a_cluster, trust, _read_too_long(record, "calibration"))
-    out_M = _read_too_long(record, "pool")
+    rows, out_M = judged["calibration"].one_a_cluster, _read_too_long(record, "pool")
+    raw_N = rows.scores[trust].raw_N
+    may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, _read_too_long(record, "calibration"))
     passes = _Passes(record.labels["pool"], trust, out_M)
     ordered = Streamed(passes.mapped)
     settings = {key: risk[key] for key in ("rule", "kind", "alpha", "delta")}
-    found = compute_risk_curve(raw_M, correct_M, ordered, **settings, seed=derive(run.seed, "risk"))
+    kept_N, seed = np.where(may_N, raw_N, -np.inf), derive(run.seed, "risk")
+    found = compute_risk_curve(kept_N, rows.correct_N, ordered, **settings, seed=seed)
     threshold = record.budget["threshold"]
-    thresholds = [*found.threshold_G.tolist(), *([] if threshold is None else [threshold])]
-    least, deployed = passes.least_trust(thresholds), _make_noise_lookup(pool, trust, thresholds, out_M)
+    cuts_G = np.unique([*found.threshold_G.tolist(), *([] if threshold is None else [threshold])])
+    least = dict(zip(cuts_G.tolist(), passes.find_least_trust(cuts_G).tolist(), strict=True))
+    deployed: dict[float, Json | None] = {}
+    if pool is not None:
+        wrong_G, right_G = pool.above(trust, cuts_G, out_M)
+        shares = map(compute_count_share, wrong_G, wrong_G + right_G)
+        deployed = dict(zip(cuts_G.tolist(), shares, strict=True))
     points = [
         {
             "share": float(found.share_G[g]),
-            "threshold": float(found.threshold_G[g]),
-            "trust": least[float(found.threshold_G[g])],
+            "threshold": cut,
+            "trust": least[cut],
             "tried": bool(found.tried_G[g]),
             "calibration": compute_count_share(found.wrong_G[g], found.kept_G[g]),
             "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
-            "deployment": deployed(found.threshold_G[g]),
+            "deployment": deployed.get(cut),
         }
-        for g in range(len(found.threshold_G))
+        for g, cut in enumerate(found.threshold_G.tolist())
     ]
     chosen = None
     if threshold is not None:
@@ -67,7 +74,7 @@ def compute_risk_curves(
             "trust": least[threshold],
             "calibration": compute_count_share(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
             "bound": risk["bound"],
-            "deployment": deployed(threshold),
+            "deployment": deployed.get(threshold),
         }
     return {
         **settings,
@@ -86,15 +93,7 @@ def _read_too_long(record: GenerationRecord, split: str) -> Int64s:
     if split not in record.too_long:
         return np.zeros(0, dtype=np.int64)
     table = io.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
-    ids_M: Int64s = table["row_id"].to_numpy()
-    return ids_M
-
-
-def _rank_scores(rows: Judged, trust: str, out_M: Int64s) -> tuple[Float64s, Bools]:
-    """Return raw scores, -inf for rows that may not be selected, and whether labels are right, both [N]."""
-    raw_N = rows.scores[trust].raw_N
-    may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
-    return np.where(may_N, raw_N, -np.inf), rows.correct_N
+    return np.asarray(table["row_id"].to_numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,20 +111,19 @@ class _Passes:
             self.labels, lambda fragments: function(pair[:2] for pair in self._iter_batches(fragments))
         )
 
-    def least_trust(self, thresholds: Sequence[float]) -> dict[float, float]:
+    def find_least_trust(self, threshold_G: Float64s) -> Float64s:
         """Return the least trust at or above each threshold of the raw score, with which trust never falls."""
-        threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
-        parts = [*scans.map_fragments(self.labels, lambda fragments: self._find_least(threshold_G, fragments))]
-        least_G = np.minimum.accumulate(np.min(parts, axis=0)[::-1])[::-1][1:]
-        return dict(zip(threshold_G.tolist(), least_G.tolist(), strict=True))
 
-    def _find_least(self, threshold_G: Float64s, fragments: Sequence[int] | None) -> Float64s:
-        """Return the least trust below the first threshold, and from each one to the next, float64 [G + 1]."""
-        least = np.full(len(threshold_G) + 1, np.inf)
-        for _, raw_B, trust_B in self._iter_batches(fragments):
-            may_M = np.flatnonzero(~np.isnan(raw_B))
-            np.minimum.at(least, np.searchsorted(threshold_G, raw_B[may_M], side="right"), trust_B[may_M])
-        return least
+        def find(fragments: Sequence[int] | None) -> Float64s:
+            """Return the least trust below the first threshold, and from each one to the next, float64 [G + 1]."""
+            least = np.full(len(threshold_G) + 1, np.inf)
+            for _, raw_B, trust_B in self._iter_batches(fragments):
+                may_M = np.flatnonzero(~np.isnan(raw_B))
+                np.minimum.at(least, np.searchsorted(threshold_G, raw_B[may_M], side="right"), trust_B[may_M])
+            return least
+
+        parts = [*scans.map_fragments(self.labels, find)]
+        return np.asarray(np.minimum.accumulate(np.min(parts, axis=0)[::-1])[::-1][1:])
 
     def _iter_batches(self, fragments: Sequence[int] | None) -> Iterator[tuple[Int64s, Float64s, Float64s]]:
         function = get_trust(self.trust, 0)
@@ -136,15 +134,3 @@ class _Passes:
             may_B = batch.column("is parsed").to_numpy(zero_copy_only=False) & ~np.isin(ids_B, self.out_M)
             raw_B = np.where(may_B, function.raw_score(batch).astype(np.float64), np.nan)
             yield ids_B, raw_B, function.score(batch).astype(np.float64)
-
-
-def _make_noise_lookup(
-    pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Int64s
-) -> Callable[[float], Json | None]:
-    """Return a function that maps a threshold to the noise among the graded pool rows at or above it."""
-    if pool is None:
-        return lambda threshold: None
-    threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
-    wrong_G, right_G = pool.above(trust, threshold_G, out_M)
-    place = {threshold: place for place, threshold in enumerate(threshold_G.tolist())}
-    return lambda threshold: compute_count_share(wrong_G[place[threshold]], (wrong_G + right_G)[place[threshold]])

@@ -19,7 +19,7 @@ from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
 from curation.report.headline import describe_name
-from curation.report.measured import GradedSet
+from curation.report.pool_grid import GradedSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,11 @@ def find_rivals(
     ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
     """
     signals = [name for name in _free(rows) if name != function]
-    if not len(rows.parsed) or function not in rows.parsed.functions:
+    if not signals or not len(rows.parsed) or function not in rows.parsed.functions:
         return ()
+    level = 1 - false_alarms / len(signals)
     return tuple(
-        compare_with_signal(rows, where, function, signal, num_top, seed, confidence=1 - false_alarms / len(signals))
-        for signal in signals
+        compare_with_signal(rows, where, function, signal, num_top, seed, confidence=level) for signal in signals
     )
 
 
@@ -96,9 +96,8 @@ def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | Non
         if rows is None or not len(rows.parsed):
             continue
         correct_N = rows.sample.readable.correct_N
-        found = {name: rows.raw(name) for name in _free(rows)}
-        if found:
-            aucs = {name: np.nan_to_num(metrics.compute_auc_value(raw_N, correct_N)) for name, raw_N in found.items()}
+        aucs = {name: np.nan_to_num(metrics.compute_auc_value(rows.raw(name), correct_N)) for name in _free(rows)}
+        if aucs:
             return max(aucs, key=lambda name: aucs[name]), where
     return None
 
@@ -125,14 +124,14 @@ def describe_trust(kind: str | None, choice: Mapping[str, object] | None) -> str
 
 
 def describe_winner(name: str, where: str, num_rows: int, found: Json) -> str:
-    """Return a sentence that says whether a trust function or the best free signal ranks better.
-
-    ``found`` is the comparison of the two in the trust table (:func:`make_rival_entry`).
-    """
+    """Return a sentence that says whether a trust function ranks better than the best free signal in the entry."""
     signal, auc, purity = describe_name(found["signal"]), found["auc"], found["purity"]
     rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
-    by = f"purity of the first {found['num_top']:,} {_format_points(purity)}"
-    by = by if auc is None else f"AUC {_format_number(auc)}, {by}"
+    value, low, high = (100 * purity[key] for key in ("value", "low", "high"))
+    by = f"purity of the first {found['num_top']:,} {value:+.1f} points [{low:+.1f}, {high:+.1f}]"
+    if auc is not None:
+        by = f"AUC {auc['value']:+.3f} [{auc['low']:+.3f}, {auc['high']:+.3f}], {by}"
+    by = by.replace("-", "\u2212")
     decisive = purity if auc is None else auc
     if decisive["low"] > 0:
         won = f"{name} ranks better than the best free signal, {signal}"
@@ -147,12 +146,3 @@ def _free(rows: GradedSet) -> list[str]:
     """Return the free signals that the rows have."""
     present = rows.parsed.functions
     return [name for name in free_of(present) if name in present]
-
-
-def _format_number(found: Json) -> str:
-    return f"{found['value']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]".replace("-", "\u2212")
-
-
-def _format_points(found: Json) -> str:
-    value, low, high = (100 * found[key] for key in ("value", "low", "high"))
-    return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]".replace("-", "\u2212")

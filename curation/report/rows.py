@@ -1,29 +1,29 @@
 """The rows behind the report: scores with correctness, difficulties, and an arm's order over the whole pool."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
 from curation.arrays import Bools, Float64s, Int64s
-from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
 from curation.errors import get_error_kind
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import CONFIDENCE, Estimate, compute_proportion, compute_share_right
+from curation.metrics import CONFIDENCE, Estimate, compute_cell_purity, compute_proportion, compute_share_right
 from curation.refs import TableRef
-from curation.tables import io, scans
+from curation.tables import io
 from curation.trust import Scores, get_trust
 from curation.trust.parts import find_first_of_each, find_independent
 
-DOMAIN_ROWS = 8192
-"""Number of rows that are Python objects at a time."""
+MOST_DRAWN = 2_000
+"""Maximum number of rows that :func:`draw_rows` reads."""
 LOWEST = -1e30
 """Raw score of rows that have none: below every real score, and finite, because metrics need finite scores."""
 UNPARSED = "unparsed rows beside the held-out ones"
@@ -61,20 +61,18 @@ class Judged:
         """The number of right labels."""
         return int(self.correct_N.sum() if self.weight_N is None else self.weight_N[self.correct_N].sum())
 
+    @property
+    def share(self) -> float:
+        """The share of right labels, the constant trust that is a baseline; 0 without rows."""
+        return float(self.correct_N.mean()) if len(self) else 0.0
+
     def subset(self, keep_N: Bools) -> "Judged":
         """Return the rows that ``keep_N`` marks."""
-        return Judged(
-            row_ids_N=self.row_ids_N[keep_N],
-            correct_N=self.correct_N[keep_N],
-            parsed_N=self.parsed_N[keep_N],
-            scores={
-                name: FunctionScores(raw_N=s.raw_N[keep_N], trust_N=s.trust_N[keep_N])
-                for name, s in self.scores.items()
-            },
-            weight_N=None if self.weight_N is None else self.weight_N[keep_N],
-            question_N=None if self.question_N is None else self.question_N[keep_N],
-            cluster_N=None if self.cluster_N is None else self.cluster_N[keep_N],
-        )
+        kept = ((name, s.raw_N[keep_N], s.trust_N[keep_N]) for name, s in self.scores.items())
+        scores = {name: FunctionScores(raw_N=raw_N, trust_N=trust_N) for name, raw_N, trust_N in kept}
+        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "scores"}
+        further: Json = {name: None if values_N is None else values_N[keep_N] for name, values_N in arrays.items()}
+        return Judged(**further, scores=scores)
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
@@ -85,9 +83,7 @@ class Judged:
     @property
     def distinct(self) -> "Judged":
         """The first row of each question, by row id."""
-        if self.question_N is None:
-            return self
-        return self.subset(find_first_of_each(self.question_N))
+        return self if self.question_N is None else self.subset(find_first_of_each(self.question_N))
 
     @property
     def one_a_cluster(self) -> "Judged":
@@ -100,10 +96,9 @@ class Judged:
     def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
         """Return one row per question, among labelled rows that no fit of ``functions`` has seen.
 
-        Scored labels of the source have a fitted function's score only if it is out-of-sample: cross-fitted, or for a
-        row that the fit did not read. A parsed row without such a score was seen by a fit, or repeats a question;
-        functions that are not fitted exclude no row. A fit never reads unparsed rows. To keep their proportion, a
-        seeded draw takes the same share of them as the share of parsed questions that is held out.
+        Scored labels of the source have a fitted function's score only if it is out-of-sample, so a parsed row without
+        one was seen by a fit, or repeats a question. A fit never reads unparsed rows: a seeded draw takes the same
+        share of them as the share of parsed questions that is held out.
         """
         may_N = np.ones(len(self.row_ids_N), dtype=np.bool_)
         for name in functions:
@@ -124,12 +119,10 @@ class Judged:
     @property
     def unparsed_last(self) -> "Judged":
         """All rows, with the lowest score and trust 0 for unparsed ones, as in selection."""
-        scores = {
-            name: FunctionScores(
-                raw_N=np.where(self.parsed_N, s.raw_N, LOWEST), trust_N=np.where(self.parsed_N, s.trust_N, 0.0)
-            )
-            for name, s in self.scores.items()
-        }
+        scores = {}
+        for name, s in self.scores.items():
+            raw_N, trust_N = np.where(self.parsed_N, s.raw_N, LOWEST), np.where(self.parsed_N, s.trust_N, 0.0)
+            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
         return replace(self, scores=scores)
 
 
@@ -164,13 +157,12 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
     """Drop free signals that are equal, or null, on all parsed rows, unless they are among ``arms``."""
-    raws = {name: score.raw_N[judged.parsed_N] for name, score in judged.scores.items()}
-    scores = {
-        name: judged.scores[name]
-        for name, raw_P in raws.items()
-        if not is_free(name) or name in arms or len(np.unique(raw_P[raw_P > LOWEST])) > 1
-    }
-    return replace(judged, scores=scores)
+
+    def varies(score: FunctionScores) -> bool:
+        return len(np.unique(score.raw_N[judged.parsed_N & (score.raw_N > LOWEST)])) > 1
+
+    scores = judged.scores.items()
+    return replace(judged, scores={name: s for name, s in scores if not is_free(name) or name in arms or varies(s)})
 
 
 def count_graded(grades: Sequence[TableRef]) -> Json:
@@ -186,13 +178,8 @@ def count_graded(grades: Sequence[TableRef]) -> Json:
 
 def locate_rows(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
     """Return the positions of the ids ``wanted_M`` in ``ids_N``, int64 [at most M]; missing ids are left out."""
-    if not len(ids_N):
-        return np.zeros(0, dtype=np.int64)
-    order_N = np.argsort(ids_N, kind="stable")
-    slots_M = np.minimum(np.searchsorted(ids_N, wanted_M, sorter=order_N), len(ids_N) - 1)
-    places_M = order_N[slots_M]
-    found: Int64s = places_M[ids_N[places_M] == wanted_M]
-    return found
+    found = pc.index_in(pa.array(wanted_M, pa.int64()), pa.array(ids_N, pa.int64())).drop_null()
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def rank_for_arm(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int64s:
@@ -204,19 +191,12 @@ def rank_for_arm(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int
     first = locate_rows(judged.row_ids_N, selected_M)
     rest_N = np.ones(len(judged), dtype=np.bool_)
     rest_N[first] = False
-    rest = np.flatnonzero(rest_N)
-    order_N: Int64s = np.concatenate([first, rest[_rank_rows(judged.subset(rest_N), arm, seed)]])
-    return order_N
-
-
-def _rank_rows(judged: Judged, arm: str, seed: int) -> Int64s:
-    draw_N = hash_unit(judged.row_ids_N, seed)
     score = judged.scores.get(ARMS[arm].trust) if ARMS[arm].ranked else None
-    keys: list[npt.NDArray[Any]] = [draw_N, *([] if score is None else [-score.raw_N])]
+    keys: list[npt.NDArray[Any]] = [hash_unit(judged.row_ids_N, seed), *([] if score is None else [-score.raw_N])]
     if ARMS[arm].parsed and (score is not None or not ARMS[arm].ranked):
         keys.append(~judged.parsed_N)
-    ranking: Int64s = np.lexsort(keys)
-    return ranking
+    rest = np.lexsort([key[rest_N] for key in keys])
+    return np.concatenate([first, np.flatnonzero(rest_N)[rest]])
 
 
 def read_selected_rows(selection: TableRef) -> pa.Table:
@@ -225,23 +205,100 @@ def read_selected_rows(selection: TableRef) -> pa.Table:
     return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
 
-def read_difficulties(
-    examples: TableRef, domain: Domain, keep: Callable[[Int64s], Bools] | None = None
-) -> tuple[Int64s, Float64s]:
-    """Return ids and difficulties, NaN if unknown, of the rows without error, or of those whose ids ``keep`` marks."""
-    ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
-    values: list[npt.NDArray[Any]] = [np.zeros(0)]
-    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
-    for batch in scans.iter_table_batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
-        if keep is not None:
-            batch = batch.filter(pa.array(keep(batch.column("row_id").to_numpy())))
-        ids.append(batch.column("row_id").to_numpy().copy())
-        found = [attempt(domain.difficulty, row)[0] for row in batch.to_pylist()]
-        values.append(np.array(found, dtype=np.float64))
-    return np.concatenate(ids), np.concatenate(values)
+def draw_rows(table: TableRef, row_ids_N: Int64s, columns: Sequence[str], seed: int) -> list[Json]:
+    """Return at most ``MOST_DRAWN`` of the rows with the ids, drawn by a hash; none if the table lacks a column."""
+    if not len(row_ids_N) or not {*columns} <= {*io.open_table(table).schema.names}:
+        return []
+    drawn_N = np.sort(row_ids_N[np.argsort(hash_unit(row_ids_N, seed))[:MOST_DRAWN]])
+    return list(io.take(table, drawn_N, columns).to_pylist())
 
 
 def fill_scores(raw_N: Scores) -> Float64s:
     """Return raw scores as float64, with ``LOWEST`` for rows without a score."""
-    filled_N: Float64s = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
-    return filled_N
+    return np.asarray(np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST))
+
+
+class Cells(NamedTuple):
+    """Counts of ranked graded rows by cell, the best cell first."""
+
+    counts_2G: Int64s
+    """Numbers of wrong and right rows, [2, G]."""
+    cluster_G: Int64s | None = None
+    """Cluster of each cell, if each cell is one row (``splits.group``)."""
+
+    def purities(self, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
+        """Return the share of right rows among the first n rows, for each n of ``points``."""
+        return compute_cell_purity(self.counts_2G, points, cluster_G=self.cluster_G, confidence=confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InMemory:
+    """Graded rows in memory; ``selected`` has the row ids, by rank, of each arm that selected from these rows."""
+
+    judged: Judged
+    selected: Mapping[str, Int64s]
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.judged)
+
+    @property
+    def functions(self) -> list[str]:
+        """The trust functions with scores."""
+        return [*self.judged.scores]
+
+    @property
+    def share_right(self) -> Estimate:
+        """The share of right labels; NaN if there are no rows."""
+        return self.judged.share_right()
+
+    @property
+    def parsed(self) -> "InMemory":
+        """The rows whose label could be read; only these can be selected by trust."""
+        return replace(self, judged=self.judged.readable)
+
+    @property
+    def all(self) -> "InMemory":
+        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
+        return replace(self, judged=self.judged.unparsed_last)
+
+    @property
+    def sample(self) -> Judged:
+        """All rows (of a pool on a grid: about ``curation.report.pool_grid.SAMPLE_ROWS``)."""
+        return self.judged
+
+    def raw(self, function: str) -> Float64s:
+        """Return the raw scores of the parsed rows of ``sample``, float64 [N]."""
+        return np.asarray(self.judged.scores[function].raw_N[self.judged.parsed_N])
+
+    def of(self, function: str) -> Judged:
+        """Return the rows with a function's scores (on a grid an entry may represent several: ``Judged.weight_N``)."""
+        return self.judged
+
+    def ranked(self, arm: str) -> Cells:
+        """Return the rows by an arm's preference, its selected rows first, by rank."""
+        return self._make_cells(rank_for_arm(self.judged, arm, self.selected.get(arm, np.zeros(0, int)), self.seed))
+
+    def by_score(self, function: str) -> Cells:
+        """Return the rows by score, the highest first."""
+        draw_N = hash_unit(self.judged.row_ids_N, self.seed)
+        return self._make_cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
+
+    def _make_cells(self, order: Int64s) -> Cells:
+        right_N, cluster_N = self.judged.correct_N[order], self.judged.cluster_N
+        return Cells(np.stack([~right_N, right_N]).astype(np.int64), None if cluster_N is None else cluster_N[order])
+
+    def among_selected(self, arm: str) -> Estimate:
+        """Return the share of right labels of an arm's graded rows; NaN for none."""
+        return self.judged.subset(np.isin(self.judged.row_ids_N, self.selected[arm])).share_right()
+
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
+        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
+
+        Unparsed rows and the row ids ``out_M`` are left out.
+        """
+        rows = self.judged
+        raw_N = rows.scores[function].raw_N
+        may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
+        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~rows.correct_N, rows.correct_N))
+        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])

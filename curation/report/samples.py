@@ -5,18 +5,19 @@ rows are the most trusted ones with wrong labels, in the pool if it is graded, o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.domains import attempt
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measured import GradedSet, InMemory
+from curation.report.pool_grid import GradedSet
 from curation.report.record import GenerationRecord, RunInputs
+from curation.report.rows import InMemory
 from curation.tables import io, schemas
 from curation.trust import get_trust
 
@@ -26,8 +27,7 @@ MOST_CHARACTERS = 1200
 """Maximum number of characters of a prompt or a completion to show."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawing:
+class Drawing(NamedTuple):
     """The tables from which rows are drawn: labels and examples of a split, and gold labels and grades if known."""
 
     labels: TableRef
@@ -37,28 +37,20 @@ class Drawing:
 
 
 def collect_samples(
-    run: RunInputs,
-    record: GenerationRecord,
-    arm: str,
-    function: str,
-    selected_M: Int64s,
-    measured: Mapping[str, GradedSet],
+    run: RunInputs, record: GenerationRecord, arm: str, selected_M: Int64s, measured: Mapping[str, GradedSet]
 ) -> Json | None:
     """Return rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if ``report_rows`` is 0.
 
     Each row has ``row_id``, ``prompt``, ``completion``, ``label``, ``trust``, ``gold`` and whether it is ``right``.
-    ``selected_M`` are the row ids of ``arm``, whose trust function is ``function``. ``wrong_in`` names the set of the
-    confidently wrong rows.
+    ``selected_M`` are the row ids of ``arm``. ``wrong_in`` names the set of the confidently wrong rows.
     """
-    num = int(run.config.get("report_rows", 0))
+    num, function = int(run.config.get("report_rows", 0)), ARMS[arm].trust
     if not num:
         return None
     rng = np.random.default_rng(derive(run.seed, "rows to look at"))
-    audit = run.prepared.get("audit") if "pool" in record.grades else None
-    prepared, grades = run.prepared["pool"], record.grades.get("pool")
-    pool = Drawing(labels=record.labels["pool"], examples=prepared, gold=audit, grades=grades)
-    prepared, grades = run.prepared["source"], record.grades.get("source")
-    source = Drawing(labels=record.labels["source"], examples=prepared, gold=prepared, grades=grades)
+    audit, examples = run.prepared.get("audit") if "pool" in record.grades else None, run.prepared["source"]
+    pool = Drawing(record.labels["pool"], run.prepared["pool"], audit, record.grades.get("pool"))
+    source = Drawing(record.labels["source"], examples, examples, record.grades.get("source"))
     rejected, unparsed = _draw_others(pool, selected_M, num, rng)
     chosen = selected_M[np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))]
     where, wrong = _find_wrong(measured, function, num)
@@ -86,11 +78,8 @@ def _draw_others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Gen
         first = table.to_table(columns=["row_id"], filter=rare, limit=num)["row_id"].to_pylist()
         unparsed = list(dict.fromkeys([*unparsed, *first]))
     rejected = ids_N[parsed_N & ~np.isin(ids_N, selected_M)].tolist()
-    return _draw_ids(rejected, num, rng), _draw_ids(unparsed, num, rng)
-
-
-def _draw_ids(ids: Sequence[int], num: int, rng: np.random.Generator) -> list[int]:
-    return [ids[place] for place in rng.permutation(len(ids))[:num]]
+    first, second = ([ids[place] for place in rng.permutation(len(ids))[:num]] for ids in (rejected, unparsed))
+    return first, second
 
 
 def _find_wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
@@ -107,25 +96,21 @@ def _find_wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> t
 
 def _read_rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
     """Return the rows with the given ids, by id; each table is scanned once."""
+    filter = f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"
+
+    def read(ref: TableRef | None, columns: Sequence[str] | None = None) -> dict[int, Json]:
+        rows = [] if ref is None else io.read(ref, columns, filter).to_pylist()
+        return {row["row_id"]: row for row in rows}
+
     trust = get_trust(function, 0)
-    names = set(io.open_table(drawing.labels).schema.names)
-    has_trust = set(trust.features) <= names
+    has_trust = set(trust.features) <= set(io.open_table(drawing.labels).schema.names)
     columns = dict.fromkeys(["row_id", "label", "completion", *(trust.features if has_trust else ())])
-    labels = io.read(drawing.labels, columns=[*columns], filter=_make_id_filter(ids)).combine_chunks()
+    labels = io.read(drawing.labels, columns=[*columns], filter=filter).combine_chunks()
     score_N: Any = trust.score(labels.to_batches()[0]) if has_trust and labels.num_rows else [None] * labels.num_rows
     scores = dict(zip(labels["row_id"].to_pylist(), score_N, strict=True))
     by_id = {row["row_id"]: row for row in labels.select(["row_id", "label", "completion"]).to_pylist()}
-    examples = {row["row_id"]: row for row in io.read(drawing.examples, filter=_make_id_filter(ids)).to_pylist()}
-    gold: dict[int, str | None] = {}
-    if drawing.gold is not None:
-        known = io.read(drawing.gold, columns=["row_id", "gold"], filter=_make_id_filter(ids)).to_pylist()
-        gold = {row["row_id"]: row["gold"] for row in known}
-    graded = (
-        []
-        if drawing.grades is None
-        else io.read(drawing.grades, ["row_id", "correct"], _make_id_filter(ids)).to_pylist()
-    )
-    correct = {row["row_id"]: row["correct"] for row in graded}
+    examples, gold = read(drawing.examples), read(drawing.gold, ["row_id", "gold"])
+    graded = read(drawing.grades, ["row_id", "correct"])
     return {
         row_id: {
             "row_id": row_id,
@@ -133,8 +118,8 @@ def _read_rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[in
             "completion": _cut(by_id[row_id]["completion"]),
             "label": by_id[row_id]["label"],
             "trust": None if scores[row_id] is None else float(scores[row_id]),
-            "gold": gold.get(row_id),
-            "right": correct.get(row_id),
+            "gold": gold.get(row_id, {}).get("gold"),
+            "right": graded.get(row_id, {}).get("correct"),
         }
         for row_id in dict.fromkeys(ids)
         if row_id in by_id and row_id in examples
@@ -145,8 +130,3 @@ def _cut(text: str | None) -> str | None:
     if text is None or len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"
-
-
-def _make_id_filter(ids: Sequence[int]) -> str:
-    """Return a filter for rows by id; without ids the filter matches no row."""
-    return f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"

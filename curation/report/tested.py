@@ -1,4 +1,10 @@
-"""Results of the students on the test split, compared with each other, their teacher and ground truth, as JSON."""
+"""Results of the students on the test split, compared with each other, their teacher and ground truth, as JSON.
+
+Arms should differ only in their selection. If training itself differed, a difference in accuracy says nothing about the
+selection, so the report gives no verdict, p-value or recovery. All models of a run are tested in one way. If its labels
+were asked for in another way, a student that passes its teacher in the test may still be below the labels that it
+learned from (who answers among listed answers is right more often), and it is not called weak-to-strong.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,13 +16,14 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD
 from curation.arrays import Bools, Int64s
+from curation.config import DecodingConfig, DomainConfig
+from curation.config.defaults import find_traits
 from curation.domains.grading import Graded, read_grades
-from curation.json_types import Json
-from curation.metrics.clusters import NO_ROWS
-from curation.metrics.estimates import NORMAL_QUANTILE
+from curation.json_types import Json, JsonView
+from curation.metrics.estimates import NO_ROWS, NORMAL_QUANTILE
 from curation.refs import TableRef
-from curation.report.comparable import explain_withheld
-from curation.report.headline import format_difference
+from curation.registry import DOMAINS
+from curation.report.headline import format_difference, name_of
 from curation.report.measures import compute_share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 
@@ -62,14 +69,18 @@ def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, no
     ``nothing`` says why there is nothing to recover (:func:`explain_no_recovery`), for all arms alike.
     """
     truth = compute_test_differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
-    teacher = compute_test_differences(tests, arm, TEACHER)
-    against_teacher = None if teacher is None else convert_comparison(metrics.compare_rows(teacher, seed=seed))
-    base = compute_test_differences(tests, arm, BASE)
-    verdict = None
+    against_teacher = compare_models(tests, arm, TEACHER, seed)
+    verdict: Json = {}
     if truth is not None and len(truth):
-        gain = _compute_gain(tests, arm)
+        base = compute_accuracy(tests, BASE)
+        (_, truth_NJ), _ = align_grades(tests, (arm, GROUND_TRUTH))
+        gain = float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
         verdict = metrics.compute_rows_verdict(truth, gain=gain, margin=margin, seed=seed).to_json()
-    recovery = None if nothing else _compute_recovery(tests, arm, seed)
+    recovery, names = None, (arm, BASE, GROUND_TRUTH)
+    if not nothing and all(name in tests for name in names):
+        (arm_NJ, base_NJ, truth_NJ), cluster_N = align_grades(tests, names)
+        if len(arm_NJ):
+            recovery = metrics.compute_runs_recovery(arm_NJ, base_NJ, truth_NJ, cluster_N, seed=seed)
     # Infinite where ground truth is not clearly above the base.
     bounds = [] if recovery is None or arm == GROUND_TRUTH else [recovery.low, recovery.high]
     return {
@@ -77,14 +88,14 @@ def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, no
         "recovery": None if recovery is None else recovery.value,
         "recovery_withheld": nothing,
         "recovery_interval": bounds if bounds and all(map(math.isfinite, bounds)) else None,
-        "p_value_vs_ground_truth": None if verdict is None else verdict["test"]["p_value"],
-        "verdict": None if verdict is None else verdict["verdict"],
-        "paper_verdict": None if verdict is None else verdict["paper"],
-        "margin": None if verdict is None else verdict["margin"],
-        "detectable": None if verdict is None else verdict["detectable"],
+        "p_value_vs_ground_truth": verdict["test"]["p_value"] if verdict else None,
+        "verdict": verdict.get("verdict"),
+        "paper_verdict": verdict.get("paper"),
+        "margin": verdict.get("margin"),
+        "detectable": verdict.get("detectable"),
         "against_ground_truth": None if truth is None else convert_comparison(metrics.compare_rows(truth, seed=seed)),
         "against_teacher": against_teacher,
-        "against_base": None if base is None else convert_comparison(metrics.compare_rows(base, seed=seed)),
+        "against_base": compare_models(tests, arm, BASE, seed),
         # Claimed only if the interval of the paired difference lies above zero, and never for gold labels.
         "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }
@@ -106,18 +117,19 @@ def decompose_gap(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: T
     if reason is not None:
         return {"withheld": reason}
     (neural_NJ, gold_NJ, truth_NJ), cluster_N = align_grades(tests, names)
-    pairs = {"gap": (truth_NJ, neural_NJ), "choice": (truth_NJ, gold_NJ), "labels": (gold_NJ, neural_NJ)}
-    compare = metrics.compare_rows
-    rows = {name: metrics.compute_row_differences(*pair, cluster_N) for name, pair in pairs.items()}
-    found = {name: convert_comparison(compare(of, seed=seed)) for name, of in rows.items()}
-    return {"withheld": None, **found}
+    found: Json = {"withheld": None}
+    for name, pair in (
+        ("gap", (truth_NJ, neural_NJ)),
+        ("choice", (truth_NJ, gold_NJ)),
+        ("labels", (gold_NJ, neural_NJ)),
+    ):
+        rows = metrics.compute_row_differences(*pair, cluster_N)
+        found[name] = convert_comparison(metrics.compare_rows(rows, seed=seed))
+    return found
 
 
 def compute_test_differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
-    """Return the differences of two models on test rows that both answered in all runs; ``None`` if one is missing.
-
-    A row's difference is the first model's mean over its runs minus the second's.
-    """
+    """Return the differences of two models on test rows that both answered in all runs; ``None`` if one is missing."""
     if first not in tests or second not in tests:
         return None
     (first_NJ, second_NJ), cluster_N = align_grades(tests, (first, second))
@@ -136,40 +148,91 @@ def convert_comparison(test: metrics.Comparison) -> Json | None:
         return None
     paired: Json = test.to_json()
     difference = paired.pop("difference")
-    return {**paired, "difference": difference["value"], **{key: difference[key] for key in ("low", "high", "n")}}
+    return {**paired, "difference": difference.pop("value"), **difference}
 
 
-def _compute_gain(tests: Tests, arm: str) -> float:
-    """Return the gain of ground truth over the base (0 without a tested base) on the rows of the arm's comparison."""
-    base = compute_accuracy(tests, BASE)
-    (_, truth_NJ), _ = align_grades(tests, (arm, GROUND_TRUTH))
-    return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
+def compare_models(tests: Tests, first: str, second: str, seed: int) -> Json | None:
+    """Return the paired test of two models as JSON; ``None`` if one was not tested, or no row by both."""
+    rows = compute_test_differences(tests, first, second)
+    return None if rows is None else convert_comparison(metrics.compare_rows(rows, seed=seed))
 
 
 def explain_no_recovery(tests: Tests, seed: int) -> str | None:
     """Return a reason to withhold recoveries if the interval of ground truth's gain reaches zero, or else ``None``."""
-    rows = compute_test_differences(tests, GROUND_TRUTH, BASE)
-    gain = None if rows is None else convert_comparison(metrics.compare_rows(rows, seed=seed))
+    gain = compare_models(tests, GROUND_TRUTH, BASE, seed)
     if gain is None or gain["low"] > 0:
         return None
     differs = format_difference(gain["difference"], gain["low"], gain["high"])
     return f"ground truth differs from the base by {differs}, so nothing is sure to be recovered"
 
 
-def _compute_recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
-    """Return an arm's recovery, or ``None`` if a model was not tested or ground truth does not beat the base."""
-    names = (arm, BASE, GROUND_TRUTH)
-    if any(name not in tests for name in names):
-        return None
-    (arm_NJ, base_NJ, truth_NJ), cluster_N = align_grades(tests, names)
-    return metrics.compute_runs_recovery(arm_NJ, base_NJ, truth_NJ, cluster_N, seed=seed) if len(arm_NJ) else None
-
-
 def align_grades(tests: Tests, names: Sequence[str]) -> tuple[list[Bools], Int64s | None]:
-    """Return each model's grades [N, J] on the rows that all models answered in all runs, and the rows' clusters.
-
-    Rows are ascending by id.
-    """
+    """Return each model's grades [N, J] on the rows, by id, that all answered in all runs, and the rows' clusters."""
     common = find_common_rows(tests, *names)
     kept = {name: [run.subset(np.isin(run.row_ids_N, common)) for run in tests[name]] for name in names}
     return [np.stack([run.correct_N for run in kept[name]], axis=1) for name in names], kept[names[0]][0].cluster_N
+
+
+ALIKE = {
+    "rows_trained": "rows trained on",
+    "rows_dropped": "rows dropped in training",
+    "epochs": "epochs",
+    "format": "format",
+}
+"""Values that two students must have in common, in words; a value that an arm lacks is not compared."""
+CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_vs_ground_truth")
+"""Results that compare an arm's student with ground truth's."""
+
+
+def explain_withheld(arms: Sequence[JsonView]) -> str | None:
+    """Return why these arms' students cannot be compared, in words, or None if they can."""
+    trained = [arm for arm in arms if arm.get("rows_trained") is not None]
+    found = []
+    for key, words in ALIKE.items():
+        values = {name_of(arm): arm[key] for arm in trained if arm.get(key) is not None}
+        if len(set(values.values())) > 1:
+            texts = [f"{name} {v:,}" if isinstance(v, int) else f"{name} {v}" for name, v in values.items()]
+            found.append(f"{words}: {', '.join(texts)}")
+    return f"the students trained differently ({'; '.join(found)})" if found else None
+
+
+WAYS = {
+    False: "freely",
+    "scored": "by the likeliest of the listed answers",
+    "stepwise": "token by token among the listed answers",
+}
+"""Descriptions of how answers are asked for, by ``DecodingConfig.constrained``."""
+
+
+def read_domain(config: JsonView) -> DomainConfig:
+    """Return the domain's section of a run's recorded configuration."""
+    return DomainConfig.model_validate(config.get("domain", "chess"))
+
+
+def describe_asking(config: JsonView, section: str) -> str:
+    """Return how a run's ``teacher`` or ``evaluation`` asks for answers, in words; options are always scored."""
+    decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
+    domain = read_domain(config)
+    scored = domain.name not in DOMAINS or find_traits(domain.name, domain.options).answering == "scored"
+    return WAYS[decoding.constrained or ("scored" if scored else False)]
+
+
+def explain_unlike(config: JsonView) -> str | None:
+    """Return why a student cannot be called better than its teacher's labels, in words, or None if it can."""
+    labels, tests = describe_asking(config, "teacher"), describe_asking(config, "evaluation")
+    return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
+
+
+def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
+    """Return the arms' entries, without comparisons to a ground truth that trained differently.
+
+    ``withheld`` of each entry says why, and is None if nothing is withheld. If ``unlike`` has a reason (from
+    :func:`explain_unlike`), no entry says whether its arm is weak-to-strong.
+    """
+    truth = next((arm for arm in arms if arm["name"] == GROUND_TRUTH), None)
+    entries = []
+    for arm in arms:
+        reason = None if truth is None or arm is truth else explain_withheld([arm, truth])
+        held = (*(CLAIMS if reason else ()), *(["weak_to_strong"] if unlike else []))
+        entries.append({**arm, **dict.fromkeys(held), "withheld": reason})
+    return entries

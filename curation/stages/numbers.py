@@ -8,9 +8,8 @@ from curation.config import DomainConfig
 from curation.domains import get_domain
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.groups import PossibleGroups
 from curation.report.numbers import compute_numbers
-from curation.report.record import GenerationRecord, RunInputs
+from curation.report.record import GenerationRecord, PossibleGroups, RunInputs
 from curation.rundir.graph import Done, Position, Stage, setting
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Task

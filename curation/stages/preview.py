@@ -17,7 +17,7 @@ from curation.errors import SourceError, get_error_kind
 from curation.escaping import escape_text, quote_text
 from curation.json_types import Json, JsonView
 from curation.metrics import compute_proportion
-from curation.report.groups import PossibleGroups
+from curation.report.record import PossibleGroups
 from curation.sources import (
     NOTHING,
     SourceFile,

@@ -17,8 +17,7 @@ from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.json_types import Json
 from curation.metrics.foreign import Foreign, compute_distances, count_passing
-from curation.metrics.shift import Shift, compare_samples, describe_passing, mark_sampled
-from curation.metrics.text_shift import compare_texts
+from curation.metrics.shift import Shift, compare_samples, compare_texts, describe_passing, mark_sampled
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task

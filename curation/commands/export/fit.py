@@ -22,7 +22,7 @@ from curation.filter.package.checks import collect_questions
 from curation.filter.package.description import CalibrationRows, Question
 from curation.filter.package.folder import SCORES, pack_words
 from curation.json_types import JsonView
-from curation.metrics.text_shift import sample_words
+from curation.metrics.shift import sample_words
 from curation.pipeline.grading import choose_grading_stage
 from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef, TrustRef

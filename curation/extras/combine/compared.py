@@ -16,12 +16,11 @@ from curation.extras.combine.runs import list_benchmarks, read_members, to_estim
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.report.collect import collect
-from curation.report.comparable import describe_asking
 from curation.report.evidence import compute_difference
 from curation.report.headline import describe_name
 from curation.report.measures import make_finite
 from curation.report.record import BASE, TEACHER
-from curation.report.tested import Tests, compute_test_differences, find_common_rows, read_tests
+from curation.report.tested import Tests, compute_test_differences, describe_asking, find_common_rows, read_tests
 from curation.storage.paths import Place
 
 UNSHOWN = ("name", "run_dir", "report_rows", "tracking")

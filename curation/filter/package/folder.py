@@ -22,7 +22,7 @@ from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
 from curation.filter.package.description import PARTS, Description, refuse_code, refuse_maker
 from curation.filter.parts import PartFiles
-from curation.metrics.text_shift import NUM_HASHES, Words
+from curation.metrics.shift import NUM_HASHES, Words
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import GradedScores
 from curation.storage.cache import fetch_folder, staged

@@ -20,8 +20,7 @@ from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import Packaged, ThresholdCut
 from curation.json_types import Json
 from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, compute_distances, count_passing
-from curation.metrics.shift import Shift, compare_samples, describe_passing
-from curation.metrics.text_shift import compare_with_words
+from curation.metrics.shift import Shift, compare_samples, compare_with_words, describe_passing
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task

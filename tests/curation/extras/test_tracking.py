@@ -21,7 +21,8 @@ from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import MlflowConfig, TrackingConfig
 from curation.extras.tracking.publish import TrackedRun
 from curation.pipeline.running import run_chain
-from curation.report.trained import collect_trainings, draw_training_chart
+from curation.report.run_charts import draw_training_chart
+from curation.report.students import collect_trainings
 
 ENTRY = TrackedRun(
     id="0123456789abcdef",

@@ -13,12 +13,11 @@ from benchmarks.verdict_pools import fitted_on_users
 from curation import metrics
 from curation.domains.grading import Graded
 from curation.metrics.bootstrap import resample
-from curation.metrics.clusters import compute_inflation
+from curation.metrics.estimates import compute_inflation
 from curation.metrics.ranking import compute_auc_influence
 from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins
 from curation.report.evidence import foresee_purity, measure_quality
-from curation.report.measured import InMemory
-from curation.report.rows import Judged
+from curation.report.rows import InMemory, Judged
 
 ROWWISE = ("share right", "accuracy", "difference")
 """The estimates whose intervals are clearly too narrow where they count rows."""

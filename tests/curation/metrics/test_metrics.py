@@ -1,4 +1,3 @@
-import json
 import math
 import subprocess
 import sys
@@ -46,7 +45,7 @@ def test_weighted_entries_stand_for_repeated_rows():
         )
         assert one[0].to_json() == pytest.approx(one[1].to_json())
         for bin_of_weights, bin_of_rows in zip(*other, strict=True):
-            assert bin_of_weights.to_json() == pytest.approx(bin_of_rows.to_json())
+            assert bin_of_weights._asdict() == pytest.approx(bin_of_rows._asdict())
     brier = [metrics.brier(trust, correct, weights_N=weights), metrics.brier(rows[1], rows[2])]
     assert brier[0].to_json() == pytest.approx(brier[1].to_json())
     parts = [
@@ -54,7 +53,7 @@ def test_weighted_entries_stand_for_repeated_rows():
         metrics.compute_brier_parts(rows[1], rows[2]),
     ]
     for name in PARTS:
-        assert getattr(parts[0], name).to_json() == pytest.approx(getattr(parts[1], name).to_json())
+        assert parts[0][name].to_json() == pytest.approx(parts[1][name].to_json())
     with pytest.raises(ValueError, match="400 positive integers"):
         metrics.auc(logits, correct, weights_N=weights - 1)
 
@@ -171,7 +170,6 @@ def test_ece_and_reliability_equal_a_direct_loop():
 def test_reliability_leaves_empty_bins_out():
     (only,) = metrics.compute_reliability([0.55, 0.6], [True, False], bins=2)
     assert (only.low, only.high, only.n, only.share_right) == (0.5, 1.0, 2, 0.5)
-    assert json.dumps(only.to_json())
 
 
 def test_brier_interval_equals_a_naive_bootstrap_of_rows():
@@ -254,25 +252,26 @@ def test_ece_reliability_and_brier_parts_equal_direct_loops(rows, equal, bins):
     assert calibration.value == pytest.approx(sum(m / n * abs(f - o) for m, f, o in found), abs=1e-12)
     assert 0 <= calibration.low <= calibration.value <= calibration.high <= 1
     parts = metrics.compute_brier_parts(trust, correct, bins=bins, equal=equal)
-    assert parts.brier == metrics.brier(trust, correct)
-    assert parts.brier.value == pytest.approx(brier_score_loss(correct, trust, labels=[False, True]), abs=1e-12)
-    assert parts.reliability.value == pytest.approx(sum(m / n * (f - o) ** 2 for m, f, o in found), abs=1e-12)
-    assert parts.resolution.value == pytest.approx(sum(m / n * (o - share) ** 2 for m, _, o in found), abs=1e-12)
-    assert parts.uncertainty.value == pytest.approx(np.var(correct), abs=1e-12)
+    assert parts["brier"] == metrics.brier(trust, correct)
+    assert parts["brier"].value == pytest.approx(brier_score_loss(correct, trust, labels=[False, True]), abs=1e-12)
+    assert parts["reliability"].value == pytest.approx(sum(m / n * (f - o) ** 2 for m, f, o in found), abs=1e-12)
+    assert parts["resolution"].value == pytest.approx(sum(m / n * (o - share) ** 2 for m, _, o in found), abs=1e-12)
+    assert parts["uncertainty"].value == pytest.approx(np.var(correct), abs=1e-12)
     # The two extra components of Stephenson, Coelho and Jolliffe: variance less twice the covariance inside the bins.
     inside = np.searchsorted(np.array([r.high for r in diagram[:-1]]), trust)
     within = 0.0
     for b in range(len(diagram)):
         f, o = trust[inside == b], correct[inside == b]
         within += np.sum((f - f.mean()) ** 2 - 2 * (f - f.mean()) * (o - o.mean())) / n
-    assert parts.within_bins.value == pytest.approx(within, abs=1e-9)
-    total = parts.reliability.value - parts.resolution.value + parts.uncertainty.value + parts.within_bins.value
-    assert total == pytest.approx(parts.brier.value, abs=1e-12)
+    assert parts["within_bins"].value == pytest.approx(within, abs=1e-9)
+    total = (
+        parts["reliability"].value - parts["resolution"].value + parts["uncertainty"].value + parts["within_bins"].value
+    )
+    assert total == pytest.approx(parts["brier"].value, abs=1e-12)
     for name in PARTS:
-        estimate = getattr(parts, name)
+        estimate = parts[name]
         assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
         assert estimate.n == n
-    assert json.loads(json.dumps(parts.to_json()))["bins"] == bins
 
 
 @pytest.mark.parametrize(("equal", "strategy"), [("width", "uniform"), ("mass", "quantile")])
@@ -310,7 +309,7 @@ def test_calibration_intervals_cover_the_truth():
                 "resolution": m @ (o - share.mean()) ** 2 / len(big),
             }
             parts = metrics.compute_brier_parts(trust, correct, equal=equal)
-            estimates = {"ece": metrics.ece(trust, correct, equal=equal), **vars(parts)}
+            estimates = {"ece": metrics.ece(trust, correct, equal=equal), **parts}
             for name, true in truth.items():
                 covered[name] += estimates[name].low <= true <= estimates[name].high
         # 95 % nominal; below 16 of 20 has probability under 0.3 %
@@ -338,7 +337,7 @@ def test_no_rows_are_undefined_not_an_error():
     for equal in ("width", "mass"):
         assert metrics.compute_reliability([], [], equal=equal) == []
         parts = metrics.compute_brier_parts([], [], equal=equal)
-        assert all(math.isnan(parts.to_json()[name]["value"] or math.nan) for name in PARTS)
+        assert all(math.isnan(parts[name].value) for name in PARTS)
         assert math.isnan(metrics.ece([], [], equal=equal).value)
 
 

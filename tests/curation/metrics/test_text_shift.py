@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from curation.metrics.text_shift import (
+from curation.metrics.shift import (
     INPUTS,
     MAX_HASHES,
     NUM_HASHES,

@@ -17,11 +17,10 @@ from curation.domains.classification import Classification
 from curation.domains.mcqa import Mcqa
 from curation.hashing import derive
 from curation.refs import TableRef
-from curation.report.control import measure_control
+from curation.report.control import WORD, measure_control
 from curation.report.evidence import Control
 from curation.report.rows import FunctionScores, Judged
 from curation.report.verdict import CARE, USE, reach_verdict
-from curation.report.word_classifier import WORD
 from curation.tables import io
 
 CLASSES = ("cards", "loans", "savings")

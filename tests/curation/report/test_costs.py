@@ -109,7 +109,7 @@ def test_what_a_row_cost_by_hand():
     asked = [PassRecord(**PASS, name=name, rows=500) for name in ("label", "test")]
     used = {"label": spent(), "test": spent(actor_seconds=800.0, prompt_tokens=300)}
     run = SimpleNamespace(stages=stages, passes=asked, used=used)
-    found = of_rows(run, 200, 0.5, 3.0)
+    found = of_rows(run, {"num_selected": 200, "purity": {"value": 0.5}}, 3.0)
     assert found["total"] == {
         "elapsed": 100.0,  # the first two overlap by half a minute
         "stage_seconds": 130.0,
@@ -123,6 +123,6 @@ def test_what_a_row_cost_by_hand():
     assert found["each"]["answered"]["actor_seconds"] == 8 and found["each"]["selected"]["elapsed"] == 0.5
     assert found["each"]["right"]["money"] == pytest.approx(0.03)
     assert found["by_pass"]["test"] == {"actor_seconds": 800.0, "prompt_tokens": 300, "output_tokens": 10}
-    unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None, None, None)
+    unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None, None)
     assert unknown["each"] == {} and unknown["total"]["actor_seconds"] is None
     assert get_actual_money(None) is None and get_actual_money({"lines": [{"name": "money", "actual": 2.0}]}) == 2

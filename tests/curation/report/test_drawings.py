@@ -29,13 +29,14 @@ from test_report import (
 
 from curation.domains.chess import Chess
 from curation.domains.grading import Graded
-from curation.report import RunRecord, pointed
+from curation.report import RunRecord, frame
 from curation.report.by_difficulty import compute_accuracy_bins, compute_bin_edges
 from curation.report.charts import draw_bins_chart, draw_histogram_chart, draw_purity_chart, draw_risk_chart
 from curation.report.frame import make_report_figure, render_svg
 from curation.report.headline import with_interval
 from curation.report.html import render
-from curation.report.trained import collect_trainings, draw_training_chart
+from curation.report.run_charts import draw_training_chart
+from curation.report.students import collect_trainings
 from curation.tables import schemas
 
 
@@ -247,7 +248,7 @@ def test_a_figure_says_its_values_under_a_pointer(report: dict) -> None:
     assert bars.count("<title>") == 2 * len(histogram["right"])
     assert f": {histogram['right'][0]:,} right, {histogram['wrong'][0]:,} wrong</title>" in bars
     figure, axes = make_report_figure()
-    pointed.annotate_points(axes, [(0.0, 1.0, 'a <b> & "c" | d'), (math.nan, 1.0, "nowhere")])
+    frame.annotate_points(axes, [(0.0, 1.0, 'a <b> & "c" | d'), (math.nan, 1.0, "nowhere")])
     text = render_svg(figure, "z")
     assert "<title>a &lt;b&gt; &amp; 'c' / d</title>" in text and "nowhere" not in text and "pointed:" not in text
     assert 'id="pointed:' not in render(report)

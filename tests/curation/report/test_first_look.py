@@ -11,7 +11,8 @@ from test_report import make_run
 from curation.metrics import compute_proportion
 from curation.report.charts import LEAST_ROWS, join_bins
 from curation.report.html import render
-from curation.report.trained import collect_trainings, draw_training_figure
+from curation.report.run_charts import draw_training_figure
+from curation.report.students import collect_trainings
 
 
 class _Page(HTMLParser):

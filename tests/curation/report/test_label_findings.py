@@ -14,8 +14,7 @@ from test_verdict import HEALTHY, about
 from curation.domains.mcqa import Mcqa
 from curation.refs import TableRef
 from curation.report.evidence import LabelsSeen
-from curation.report.option_lengths import FEW_ROWS, OptionLengths, measure_option_lengths
-from curation.report.trusted import with_labels
+from curation.report.options import FEW_ROWS, OptionLengths, measure_option_lengths
 from curation.report.verdict import CARE, STOP, reach_verdict
 
 
@@ -43,13 +42,6 @@ def test_a_selection_of_one_class_is_found_with_the_line_to_write(given: int, li
     assert f"of one class: all 2,000 rows have one label, of {given:,} that" in found["one class"]["finding"]
     assert line in found["one class"]["next"]
     assert not findings(**seen(5000, given, 2)) and not findings(num_selected=19, **seen(5000, given, 1))
-
-
-def test_the_counts_are_those_of_the_labels_that_the_report_shows() -> None:
-    counts = {"num_rows": 700, "num_labels": 3}
-    shown = with_labels(HEALTHY, {"pool": counts, "arms": {"trust": {"num_labels": 2}, "naive": {"num_labels": 9}}})
-    assert shown is not None and shown.labels == LabelsSeen(num_labelled=700, num_given=3, num_selected=2)
-    assert with_labels(None, {}) is None
 
 
 def test_short_labels_are_found_where_the_score_by_length_is_right_more_often() -> None:

@@ -5,14 +5,14 @@ import pytest
 
 from benchmarks.verdict_pools import edited, patterns, sums, words
 from curation.report.evidence import foresee_purity
-from curation.report.near_copies import SIMILAR, NearCopies, Texts, cluster_rows, find_near_copies
+from curation.report.near_copies import SIMILAR, NearCopies, Question, cluster_rows, find_near_copies
 from curation.report.rows import FunctionScores, Judged
 
 NONE = np.zeros(0, dtype=np.uint64)
 
 
-def texts(rows: list[str], labels: list[str] | None = None) -> Texts:
-    return Texts(texts=rows, labels=labels or ["a"] * len(rows))
+def texts(rows: list[str], labels: list[str] | None = None) -> list[Question]:
+    return list(zip(rows, labels or ["a"] * len(rows), strict=True))
 
 
 def similarity(one: str, other: str) -> float:

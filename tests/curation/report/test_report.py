@@ -25,10 +25,10 @@ from curation.hashing import derive, hash_unit
 from curation.metrics import compute_runs_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, write
-from curation.report.comparable import CLAIMS, explain_withheld
 from curation.report.headline import _describe_weak_to_strong, with_interval
 from curation.report.html import render
 from curation.report.rows import UNPARSED, judge, rank_for_arm
+from curation.report.tested import CLAIMS, explain_withheld
 from curation.selection.risk import calibrate
 from curation.tables import io, schemas
 
@@ -560,6 +560,9 @@ def test_unparsed_rows_change_the_metrics_and_are_not_in_the_figures(run: RunRec
         assert sum(report["histogram"][where]["right"]) == num_right
         assert sum(report["histogram"][where]["wrong"]) == parsed["num_rows"] - num_right
     assert report["trust"]["fit"] == run.generations[0].trust_fit
+    labels, given = report["evidence"]["labels"], report["diversity"]["pool"]
+    assert (labels["num_labelled"], labels["num_given"]) == (given["num_rows"], given["num_labels"])
+    assert labels["num_selected"] == report["diversity"]["arms"]["trust"]["num_labels"]
     assert report["teacher"]["pool"]["n"] == NUM_POOL - 2
 
 

@@ -16,9 +16,8 @@ from curation.arms import FREE
 from curation.domains.grading import read_grades
 from curation.report import RunRecord
 from curation.report.html import render
-from curation.report.measured import InMemory
 from curation.report.rivals import compare_with_signal, describe_trust, describe_winner, find_best_signal, find_rivals
-from curation.report.rows import LOWEST, UNPARSED, FunctionScores, Judged, judge, without_constant
+from curation.report.rows import LOWEST, UNPARSED, FunctionScores, InMemory, Judged, judge, without_constant
 from curation.tables import io, schemas
 
 FOUND = {

@@ -27,20 +27,19 @@ from curation.report.evidence import (
     PredictedPurity,
     Quality,
     Repeats,
+    ReviewedPurity,
     compute_brier_excess,
     compute_difference,
     foresee_purity,
     measure_quality,
 )
-from curation.report.groups import PossibleGroups
 from curation.report.html import render
-from curation.report.measured import InMemory
 from curation.report.near_copies import NearCopies
-from curation.report.people import ReviewedPurity, ReviewRecord, find_reviewed_purity
+from curation.report.record import PossibleGroups, ReviewRecord
 from curation.report.rivals import Rival
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, InMemory, Judged
 from curation.report.samples import collect_samples
-from curation.report.verdict import CARE, RULES, STOP, USE, find_gravest, reach_verdict
+from curation.report.verdict import CARE, RULES, STOP, USE, find_gravest, find_reviewed_purity, reach_verdict
 from curation.stages.shift import describe_foreign
 
 pytestmark = pytest.mark.long
@@ -613,9 +612,7 @@ def test_rows_to_look_at(run: RunRecord, report: dict[str, Any]) -> None:
         row["right"] is False for row in blind["rows"]["kinds"]["wrong"]
     )
     assert all(row["gold"] is None for row in blind["rows"]["kinds"]["selected"])
-    assert (
-        collect_samples(run, run.generations[0], "trust", "trust", np.zeros(0), {}) is None
-    )  # report_rows is 0 or missing
+    assert collect_samples(run, run.generations[0], "trust", np.zeros(0), {}) is None  # report_rows is 0 or missing
 
 
 def test_the_texts_of_rows_are_escaped_and_cut(report: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from curation.extras.first_cut.threshold import find_first_cut, read_held_out
 from curation.filter.package.checks import check_fits, check_teacher, collect_questions, find_teacher
 from curation.filter.package.description import Sample
 from curation.filter.package.folder import TrustPackage, load, pack_words, write
-from curation.metrics.text_shift import sample_words
+from curation.metrics.shift import sample_words
 from curation.refs import ModelRef
 from curation.selection.risk import calibrate
 from curation.storage import digest

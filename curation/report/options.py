@@ -1,4 +1,4 @@
-"""Check whether a teacher that scores options prefers short ones, on labelled rows with options of several lengths."""
+"""A row's options or legal answers: the accuracy of a uniform guess among them, and whether short ones win."""
 
 import math
 from dataclasses import dataclass
@@ -7,13 +7,11 @@ import numpy as np
 
 from curation.arrays import Int64s
 from curation.domains import Domain, attempt
-from curation.hashing import derive, hash_unit
+from curation.hashing import derive
 from curation.metrics import Estimate
 from curation.refs import TableRef
-from curation.tables import io
+from curation.report.rows import draw_rows
 
-MOST_ROWS = 2_000
-"""Maximum number of source rows to read, drawn by a hash of the row id."""
 FEW_ROWS = 30
 _QUANTILE = 2.5758293035489004
 
@@ -37,16 +35,13 @@ def measure_option_lengths(
 
     ``examples`` are labelled rows with gold labels, ``labels`` the teacher's labels with ``option_logprobs``.
     """
-    names, needed = io.open_table(examples).schema.names, ["row_id", "gold", *domain.columns.names]
-    if not len(row_ids_N) or not {*needed} <= {*names} or "option_logprobs" not in io.open_table(labels).schema.names:
-        return None
-    drawn_N = np.sort(row_ids_N[np.argsort(hash_unit(row_ids_N, derive(seed, "option lengths")))[:MOST_ROWS]])
-    scored = io.take(labels, drawn_N, ["row_id", "option_logprobs"]).to_pylist()
+    needed, seed = ["row_id", "gold", *domain.columns.names], derive(seed, "option lengths")
+    scored = draw_rows(labels, row_ids_N, ["row_id", "option_logprobs"], seed)
     scores = {row["row_id"]: row["option_logprobs"] for row in scored if row["option_logprobs"]}
     shorter: list[int] = []
     gains: list[int] = []
     pairs: list[tuple[int, float]] = []
-    for row in io.take(examples, drawn_N, needed).to_pylist() if scores else ():
+    for row in draw_rows(examples, row_ids_N, needed, seed) if scores else ():
         options, _ = attempt(domain.options, row)
         found = scores.get(row["row_id"])
         if not options or found is None or len(found) != len(options) or len({*map(len, options)}) == 1:
@@ -61,7 +56,11 @@ def measure_option_lengths(
         pairs += zip(lengths.tolist(), score.tolist(), strict=True)
     if len(shorter) < FEW_ROWS:
         return None
-    return OptionLengths(shorter=_compute_mean(shorter), gain=_compute_mean(gains), scores=_split_halves(pairs))
+    length_M, score_M = np.array(pairs).T
+    short_M = length_M <= np.median(length_M)
+    halves = [half_M for half_M in (short_M, ~short_M) if half_M.any()]
+    scores_of = tuple((round(float(length_M[half_M].mean())), float(score_M[half_M].mean())) for half_M in halves)
+    return OptionLengths(shorter=_compute_mean(shorter), gain=_compute_mean(gains), scores=scores_of)
 
 
 def _compute_mean(values: list[int]) -> Estimate:
@@ -70,8 +69,8 @@ def _compute_mean(values: list[int]) -> Estimate:
     return Estimate(value=value, low=value - margin, high=value + margin, n=n)
 
 
-def _split_halves(pairs: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    length_M, score_M = np.array(pairs).T
-    short_M = length_M <= np.median(length_M)
-    halves = [half_M for half_M in (short_M, ~short_M) if half_M.any()]
-    return tuple((round(float(length_M[half_M].mean())), float(score_M[half_M].mean())) for half_M in halves)
+def compute_chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:
+    """Return the mean over rows of 1 / the number of possible answers, or ``None`` if no number is known."""
+    rows = draw_rows(examples, row_ids_N, ["row_id", *domain.columns.names], derive(seed, "chance"))
+    known = [1 / number for row in rows if (number := attempt(domain.num_answers, row)[0])]
+    return sum(known) / len(known) if known else None
