@@ -1,4 +1,4 @@
-"""JSON values: records, rows, settings, the content of reports."""
+"""Types of JSON objects: records, rows, settings, the content of reports; and what is done with such values."""
 
 import ast
 import json

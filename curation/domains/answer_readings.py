@@ -169,12 +169,12 @@ def find_place(row: StatedAnswer, reading: str | None) -> int:
 
     ``RowError``: ``bad_answer``.
     """
-    found = find_places(row) if reading is None else {reading: READINGS[reading](row)}
+    found: Mapping[str, int | None] = find_places(row) if reading is None else {reading: READINGS[reading](row)}
     places = {place for place in found.values() if place is not None}
     if len(places) == 1:
         return places.pop()
     if len(places) > 1:
-        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in found.items() if place is not None)
+        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in find_places(row).items())
         raise RowError(f"bad_answer: {row.text!r} is {ways}; set {KEY} to the one that is meant")
     names = {
         "column": row.columns,
