@@ -109,15 +109,11 @@ def _make_line(
     for seed, others in references.items():
         rows, labels = rows_of[seed], ("row_ids_N", "correct_N", "parsed_N")
         if all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
-            parsed = rows.readable
-            raw_N, others_N = (of.scores[REFERENCE_ARM].raw_N for of in (parsed, others.readable))
-            best_N, best_others_N = (_find_best(of, share, seed) for of in (rows, others))
-            compared.append(
-                {
-                    "auc": metrics.compute_auc_difference(raw_N, others_N, parsed.correct_N),
-                    "purity": metrics.compute_purity_difference(best_N, best_others_N, rows.correct_N),
-                }
-            )
+            parsed, own, other = rows.readable, _find_best(rows, share, seed), _find_best(others, share, seed)
+            raw_P, other_P = (of.scores[REFERENCE_ARM].raw_N for of in (parsed, others.readable))
+            auc = metrics.compute_auc_difference(raw_P, other_P, parsed.correct_N)
+            purity = metrics.compute_purity_difference(own, other, rows.correct_N)
+            compared.append({"auc": auc, "purity": purity})
     seeds, paper = record.seeds.values(), record.config["paper"]
     fits = [saved.read_description(made["fits"][variant])["fit"] for made in seeds if variant in made["fits"]]
     reduced = [*fits, *(made["projections"].get(variant, {}) for made in seeds)]
