@@ -4,7 +4,7 @@ A labelled row's logit comes from weights fitted without it, a new row's from we
 whole stack or a simpler function is chosen by cross-validation on the labelled rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -133,18 +133,23 @@ class Folded:
             taken_MK = _fill_missing(columns_MK, taken_M)[taken_M]
             return _average_regressions(taken_MK, self.correct_M[taken_M], scale_K, lead_places, rising_places)
 
-        raw_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
+        raw_M = self._compute_out_of_fold(columns_MK, fitted)
+        calibrator = fit_rising_line(raw_M, self.correct_M)
+        model, mean_K = fitted(np.ones(self.num_rows, dtype=np.bool_)), _fill_missing(columns_MK).mean(axis=0)
+        return Candidate(name, Combination(names, mean_K, model, calibrator), calibrator(raw_M))
+
+    def _compute_out_of_fold(self, columns_MK: Float64s, fitted: Callable[[Bools], Logistic]) -> Float64s:
+        """Return logits [M] of models fitted on the other folds, without the differences in level between folds."""
+        out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
             if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # a handful of rows
                 continue
             model, filled_MK = fitted(~held_M), _fill_missing(columns_MK, ~held_M)
             level_F[fold] = model.logits(filled_MK[~held_M]).mean()
-            raw_M[held_M] = model.logits(filled_MK[held_M])
-        raw_M += (level_F.mean() - level_F)[self.fold_M]  # folds do not differ in level
-        calibrator = fit_rising_line(raw_M, self.correct_M)
-        model, mean_K = fitted(np.ones(self.num_rows, dtype=np.bool_)), _fill_missing(columns_MK).mean(axis=0)
-        return Candidate(name, Combination(names, mean_K, model, calibrator), calibrator(raw_M))
+            out_M[held_M] = model.logits(filled_MK[held_M])
+        out_M += (level_F.mean() - level_F)[self.fold_M]
+        return out_M
 
     def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
         """Return boosted trees of the columns, calibrated by the line that fits their out-of-fold logits."""

@@ -112,10 +112,12 @@ def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
     """Return (I - P P')^-1 r, by the smaller of the two systems that give it (Woodbury)."""
     num_rows, width = part_BR.shape
     if num_rows <= width:
-        left_BB: Tensor = torch.eye(num_rows, dtype=torch.float64) - part_BR @ part_BR.T
-        return torch.linalg.solve(left_BB, residual_BC)
-    inner_RR: Tensor = torch.eye(width, dtype=torch.float64) - part_BR.T @ part_BR
-    return residual_BC + part_BR @ torch.linalg.solve(inner_RR, part_BR.T @ residual_BC)
+        left_BB = torch.eye(num_rows, dtype=torch.float64) - part_BR @ part_BR.T
+        left_out_BC: Tensor = torch.linalg.solve(left_BB, residual_BC)
+        return left_out_BC
+    inner_RR = torch.eye(width, dtype=torch.float64) - part_BR.T @ part_BR
+    added_BC: Tensor = part_BR @ torch.linalg.solve(inner_RR, part_BR.T @ residual_BC)
+    return residual_BC + added_BC
 
 
 SHARPNESS = 10.0 ** np.arange(-1, 2.6, 0.1)
@@ -199,4 +201,5 @@ def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_c
     found_MC[~is_known_M] = found_MC.sum(axis=0) + 1
     excluded_M = ~is_known_M & ~np.isnan(label_M)
     found_MC[excluded_M, label_M[excluded_M].astype(np.int64)] = 0
-    return found_MC / found_MC.sum(axis=1, keepdims=True)
+    share_MC: Float64s = found_MC / found_MC.sum(axis=1, keepdims=True)
+    return share_MC

@@ -73,7 +73,8 @@ class Order:
         return shuffled_N
 
     def _sort_longest_first(self, rows: Int64s) -> Int64s:
-        return rows[np.argsort(-self.lengths_N[rows], kind="stable")]
+        ordered: Int64s = rows[np.argsort(-self.lengths_N[rows], kind="stable")]
+        return ordered
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ class _RayShard(Shard):
         self._last = time.monotonic()
 
     def prepare(self, net: nn.Module) -> nn.Module:
-        return ray.train.torch.prepare_model(net)
+        prepared: nn.Module = ray.train.torch.prepare_model(net)
+        return prepared
 
     def total(self, values: Tensor) -> Tensor:
         if self.size > 1:

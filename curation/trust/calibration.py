@@ -40,7 +40,8 @@ class Calibration:
             trust_N = np.interp(wide_N, raw_K, trust_K)
         else:
             trust_N = expit(self.slope * wide_N + self.intercept)
-        return trust_N.astype(np.float32)
+        found_N: Scores = trust_N.astype(np.float32)
+        return found_N
 
 
 def fit_calibration(raw_N: Scores, correct_N: Bools, method: Method = "platt") -> Calibration:

@@ -57,7 +57,8 @@ class ColumnTrust:
         """Return a column's values; raise ``SourceError`` if it is missing."""
         if column not in labels.schema.names:
             raise SourceError(f"labels: column {column} is missing; label with the arm {self.name} selected")
-        return labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
+        values_N: Scores = labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
+        return values_N
 
 
 def convert_share(raw_N: Scores) -> Scores:
@@ -67,7 +68,8 @@ def convert_share(raw_N: Scores) -> Scores:
 
 def convert_logprob(raw_N: Scores) -> Scores:
     """Return the exponentials of log-probabilities; those that rounding put above 0 count as 0."""
-    return np.exp(np.minimum(raw_N, np.float32(0)))
+    trust_N: Scores = np.exp(np.minimum(raw_N, np.float32(0)))
+    return trust_N
 
 
 def convert_logit(raw_N: Scores) -> Scores:

@@ -43,7 +43,8 @@ class LinearProbe(StateTrust):
         weight_D, bias = self._folded
         parts = weight_D.split([column.shape[1] for column in columns])
         sum_N = sum(column_ND.double() @ part_D for column_ND, part_D in zip(columns, parts, strict=True))
-        return (bias + sum_N).float().numpy()
+        logit_N: Scores = (bias + sum_N).float().numpy()
+        return logit_N
 
     @classmethod
     def fitted(cls, hidden_ND: Floats, correct_N: Bools, config: TrustConfig, origin: Mapping[str, object]) -> Self:

@@ -180,7 +180,8 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
         """Return the logit of each row, float32 [N], by the folded network."""
         if self._folded is None:
             self._folded = FoldedNets([self.net], self.pca, getattr(torch, self.score_dtype))
-        return self._folded(columns)[0].numpy()
+        logit_N: Scores = self._folded(columns)[0].numpy()
+        return logit_N
 
     @classmethod
     def net_of(cls, architecture: JsonView) -> NeuralTrustNet:

@@ -42,7 +42,8 @@ class Logistic:
 
     def logits(self, columns_NK: Float64s) -> Float64s:
         """Return the logit of each row, float64 [N]; no value is missing."""
-        return columns_NK @ self.weight_K + self.bias
+        logit_N: Float64s = columns_NK @ self.weight_K + self.bias
+        return logit_N
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -172,8 +173,8 @@ class StackedTrust(StateTrust):
             NETWORKS: {} if networks is None else networks.saved_weights(),
             "class_probe": {} if class_probe is None else class_probe.weights,
         }
-        self.weights = {"mean_K": torch.from_numpy(combination.mean_K), "bent": combination.calibrator.weights}
-        self.weights |= {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
+        own = {"mean_K": torch.from_numpy(combination.mean_K), "bent": combination.calibrator.weights}
+        self.weights = own | {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -250,7 +251,8 @@ class StackedTrust(StateTrust):
 
     def to_trust(self, raw_N: Scores) -> Scores:
         """Return the sigmoid of logits, float32 [N]; NaN for NaN."""
-        return expit(raw_N.astype(np.float64)).astype(np.float32)
+        trust_N: Scores = expit(raw_N.astype(np.float64)).astype(np.float32)
+        return trust_N
 
     def description(self) -> Json:
         """Return the description with the combination's columns and the parts of each kind of member."""
