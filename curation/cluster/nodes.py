@@ -188,8 +188,7 @@ def require_same_versions() -> None:
 def follow(tell: Callable[..., None], *, seconds: float = FOLLOW_SECONDS) -> Iterator[None]:
     """Call ``tell`` now, at each change of the cluster's nodes and every ``AGAIN_SECONDS`` while the context lasts.
 
-    The arguments of ``tell`` are ``num``, the number of living nodes, and ``came`` and ``left``, the names of the nodes
-    that came and left since the last call.
+    It gets ``num``, the number of living nodes, and the names of those that ``came`` and ``left`` since the last call.
     """
     known: dict[str, str] = {}
     reported = 0.0

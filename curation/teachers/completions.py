@@ -122,10 +122,7 @@ def count_clipped(completions: pa.Table) -> int:
 def make_answered_batch(
     rows: Sequence[AnsweredRow], states: Mapping[tuple[str, int], Array], config: AskConfig
 ) -> pa.RecordBatch:
-    """Return :func:`completion_batch` with the states that ``config`` keeps.
-
-    ``states`` are by position and rank, float32 hidden_ND with all layers concatenated.
-    """
+    """Return :func:`completion_batch` of ``config``'s states, given hidden_ND of all layers by position and rank."""
     layers = find_layers(config.states)
     parts = {place: np.split(wide_ND, len(layers), axis=1) for place, wide_ND in states.items()}
     asked = {name: parse(name) for name in config.states}

@@ -121,12 +121,10 @@ def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
 
 
 def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> ServedAnswer:
-    """Return the answer of a chat or completion; with an ``error`` if it was refused or no row can hold it.
+    """Return the answer of a chat or completion, the text or the ``field`` of its JSON object.
 
-    ``field`` is that of the text's JSON object that holds the answer, or None if the text itself is the answer.
-
-    Raises:
-        UnreadableError: there is no choice with a text, or the server ended the answer by an error.
+    It has an ``error`` if it was refused or no row can hold it. ``UnreadableError`` if no choice has a text, or the
+    server ended the answer by an error.
     """
     try:
         choice = found["choices"][0]

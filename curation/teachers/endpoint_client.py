@@ -177,10 +177,8 @@ class Client:
     async def ask(self, question: ServerQuestion[Made]) -> Billed[Made]:
         """Return the answer to a question, recorded as sent; the caller holds a slot and records the answer.
 
-        Raises:
-            RefusedError: the question is refused, or all its tries fail.
-            RunFailedError: the server does not answer, or the money is spent.
-            ConfigError: the server refuses every question.
+        ``RefusedError`` if the question is refused or all its tries fail, ``ConfigError`` if the server refuses all,
+        ``RunFailedError`` if it does not answer or the money is spent.
         """
         answered_before, tries = self._answered, 0
         while True:

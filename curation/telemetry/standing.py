@@ -109,10 +109,7 @@ class Standing:
         return self.work is None or self.work.actors.running > 0
 
     def words(self, rows_per_second: float | None, left: tuple[float, float] | None = None) -> str:
-        """Return the rows done and, if known, speed and time left, as text for a line on a terminal.
-
-        ``left`` has the least and the most seconds left (:meth:`left`).
-        """
+        """Return rows done and, if known, speed, and least and most seconds left (:meth:`left`), for a terminal."""
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is not None:
