@@ -197,7 +197,7 @@ BACKENDS: Registry[Backend] = Registry(
         "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=8, replaceable=False, all_cores=True, fed_twice=16),
         "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
         "endpoint": Backend("curation.teachers.endpoint:EndpointTeacher", weights=False, calls=2, probe_rows=32),
-        "given": Backend("curation.teachers.given:GivenTeacher", weights=False, asks=False),
+        "given": Backend("curation.teachers.scripted:GivenTeacher", weights=False, asks=False),
     },
     make_instance_check(Backend),
     groups=("curation.backends",),

@@ -131,15 +131,14 @@ def refused_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def other_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     from curation.cluster import capacity, ray_private
 
-    monkeypatch.setattr(ray_private, "read_head_version", lambda address: "2.59.0")
+    monkeypatch.setattr(ray_private, "ask_head", lambda address, timeout: ("2.59.0", []))
     capacity.ask("host:6379")
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     from curation.cluster import capacity, ray_private
 
-    monkeypatch.setattr(ray_private, "read_head_version", lambda address: None)
-    monkeypatch.setattr(ray_private, "list_node_sockets", lambda address, timeout: ["/no/such/socket"])
+    monkeypatch.setattr(ray_private, "ask_head", lambda address, timeout: (None, ["/no/such/socket"]))
     capacity.ask("host:6379")
 
 

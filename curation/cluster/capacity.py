@@ -23,16 +23,14 @@ from curation.heavy import ray
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 """Time limits for the address to accept a connection, and to answer as Ray, with the start of the asking process."""
-LOCAL = "local"
-"""The address that makes Ray start a new cluster on this machine."""
+LOCAL = "local"  # the address that makes Ray start a new cluster on this machine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
     """A demand for ``count`` simultaneous workers, each of which needs ``resources`` (by Ray's names) on one node."""
 
-    key: str
-    """The configuration key that requests the workers."""
+    key: str  # the configuration key that requests the workers
     count: int
     resources: Mapping[str, float]
 
@@ -113,12 +111,12 @@ def ask(address: str) -> None:
         ClusterError: that Ray has another version, or no node on this machine.
         ray.exceptions.RayError: that Ray does not answer, or refuses the token.
     """
-    version = ray_private.read_head_version(address) or ray.__version__
-    if version != ray.__version__:
+    version, sockets = ray_private.ask_head(address, timeout=ANSWER_SECONDS)
+    if version not in (None, ray.__version__):
         raise ClusterError(
             f"the cluster runs Ray {version}, and this driver {ray.__version__}; install the same version on both"
         )
-    if not any(Path(path).exists() for path in ray_private.list_node_sockets(address, timeout=ANSWER_SECONDS)):
+    if not any(Path(path).exists() for path in sockets):
         raise ClusterError(
             "none of its nodes is this machine; run curate on one, or by `ray job submit -- curate run ...`"
         )
@@ -201,11 +199,7 @@ NVIDIA_TYPE = re.compile(r"(?!NVIDIA-|TESLA-)(?:[A-Z]+-)*[A-Z]*[0-9][A-Z0-9]*|Ge
 
 
 def check_accelerators(asked: Sequence[Need]) -> None:
-    """Raise if a need names a type of accelerator that no node can have, before anything waits for it.
-
-    Raises:
-        ConfigError: Ray gives no accelerator that name.
-    """
+    """Raise ``ConfigError`` if a need names a type of accelerator that no node can have, before anything waits."""
     types = [
         (need.key, name.removeprefix(ACCELERATOR))
         for need in asked
@@ -233,8 +227,7 @@ def check_room(asked: Sequence[Need]) -> str | None:
     """Return None if this process's Ray cluster has room for the needs, or a message if its autoscaler must add nodes.
 
     Raises:
-        ConfigError: Ray gives no accelerator the name of a requested type.
-        ClusterError: there is no room, and no autoscaler that could add nodes.
+        ClusterError: there is no room, and no autoscaler. A type of accelerator that none has is a ``ConfigError``.
     """
     check_accelerators(asked)
     words = describe_lacking(asked, [node["Resources"] for node in nodes.list_living()])
@@ -249,11 +242,9 @@ def check_room(asked: Sequence[Need]) -> str | None:
 
 
 def check_machine(settings: RayConfig, asked: Sequence[Need]) -> None:
-    """Check, before Ray is started on this machine, that it has the CPUs and GPUs of the needs.
+    """Check, before Ray is started here, that this machine has the CPUs and GPUs of the needs, else ``ClusterError``.
 
-    Raises:
-        ConfigError: Ray gives no accelerator the name of a requested type.
-        ClusterError: the machine lacks them. Before a cluster is joined, its resources are unknown and not checked.
+    Before a cluster is joined, its resources are unknown and not checked, but for the types of accelerators.
     """
     check_accelerators(asked)
     if find_address(settings) != LOCAL:
@@ -298,8 +289,5 @@ def is_one_machine(settings: RayConfig) -> bool:
 
 
 def can_autoscale() -> bool:
-    """Return whether an autoscaler may add nodes.
-
-    An autoscaler launches nodes by type; without one, Ray names a node's type ``node_`` followed by the node's id.
-    """
+    """Return whether an autoscaler may add nodes, which have types (otherwise Ray says ``node_`` and the node's id)."""
     return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.list_node_types())

@@ -20,13 +20,10 @@ from curation.periodic import every
 
 logger = get_logger(__name__)
 
-ANSWER_SECONDS = 60
-"""Time limit for an answer; a node has to start a worker process for it."""
+ANSWER_SECONDS = 60  # time limit for an answer; a node has to start a worker process for it
 
-FOLLOW_SECONDS = 2.0
-"""The interval between two requests to Ray; the head answers in milliseconds."""
-AGAIN_SECONDS = 300.0
-"""The interval for repeating an unchanged state, so that it is always near the end of the events."""
+FOLLOW_SECONDS = 2.0  # the interval between two requests to Ray; the head answers in milliseconds
+AGAIN_SECONDS = 300.0  # the interval for repeating an unchanged state, so that it is always near the end of the events
 
 FIX = "install the same on every node (constraints.txt) or take the node away"
 
@@ -38,8 +35,7 @@ CODE = f"{PROJECT} code"
 class NodeAnswer:
     """The answer of a living node; if there is none, ``value`` is None and ``problem`` says why."""
 
-    node: str
-    """The address and the start of the node's id, because several nodes may share an address."""
+    node: str  # the address and the start of the node's id, because several nodes may share an address
     node_id: str
     value: Any
     problem: str | None
@@ -165,11 +161,7 @@ def describe_differing_nodes(here: Mapping[str, str], answers: Sequence[NodeAnsw
 
 
 def require_here(versions: Mapping[str, str]) -> None:
-    """Refuse to work in this process if its versions differ from the driver's ``versions``.
-
-    Raises:
-        ClusterError: they differ; the message has the node's address and both versions.
-    """
+    """Raise ``ClusterError``, with address and versions, if this process has other versions than the driver."""
     if differing := describe_differences(versions, make_versions_question()()):
         raise ClusterError(
             f"{describe_here()}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}"
@@ -177,12 +169,9 @@ def require_here(versions: Mapping[str, str]) -> None:
 
 
 def require_same_versions() -> None:
-    """Refuse a cluster in which a living node has other versions than this process.
+    """Raise ``ClusterError`` if a living node has other versions than this process; the message has both.
 
     A node that does not answer, e.g. because it is being removed, only causes a warning.
-
-    Raises:
-        ClusterError: a node differs; the message has the nodes' addresses and both versions.
     """
     question = make_versions_question()
     answers = ask(question)
@@ -199,8 +188,7 @@ def require_same_versions() -> None:
 def follow(tell: Callable[..., None], *, seconds: float = FOLLOW_SECONDS) -> Iterator[None]:
     """Call ``tell`` now, at each change of the cluster's nodes and every ``AGAIN_SECONDS`` while the context lasts.
 
-    The arguments of ``tell`` are ``num``, the number of living nodes, and ``came`` and ``left``, the names of the nodes
-    that came and left since the last call.
+    It gets ``num``, the number of living nodes, and the names of those that ``came`` and ``left`` since the last call.
     """
     known: dict[str, str] = {}
     reported = 0.0

@@ -35,8 +35,10 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
         begun.append(node)
         begin(node, *arguments, **named)
 
-    changes: list[tuple[Any, str, Any]] = [(utils, "set_sigterm_handler", lambda handler: None)]
-    changes += [(Node, "__init__", noted)]
+    changes: list[tuple[Any, str, Any]] = [
+        (utils, "set_sigterm_handler", lambda handler: None),
+        (Node, "__init__", noted),
+    ]
     if alone:
         changes += [(ray_constants, "ENABLE_RAY_CLUSTER", False), (Node, "start_log_monitor", lambda node: None)]
     try:
@@ -55,31 +57,25 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
 
 
 def find_head_address(address: str) -> str | None:
-    """Return ``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
-
-    Raises:
-        ConnectionError: the address is ``auto``, and no Ray runs on this machine.
-        ValueError, OSError: the address is malformed, or its host unknown.
-    """
+    """Return ``HOST:PORT`` of the Ray that an address means, or None for ``local``; refuse ``auto`` without a Ray."""
     from ray._private.services import canonicalize_bootstrap_address
 
     return canonicalize_bootstrap_address(address)
 
 
-def read_head_version(address: str) -> str | None:
-    """Return the version of Ray at ``HOST:PORT``, of any version, or None if unreported, without joining it."""
+def ask_head(address: str, *, timeout: float) -> tuple[str | None, list[str]]:
+    """Return the version of the Ray at ``HOST:PORT`` (None if unreported) and the path of each node's socket.
+
+    Heads of any version answer this process, which has not joined them; sockets of another version are not asked for.
+    """
+    import ray
     from ray._common.usage.usage_lib import get_cluster_metadata
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    version: str | None = (get_cluster_metadata(GcsClient(address=address)) or {}).get("ray_version")
-    return version
-
-
-def list_node_sockets(address: str, *, timeout: float) -> list[str]:
-    """Return the path of each node's socket, on that node's own file system, for the head at ``HOST:PORT``."""
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-    return [node.raylet_socket_name for node in GcsClient(address=address).get_all_node_info(timeout=timeout).values()]
+    client = GcsClient(address=address)
+    version = (get_cluster_metadata(client) or {}).get("ray_version")
+    nodes = client.get_all_node_info(timeout=timeout).values() if version in (None, ray.__version__) else ()
+    return version, [node.raylet_socket_name for node in nodes]
 
 
 def list_node_types() -> set[str]:

@@ -51,12 +51,7 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
 
 
 def _start_ray(settings: RayConfig) -> None:
-    """Start or join Ray, and retry a start that times out, as it may on a busy machine.
-
-    Raises:
-        ClusterError: no Ray that can be joined answers at the address.
-        RunFailedError: Ray did not start.
-    """
+    """Start or join Ray, and retry a start that times out, as it may on a busy machine."""
     address = capacity.find_address(settings)
     hook, modules = namesakes.make_sender(), own_modules.list_sent_files()
     found = {"worker_process_setup_hook": hook, "py_modules": modules}

@@ -75,13 +75,10 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
 
 
 def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> None:
-    """Check a model's files as :func:`pin_model` does, without reading weights or asking the hub.
+    """Check a model's files as :func:`pin_model` does, and raise as it does, without reading weights or asking the hub.
 
     ``head`` marks a reward model with a head, whose own code is never replaced by a class of transformers. With
     ``loads``, configuration and tokenizer of a local directory are loaded too, unless that would run the model's code.
-
-    Raises:
-        ModelError: :func:`pin_model` would refuse the files.
     """
     base = str(model.path)
     code = find_allowed_code(base, model.revision) if model.allow_remote_code else None
@@ -98,11 +95,7 @@ def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> Non
 
 
 def pin_model(model: ModelConfig) -> ModelRef:
-    """Return the model that a section of the configuration names by its path, pinned by :func:`resolve`.
-
-    Raises:
-        ModelError: as for :func:`resolve`, or ``allow_remote_code`` is set without the revision of the code.
-    """
+    """Return the model of a section of the configuration, pinned by :func:`resolve`; its own code needs a revision."""
     base = str(model.path)
     code = find_allowed_code(base, model.revision) if model.allow_remote_code else None
     with doing(f"reading the files of the model {base}"):
@@ -112,15 +105,11 @@ def pin_model(model: ModelConfig) -> ModelRef:
 def create(
     path: Place, *, family: str, shape: Mapping[str, object], words: tuple[str, ...], pattern: str, seed: int
 ) -> ModelRef:
-    """Create a model with random weights and a word-level tokenizer, and save both to ``path``.
+    """Create a model with random weights and a word-level tokenizer, and save both to the directory ``path``.
 
-    Args:
-        path: directory to save to, which is created if missing.
-        family: a ``model_type`` of transformers that ``AutoModelForCausalLM`` knows, e.g. ``qwen3``.
-        shape: fields of that family's configuration, e.g. ``hidden_size``.
-        words: the tokenizer's words, which follow the padding, end and unknown tokens.
-        pattern: a regular expression whose matches are words; other text is dropped.
-        seed: the seed of the weights.
+    ``family`` is a ``model_type`` that ``AutoModelForCausalLM`` knows, e.g. ``qwen3``, and ``shape`` has fields of its
+    configuration, e.g. ``hidden_size``. The tokenizer's ``words`` follow the padding, end and unknown tokens; they are
+    the matches of ``pattern`` in a text, and other text is dropped.
 
     Raises:
         ModelError: the family is unknown, or refuses the shape.
@@ -158,11 +147,8 @@ def create(
 def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     """Return the tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
-    If the model has none, the padding token is the end token; masks go by position, so no end is taken for padding.
-
-    Raises:
-        ModelError: the tokenizer does not load, needs the model's own code, which is not allowed, or has neither a
-            padding nor an end token.
+    If the model has none, it is the end token; masks go by position, so no end is taken for padding. ``ModelError`` if
+    the tokenizer does not load, needs code that is not allowed, or has neither a padding nor an end token.
     """
     local = fetch_model(ref)
     try:
@@ -182,11 +168,7 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
 
 
 def read_tokenizer(ref: ModelRef) -> Any:
-    """Return a tokenizer that tokenises like that of :func:`load_tokenizer`, without importing torch if possible.
-
-    Raises:
-        ModelError: as for :func:`load_tokenizer`.
-    """
+    """Return a tokenizer that tokenises like that of :func:`load_tokenizer`, if possible without importing torch."""
     check_code(ref)
     with doing(f"reading the tokenizer of the model {ref.base}"):
         found = from_json.load_json_tokenizer(ref)
@@ -207,22 +189,14 @@ def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "Pr
 
 
 def encode_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
-    """Return token ids of texts, with ``special`` including the special tokens that the tokenizer adds.
-
-    Raises:
-        ModelError: the tokenizer gave up on a text.
-    """
+    """Return token ids of texts, ``special`` ones included if set; raise ``ModelError`` if the tokenizer gives up."""
     with _without_panic(tokenizer):
         ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
     return ids
 
 
 def decode_tokens(tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int]) -> str:
-    """Return the text of tokens, without special ones.
-
-    Raises:
-        ModelError: the tokenizer gave up on the tokens.
-    """
+    """Return the text of tokens, without special ones; raise ``ModelError`` if the tokenizer gives up on them."""
     with _without_panic(tokenizer):
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
@@ -256,10 +230,7 @@ def encode_prefixes(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], 
 def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) -> list[str]:
     """Return each prompt as one user turn of the tokenizer's chat template, up to the beginning of the answer.
 
-    The template writes the special tokens, so tokenise the text without adding any.
-
-    Raises:
-        ModelError: the tokenizer has no chat template.
+    The template writes the special tokens: tokenise without adding any. ``ModelError`` if there is no template.
     """
     if not tokenizer.chat_template:
         raise ModelError(
@@ -303,11 +274,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
 
 
 def load_configuration(ref: ModelRef) -> "PreTrainedConfig":
-    """Return the configuration of a model.
-
-    Raises:
-        ModelError: the configuration cannot be read without the model's own code, which is not allowed, or at all.
-    """
+    """Return the configuration of a model; ``ModelError`` if it cannot be read, or needs code that is not allowed."""
     from huggingface_hub.errors import StrictDataclassError
 
     try:
@@ -320,22 +287,14 @@ def load_configuration(ref: ModelRef) -> "PreTrainedConfig":
 
 
 def read_configuration(ref: ModelRef) -> Json:
-    """Return the configuration of a text model, or of a model's text part, without importing torch if possible.
-
-    Raises:
-        ModelError: as for :func:`load_configuration`.
-    """
+    """Return :func:`load_configuration` of a model's text part, without importing torch if possible."""
     check_code(ref)
     found = from_json.read_json_configuration(ref)
     return load_configuration(ref).get_text_config().to_dict() if found is None else found
 
 
 def get_state_size(ref: ModelRef, states: Sequence[str]) -> int:
-    """Return the width of these hidden states of a model, from its configuration alone.
-
-    Raises:
-        ModelError: the model lacks a layer that ``states`` names.
-    """
+    """Return the width of these hidden states of a model, which has their layers, from its configuration alone."""
     config = read_configuration(ref)
     check_layers(ref, config["num_hidden_layers"], states)
     return int(config["hidden_size"])
@@ -348,11 +307,7 @@ def check_layers(ref: ModelRef, num_layers: int, states: Sequence[str]) -> None:
 
 
 def fetch_model(ref: ModelRef) -> ModelRef:
-    """Return the model with paths on this node: URLs are downloaded once, hub ids and local paths are kept.
-
-    Raises:
-        ModelError: the model no longer exists.
-    """
+    """Return the model with paths on this node: URLs are downloaded once; raise ``ModelError`` if one is gone."""
     try:
         paths = {
             name: str(fetch_folder(uri)) for name in ("base", "adapter") if "://" in (uri := getattr(ref, name) or "")

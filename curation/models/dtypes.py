@@ -15,8 +15,7 @@ from curation.errors import ModelError
 from curation.models.own_code import read_model_file
 from curation.refs import ModelRef
 
-FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
-"""Flags of x86 and ARM processors with instructions for bfloat16 products."""
+FLAGS = ("avx512_bf16", "amx_bf16", "bf16")  # flags of x86 and ARM processors with instructions for bfloat16 products
 AUTO = "auto"
 HALF, HALF_TRAINING = ("bfloat16", "float16"), ("bfloat16",)
 """Types of a checkpoint that ``auto`` keeps for inference on a GPU, and for training (float16 lacks the range)."""
@@ -30,10 +29,9 @@ Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 
 @cache
 def find_bfloat16_flag(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """Return the flag of this processor's bfloat16 instructions, or ``None`` if it has none or they are not known.
+    """Return the flag of this processor's bfloat16 instructions, or None if it has none or they are not known.
 
-    Without them a product in bfloat16 takes several times as long as one in float32
-    (``python -m benchmarks.cpu_dtypes``).
+    Without them a product in bfloat16 takes several times as long as in float32 (``python -m benchmarks.cpu_dtypes``).
     """
     try:
         lines = cpuinfo.read_text().splitlines()
@@ -46,10 +44,8 @@ def find_bfloat16_flag(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
 def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
     """Return ``dtype`` with ``auto`` resolved: on GPUs the checkpoint's type if it is among ``half``, else float32.
 
-    ``model`` is ``None`` for a model that the run creates from scratch, in float32, and if there are no weights.
-
-    Raises:
-        ModelError: the checkpoint has no readable ``config.json``.
+    ``model`` is None for one that the run creates from scratch, in float32, and if there are no weights; ``ModelError``
+    if the checkpoint has no readable ``config.json``.
     """
     if dtype != AUTO:
         return dtype
@@ -86,11 +82,7 @@ def settle_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
 
 @lru_cache(maxsize=64)
 def read_own_dtype(model: ModelRef) -> str | None:
-    """Return the type of a checkpoint's weights named in ``config.json`` (of an adapter's base), or None if unnamed.
-
-    Raises:
-        ModelError: ``config.json`` cannot be read.
-    """
+    """Return the type of weights in ``config.json`` (of an adapter's base), or None; ``ModelError`` if unreadable."""
     config = read_model_file(model, "config.json")
     if config is None:
         raise ModelError(

@@ -17,15 +17,12 @@ from curation.json_types import JsonView
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-FULL = 4
-"""Bytes of a float32, the type of trained weights, their gradients and each of AdamW's two states."""
-CONTEXT = 0.6 * GIB
-"""Bytes of GPU memory that a CUDA context with its kernels is assumed to take."""
+FULL = 4  # bytes of a float32, the type of trained weights, their gradients and each of AdamW's two states
+CONTEXT = 0.6 * GIB  # bytes of GPU memory that a CUDA context with its kernels is assumed to take
 
 QK_NORMS = {"qwen3": "head", "gemma3_text": "head", "olmo2": "all"}
 """Families with norms of queries and keys, either one norm for each head or one for all heads concatenated."""
-BIASED = ("qwen2",)
-"""Families whose queries, keys and values have biases that the configuration does not name."""
+BIASED = ("qwen2",)  # families whose queries, keys and values have biases that the configuration does not name
 FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
 """Values of ``model_type`` whose parameters this module can count."""
 
@@ -45,12 +42,9 @@ class DecoderShape:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
-    window: int | None = None
-    """Number of tokens that a layer with a sliding window sees."""
-    num_windowed: int = 0
-    """Number of layers with a sliding window."""
-    dtype: str | None = None
-    """Type of the checkpoint's weights."""
+    window: int | None = None  # number of tokens that a layer with a sliding window sees
+    num_windowed: int = 0  # number of layers with a sliding window
+    dtype: str | None = None  # type of the checkpoint's weights
 
     @classmethod
     def of(cls, config: JsonView) -> Self | None:
@@ -141,12 +135,9 @@ class DecoderShape:
 class Footprint:
     """Memory of one process, in bytes."""
 
-    parts: Mapping[str, float]
-    """Bytes at the peak by use, for the longest row or micro-batch; no zeros."""
-    least: float
-    """Minimum number of bytes to compute anything: those held permanently, and those of one short row."""
-    notes: str = ""
-    """Text on further consequences of the sizes."""
+    parts: Mapping[str, float]  # bytes at the peak by use, for the longest row or micro-batch; no zeros
+    least: float  # minimum number of bytes to compute anything: those held permanently, and those of one short row
+    notes: str = ""  # text on further consequences of the sizes
 
     @property
     def total(self) -> float:
@@ -231,10 +222,7 @@ def compute_training_memory(
 
 
 def compute_held_memory(shape: DecoderShape, config: LmStudentConfig, *, dtype: str, on_gpu: bool) -> dict[str, float]:
-    """Return the bytes, by use, that a training holds from step to step, or whenever it computes.
-
-    The arguments are those of :func:`compute_training_memory`.
-    """
+    """Return the bytes, by use, that such a training holds from step to step, or whenever it computes."""
     shards = config.num_workers if config.sharding == "fsdp" else 1
     parameters = shape.parameters()
     trained = parameters if config.lora is None else shape.lora_parameters(config.lora)
@@ -310,11 +298,7 @@ GIB_OF = {
 
 
 def get_card_gib(name: str) -> int:
-    """Return the memory of a card, in GiB.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
+    """Return the memory of a card, in GiB; raise ``ConfigError`` if the name is unknown."""
     if name not in GIB_OF:
         raise ConfigError(f"--gpu: {name!r} is not a card whose memory is known; give one of {', '.join(GIB_OF)}")
     return GIB_OF[name]

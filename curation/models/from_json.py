@@ -30,8 +30,7 @@ NAMED = {
     "qwen3": {"layer_types", "sliding_window"},
 }
 """Further keys that a family's configurations must have."""
-HEADED = ("gemma3_text", "qwen3")
-"""Families whose configurations must have the key ``head_dim``."""
+HEADED = ("gemma3_text", "qwen3")  # families whose configurations must have the key ``head_dim``
 AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer", "Qwen2Tokenizer")
 """Classes, without ``Fast``, that use tokenizer.json unchanged, while others rebuild it."""
 

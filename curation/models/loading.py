@@ -76,11 +76,7 @@ def load_weights(loader: object, ref: ModelRef, **settings: object) -> Any:
 
 
 def make_engine_arguments(ref: ModelRef) -> Json:
-    """Return arguments with which vLLM's engine reads a model's files, without running code unless allowed.
-
-    Raises:
-        ModelError: as for :func:`check_files`.
-    """
+    """Return arguments with which vLLM's engine reads a model's checked files, running code only if allowed."""
     check_files(ref)
     revisions = dict.fromkeys(("revision", "code_revision", "tokenizer_revision"), get_hub_revision(ref))
     return {
@@ -92,11 +88,7 @@ def make_engine_arguments(ref: ModelRef) -> Json:
 
 
 def check_files(ref: ModelRef) -> None:
-    """Check a model's files without loading it.
-
-    Raises:
-        ModelError: a file would run code, is pickled, missing or damaged; the message names it.
-    """
+    """Raise ``ModelError``, loading nothing, if a model's file would run code, is pickled, missing or damaged."""
     if ref.adapter is not None:
         check_adapter(ref.adapter)
     path = to_place(ref.base)
@@ -127,11 +119,7 @@ def check_files(ref: ModelRef) -> None:
 
 
 def check_adapter(adapter: str) -> None:
-    """Check an adapter's files without loading it.
-
-    Raises:
-        ModelError: its weights are pickled, missing or damaged, or it would load more than its own weights.
-    """
+    """Raise ``ModelError`` if an adapter's weights are pickled, missing or damaged, or it would load further models."""
     path = to_place(adapter)
     if not (path / ADAPTER_CONFIG).is_file():
         raise ModelError(f"adapter {adapter!r} has no {ADAPTER_CONFIG}; give a directory that peft saved")

@@ -25,12 +25,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def check_code(ref: ModelRef) -> None:
-    """Check, without loading a model, that it needs no code of its own, or only the code that ``ref.code`` pins.
+    """Raise ``ModelError`` if a model needs code of its own other than that of ``ref.code``; nothing is loaded.
 
     For a hub id without ``ref.code`` the check is left to the loader.
-
-    Raises:
-        ModelError: the model needs code that is not allowed; the message names the code.
     """
     path = to_place(ref.base)
     if ref.code is None:
@@ -50,7 +47,7 @@ def check_code(ref: ModelRef) -> None:
 
 
 def find_allowed_code(base: str, revision: str | None) -> str:
-    """Return ``ModelRef.code`` of a model with ``allow_remote_code: true``, pinned by ``revision``.
+    """Return ``ModelRef.code`` of a model with ``allow_remote_code: true``.
 
     Raises:
         ModelError: ``revision`` is not the commit of a hub id, or not the digest of the code in a directory.
@@ -100,13 +97,10 @@ def find_named_code(ref: ModelRef) -> dict[str, list[str]]:
 
 
 def check_head(ref: ModelRef) -> Json:
-    """Check that a reward model's own code, if it has any, is allowed, even if transformers has a class for the model.
+    """Return the classes of a reward model's own code, if it has any, by the class of transformers that each replaces.
 
-    transformers would silently use that class, and with it another head. Return the classes of the model's own code,
-    by the class of transformers that each replaces.
-
-    Raises:
-        ModelError: the model has code that is not allowed; the message names the classes.
+    Raise ``ModelError`` if that code is not allowed, even if transformers has a class for the model, which it would
+    silently use, and with it another head.
     """
     classes = (read_model_file(ref, "config.json") or {}).get("auto_map")
     classes = classes if isinstance(classes, dict) else {}

@@ -6,23 +6,18 @@ from typing import NamedTuple
 from curation.config.grpo import GrpoConfig
 from curation.models.footprint import GIB, DecoderShape, Footprint, compute_held_memory, compute_serving_memory
 
-MAX_RUNNING = 256
-"""Maximum number of answers that an engine runs at once, vLLM's default of ``max_num_seqs``."""
-UNKNOWN_SHARE = 0.3
-"""Share of a GPU's memory that an engine gets if the model's sizes are unknown."""
+MAX_RUNNING = 256  # maximum number of answers that an engine runs at once, vLLM's default of ``max_num_seqs``
+UNKNOWN_SHARE = 0.3  # share of a GPU's memory that an engine gets if the model's sizes are unknown
 KEPT_FREE = 0.1
 """Share of a GPU's memory left free for allocator fragmentation and for memory that the estimate leaves out."""
-ALLOWANCE = 1.5 * GIB
-"""Bytes assumed for an engine's activations, CUDA graphs and communication buffers."""
+ALLOWANCE = 1.5 * GIB  # bytes assumed for an engine's activations, CUDA graphs and communication buffers
 
 
 class RolloutEngine(NamedTuple):
     """Size of an engine."""
 
-    tensor_parallel: int
-    """Number of workers that share the engine."""
-    gpu_memory: float
-    """Engine's share of the memory of each worker's GPU, in (0, 1)."""
+    tensor_parallel: int  # number of workers that share the engine
+    gpu_memory: float  # engine's share of the memory of each worker's GPU, in (0, 1)
 
 
 def count_answers(config: GrpoConfig, tensor_parallel: int) -> int:

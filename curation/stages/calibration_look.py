@@ -9,8 +9,7 @@ from curation.domains import Domain
 from curation.refs import TableRef
 from curation.stages.probe import FIRST_BESIDE
 from curation.tables import io
-from curation.teachers.completions import rank_options, subtract_baselines
-from curation.teachers.in_pairs import choose_in_pairs
+from curation.teachers.completions import choose_in_pairs, rank_options, subtract_baselines
 from curation.teachers.wrapped import compute_baselines
 
 FEWEST = 30
@@ -62,7 +61,7 @@ def compare_calibration(labels: TableRef, domain: Domain, golds: Mapping[int, st
 
 def _label(scores: Sequence[float], less: Sequence[float] | None, options: Sequence[str], domain: Domain) -> str | None:
     if domain.in_pairs:
-        answer = "".join(options[place] for place in choose_in_pairs(scores, less).places)
+        answer = "".join(options[place] for place in choose_in_pairs(scores, less)[0])
     else:
         answer = options[rank_options(subtract_baselines(scores, less))[0]]
     return domain.parse(answer, domain.blanks[0])

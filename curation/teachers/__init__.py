@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
+from curation.hashing import hash64
 from curation.json_types import Json, JsonView
 from curation.models import fetch_model, get_state_size
 from curation.models.dtypes import settle_ask
@@ -32,11 +33,9 @@ class Request:
     stepwise: bool = False
     """Whether the answer is drawn token by token along the options' trie, instead of scoring each option."""
     in_pairs: bool = False
-    """Whether the options are pairs, yes and no of one question each; the answer joins the likelier option of each pair
-    (``curation.teachers.in_pairs``)."""
+    """Whether options are yes and no of one question each; the answer joins the likelier of each pair."""
     given: str | None = None
-    """Completion that came with the row, for labels made elsewhere. A model that only reads it
-    (``AskConfig.reads_given``) scores it; a model that answers ignores it."""
+    """Completion that came with the row, which a model that only reads it (``AskConfig.reads_given``) scores."""
     baseline_prompts: tuple[str, ...] = ()
     """Prompts whose options' scores are the ``baselines``: the same question about texts without content, say."""
     baselines: tuple[float, ...] | None = None
@@ -53,16 +52,17 @@ class Request:
         further = [list(self.baseline_prompts)] if self.baseline_prompts else []
         return [self.row_id, self.prompt, self.options, *further]
 
+    def make_seed(self, seed: int) -> int:
+        """Return the row's own seed for a sampled answer, which is the same in every batch."""
+        return int(hash64(np.array([self.row_id], dtype=np.int64), seed)[0] >> np.uint64(1))
+
     def reading(self, answer: str) -> "Request":
         """Return the request to read an answer, which takes no choice."""
         return replace(self, given=answer, baseline_prompts=())
 
 
 class Gate(Protocol):
-    """A decision, by a prompt's hidden state, whether to ask for its answer.
-
-    Several threads may call a gate at once.
-    """
+    """A decision, by a prompt's hidden state, whether to ask for its answer; several threads may call it at once."""
 
     states: tuple[str, ...]
     """States that the gate reads, out of those that the teacher keeps; all are of the last prompt token."""

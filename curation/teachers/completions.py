@@ -1,4 +1,10 @@
-"""Answered rows, which backends fill in, and their conversion to batches of ``schemas.make_completions_schema``."""
+"""Answered rows, which backends fill in, and their conversion to batches of ``schemas.make_completions_schema``.
+
+Options in pairs are yes and no of several questions about one prompt, each answered by the likelier of the two. The
+answer joins the yes or no of all questions. With the questions taken as independent, each set of answers counts as an
+option whose score is the sum of its parts. The chosen set is then the likeliest, the second likeliest differs in the
+least sure question, and the sureness of the choice (:func:`compute_pair_sureness`) follows from the pairs.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,6 +17,7 @@ import pyarrow as pa
 from curation.config import AskConfig
 from curation.config.states import find_layers, parse
 from curation.tables import schemas
+from curation.teachers import Request
 
 Array = npt.NDArray[Any]
 
@@ -40,31 +47,19 @@ class AnsweredRow(NamedTuple):
     completion: str | None = None
     num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
-    truncated: bool | None = None
-    """Whether the answer was cut off at the maximum number of tokens."""
+    truncated: bool | None = None  # whether the answer was cut off at the maximum number of tokens
     mean_logprob: float | None = None
     token_logprobs: Sequence[float] = ()
     """Log-probabilities of the answer's tokens in order. Beyond the first ones, which are stored, a backend may give
     only the least and the last."""
-    margins: OfTokens | None = None
-    """Margins of the tokens; used for generated answers only, like ``negentropies``."""
+    margins: OfTokens | None = None  # margins of the tokens; used for generated answers only, like ``negentropies``
     negentropies: OfTokens | None = None
     option_logprobs: Sequence[float] | None = None
-    option_scores: Sequence[float] | None = None
-    """Scores by which an option was chosen; ``option_logprobs`` if unset."""
+    option_scores: Sequence[float] | None = None  # scores by which an option was chosen; ``option_logprobs`` if unset
     given_option: int | None = None
     """Index of the option that came with the row and is the answer; if unset, the likeliest option is the answer."""
-    in_pairs: bool = False
-    """Whether the options form pairs, and one option of each pair is chosen."""
+    in_pairs: bool = False  # whether the options form pairs, and one option of each pair is chosen
     error: str | None = None
-
-    @property
-    def of_options(self) -> dict[str, float] | None:
-        """Sureness of the choice among the row's options (:func:`compute_option_sureness`); ``None`` without scores."""
-        scores = self.option_logprobs if self.option_scores is None else self.option_scores
-        if scores is None:
-            return None
-        return compute_pair_sureness(scores) if self.in_pairs else compute_option_sureness(scores, self.given_option)
 
 
 def completion_batch(
@@ -108,10 +103,7 @@ def completion_batch(
 
 
 def clip_states(hidden_ND: Array, state_dtype: str) -> Array:
-    """Convert states to the type in which they are stored, with finite numbers clipped to its range.
-
-    Infinities and NaN are kept.
-    """
+    """Convert states to the type in which they are stored; finite numbers are clipped to its range, others are kept."""
     limit = np.finfo(state_dtype).max.astype(hidden_ND.dtype)
     return np.where(np.isinf(hidden_ND), hidden_ND, hidden_ND.clip(-limit, limit)).astype(state_dtype)
 
@@ -121,21 +113,25 @@ def count_clipped(completions: pa.Table) -> int:
 
     Without clipping, only a model's numbers from 65,488 to 65,520 are rounded to it.
     """
-    limit, number = np.finfo(np.float16).max, 0
-    for name in filter(schemas.is_state, completions.column_names):
-        if completions[name].type.value_type == pa.float16():
-            for chunk in completions[name].chunks:
-                number += int(np.count_nonzero(np.abs(chunk.flatten().to_numpy(zero_copy_only=False)) == limit))
-    return number
+    states = [completions[name] for name in filter(schemas.is_state, completions.column_names)]
+    chunks = [chunk for state in states if state.type.value_type == pa.float16() for chunk in state.chunks]
+    values = (np.abs(chunk.flatten().to_numpy(zero_copy_only=False)) for chunk in chunks)
+    return sum(int(np.count_nonzero(value_N == np.finfo(np.float16).max)) for value_N in values)
 
 
-def select_by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
-    """Return states by name, hidden_ND, given ``states`` by position and rank with all layers concatenated."""
-    layers = find_layers(names)
+def make_answered_batch(
+    rows: Sequence[AnsweredRow], states: Mapping[tuple[str, int], Array], config: AskConfig
+) -> pa.RecordBatch:
+    """Return :func:`completion_batch` of ``config``'s states, given hidden_ND of all layers by position and rank."""
+    layers = find_layers(config.states)
     parts = {place: np.split(wide_ND, len(layers), axis=1) for place, wide_ND in states.items()}
-    return {
-        name: parts[state.position, state.rank][layers.index(state.layer)] for name in names for state in [parse(name)]
-    }
+    asked = {name: parse(name) for name in config.states}
+    return completion_batch(
+        rows,
+        states={name: parts[of.position, of.rank][layers.index(of.layer)] for name, of in asked.items()},
+        state_dtype=config.state_dtype,
+        num_token_logprobs=config.token_logprobs,
+    )
 
 
 def subtract_baselines(scores: Sequence[float], baselines: Sequence[float] | None) -> list[float]:
@@ -147,18 +143,12 @@ def subtract_baselines(scores: Sequence[float], baselines: Sequence[float] | Non
 
 
 def rank_options(scores: Sequence[float], given: int | None = None) -> list[int]:
-    """Return indices of the scores in descending order; equal scores keep their order.
-
-    The index ``given``, of an option that came with the row, precedes all others.
-    """
+    """Return indices of the scores in descending order, equal ones in their order; ``given``, if set, precedes all."""
     return sorted(range(len(scores)), key=lambda place: (place != given, -scores[place]))
 
 
 def error_batch(errors: Mapping[int, str], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """Return a batch of error rows, given errors by row id: all columns but row id and error are null.
-
-    ``state_size`` is the width of each state that ``config`` keeps.
-    """
+    """Return a batch of error rows, given errors by row id: all but row id and error are null."""
     return completion_batch(
         [AnsweredRow(row_id, error=error) for row_id, error in errors.items()],
         states={name: np.zeros((len(errors), state_size), dtype=np.float32) for name in config.states},
@@ -184,18 +174,8 @@ def prompt_batch(
     return pa.record_batch(columns)
 
 
-def prompt_states(wide_ND: Array, kept: Sequence[str], wanted: Sequence[str]) -> dict[str, Array]:
-    """Return the ``wanted`` states of the last prompt token, by name, from the concatenated layers of ``kept``."""
-    layers = find_layers(kept)
-    parts = np.split(wide_ND, len(layers), axis=1)
-    return {name: parts[layers.index(parse(name).layer)] for name in wanted}
-
-
 def make_dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """Return a batch of rows that a gate stopped: all null but the row id and the numbers of tokens (answer: 0).
-
-    ``num_prompt_tokens`` is by row id; ``config`` and ``state_size`` are as for :func:`error_batch`.
-    """
+    """Return a batch of rows that a gate stopped: all null but row id, number of prompt tokens, and 0 of the answer."""
     nothing = error_batch(dict.fromkeys(num_prompt_tokens, "dropped"), config, state_size)
     known = {
         "num_prompt_tokens": pa.array(num_prompt_tokens.values(), pa.int32()),
@@ -210,33 +190,32 @@ def find_options_problem(options: Sequence[str], num_tokens: Sequence[int]) -> s
     """Return the problem with a request's options, as the error of its row, or None if they are valid."""
     if not options:
         return "bad_options: none given; a request with options needs at least one"
-    empty = [place for place, number in enumerate(num_tokens) if number == 0]
-    if empty:
-        return f"bad_options: option {empty[0] + 1} of {len(options)}, {options[empty[0]]!r}, has no tokens"
+    for place, number in enumerate(num_tokens):
+        if number == 0:
+            return f"bad_options: option {place + 1} of {len(options)}, {options[place]!r}, has no tokens"
     return None
 
 
 def _compute_sureness(rows: Sequence[AnsweredRow], null_N: npt.NDArray[np.bool_]) -> dict[str, Array]:
     """Return the columns of ``schemas.NUMBERS`` computed from the rows, by name, float64 [N], with NaN for null."""
     sure = {name: np.full(len(rows), np.nan) for name in _SURENESS}
-    for place, row in enumerate(rows):
-        if values := row.token_logprobs:
-            _set(sure, place, "logprob", min(values), values[0], values[-1])
-        by_options = row.of_options
-        for name, value in (by_options or {}).items():
+    for place in np.flatnonzero(~null_N).tolist():
+        row, numbers = rows[place], dict[str, float]()
+        of_tokens = {"logprob": OfTokens.of(row.token_logprobs)}
+        scores = row.option_logprobs if row.option_scores is None else row.option_scores
+        if scores is None:
+            of_tokens |= {"margin": row.margins, "negentropy": row.negentropies}
+        elif row.in_pairs:
+            numbers = compute_pair_sureness(scores)
+        else:
+            numbers = compute_option_sureness(scores, row.given_option)
+        for name, found in of_tokens.items():
+            if found is not None:
+                numbers |= {f"min_{name}": found.least, f"first_{name}": found.first, f"last_{name}": found.last}
+                numbers |= {} if name == "logprob" else {name: found.mean}
+        for name, value in numbers.items():
             sure[name][place] = value
-        for name, of_tokens in (("margin", row.margins), ("negentropy", row.negentropies)):
-            if of_tokens is not None and by_options is None:
-                sure[name][place] = of_tokens.mean
-                _set(sure, place, name, *of_tokens[1:])
-    for found_N in sure.values():
-        found_N[null_N] = np.nan
     return sure
-
-
-def _set(columns: Mapping[str, Array], row: int, name: str, least: float, first: float, last: float) -> None:
-    for part, value in (("min", least), ("first", first), ("last", last)):
-        columns[f"{part}_{name}"][row] = value
 
 
 def compute_option_sureness(scores: Sequence[float], given: int | None = None) -> dict[str, float]:
@@ -271,7 +250,7 @@ def compute_pair_gaps(scores: Sequence[float]) -> npt.NDArray[np.float64]:
 
 
 def compute_pair_sureness(scores: Sequence[float]) -> dict[str, float]:
-    """Return the sureness of a choice within each of L pairs, counting each of the 2^L sets of answers as an option.
+    """Return the sureness of a choice within each of L pairs; each of the 2^L sets of answers counts as an option.
 
     ``num_options`` is the number of pairs whose first option is chosen.
     """
@@ -285,6 +264,44 @@ def compute_pair_sureness(scores: Sequence[float]) -> dict[str, float]:
         "option_lead": float(np.abs(gap_L).sum() / 2),
         "num_options": int((gap_L > 0).sum()),
     }
+
+
+def choose_in_pairs(scores: Sequence[float], baselines: Sequence[float] | None = None) -> tuple[list[int], list[float]]:
+    """Return the index of the chosen option of each pair, and its log-probability in its pair, without baselines.
+
+    That is the option with the larger score, minus baselines if given; the second, no, if equal.
+    """
+    is_no_L = compute_pair_gaps(subtract_baselines(scores, baselines)) <= 0
+    gap_L = compute_pair_gaps(scores)
+    places_L = 2 * np.arange(len(gap_L)) + is_no_L
+    return places_L.tolist(), (-np.logaddexp(0.0, np.where(is_no_L, gap_L, -gap_L))).tolist()
+
+
+def join_chosen_tokens(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
+    """Return the concatenated tokens of the chosen options, given the tokens of each option."""
+    return [token for place in choose_in_pairs(scores, request.baselines)[0] for token in options[place]]
+
+
+def make_paired_row(
+    request: Request, scores: Sequence[float], *, num_prompt_tokens: int, lengths: Sequence[int]
+) -> AnsweredRow:
+    """Return a row with its answer, given the log-probabilities and numbers of tokens (``lengths``) of its options.
+
+    Its token log-probabilities have one number per question: that of the chosen yes or no.
+    """
+    (places, logprobs), options = choose_in_pairs(scores, request.baselines), request.options or ()
+    return AnsweredRow(
+        row_id=request.row_id,
+        completion="".join(options[place] for place in places),
+        num_prompt_tokens=num_prompt_tokens,
+        num_output_tokens=sum(lengths[place] for place in places),
+        truncated=False,
+        mean_logprob=float(np.mean(logprobs)),
+        token_logprobs=logprobs,
+        option_logprobs=scores,
+        option_scores=subtract_baselines(scores, request.baselines),
+        in_pairs=True,
+    )
 
 
 def _make_fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:

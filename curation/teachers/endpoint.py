@@ -13,44 +13,34 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from types import MappingProxyType
 from urllib.parse import urlsplit
 
-import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
 from curation.config.endpoint import COUNTED, LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, EndpointConfig, find_unsupported
 from curation.errors import ConfigError
 from curation.escaping import quote_text
-from curation.hashing import hash64
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.teachers import BaseTeacher, Request
 from curation.teachers.completions import AnsweredRow, completion_batch, find_options_problem, rank_options
 from curation.teachers.endpoint_answers import (
-    RefusedError,
     ServedAnswer,
     UnreadableError,
     Usage,
     read_answer,
     read_scores,
 )
-from curation.teachers.endpoint_client import Client, ServerQuestion
+from curation.teachers.endpoint_client import Client, RefusedError, ServerQuestion
 from curation.teachers.endpoint_paid import hash_request
 
 BATCH_ROWS = 128
-AHEAD = 2
-"""Questions handed to the event loop for each concurrent question."""
-LOOK_SECONDS = 0.05
-"""Interval between checks for an answer that another process has asked for, in seconds."""
-TEMPLATE_TOKENS = 64
-"""Maximum number of tokens that a chat template adds."""
-MAX_KNOWN = 2**16
-"""Maximum number of options whose tokens are cached."""
-NO_ROW: Mapping[str, int] = MappingProxyType({})
-FIELD = "answer"
-"""Field of the answer's JSON object that holds the chosen option."""
+AHEAD = 2  # questions handed to the event loop for each concurrent question
+LOOK_SECONDS = 0.05  # interval between checks for an answer that another process has asked for, in seconds
+TEMPLATE_TOKENS = 64  # maximum number of tokens that a chat template adds
+MAX_KNOWN = 2**16  # maximum number of options whose tokens are cached
+FIELD = "answer"  # field of the answer's JSON object that holds the chosen option
 
 
 class EndpointTeacher(BaseTeacher):
@@ -84,12 +74,7 @@ class EndpointTeacher(BaseTeacher):
         self.client.close()
 
     def label(
-        self,
-        requests: Iterable[Request],
-        decoding: DecodingConfig,
-        *,
-        seed: int,
-        states: bool = True,
+        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows as their answers arrive, up to 128 in a batch (see ``Teacher.label``)."""
         client = self.client
@@ -130,19 +115,15 @@ class EndpointTeacher(BaseTeacher):
     async def _answer(self, request: Request, decoding: DecodingConfig, seed: int) -> ServedAnswer:
         """Return the answer of a row, which is paid for at most once."""
         options = request.options
-        if (
-            options is not None
-            and (bad := find_options_problem(options, [len(option) for option in options])) is not None
-        ):
-            return ServedAnswer(error=bad)
-        if options is not None and not request.is_drawn and (len(options) == 1 or self.client.config.kind == "vllm"):
-            return await self._score(request)
+        if options is not None:
+            if (bad := find_options_problem(options, [len(option) for option in options])) is not None:
+                return ServedAnswer(error=bad)
+            if not request.is_drawn and (len(options) == 1 or self.client.config.kind == "vllm"):
+                return await self._score(request)
         path, body, field = make_question(request, decoding, self._config, seed)
         of_row = {"row": request.row_id, "seed": seed} if decoding.temperature else {}
-        question = ServerQuestion(
-            path, body, compute_most_usage(body, decoding.max_tokens), partial(read_answer, field=field)
-        )
-        answer = await self._find_or_buy(question, of_row)
+        most = compute_most_usage(body, decoding.max_tokens)
+        answer = await self._find_or_buy(ServerQuestion(path, body, most, partial(read_answer, field=field)), of_row)
         if options is None or answer.text is None:
             return answer
         text = answer.text.strip()
@@ -152,9 +133,8 @@ class EndpointTeacher(BaseTeacher):
         """Return the log-probabilities of each option's tokens, by one question per row."""
         served = self.client.config
         if served.kind != "vllm":
-            return ServedAnswer(
-                error=f"endpoint_scores: a server of kind {served.kind} scores no answers that it is given"
-            )
+            words = f"endpoint_scores: a server of kind {served.kind} scores no answers that it is given"
+            return ServedAnswer(error=words)
         try:
             prompt, tokens = await self._tokens.of(request, as_chat=self._config.chat_template)
         except RefusedError as error:
@@ -181,14 +161,14 @@ class EndpointTeacher(BaseTeacher):
         return await self._find_or_buy(ServerQuestion("/completions", asked, most, read))
 
     async def _find_or_buy(
-        self, question: ServerQuestion[ServedAnswer], of_row: Mapping[str, int] = NO_ROW
+        self, question: ServerQuestion[ServedAnswer], of_row: Mapping[str, int] | None = None
     ) -> ServedAnswer:
         """Return the answer to a question, reusing one that is paid for or awaited, even by another row.
 
         ``of_row`` (row and seed) restricts reuse to that row and seed, even if the body has no seed.
         """
         again = getattr(self._config.endpoint, "again", 0)
-        asked = {"path": question.path, "body": question.body, "kind": self.client.config.kind, **of_row}
+        asked = {"path": question.path, "body": question.body, "kind": self.client.config.kind, **(of_row or {})}
         key = hash_request({**asked, "again": again} if again else asked)
         if (known := self.client.paid.find(key)) is not None:
             return known
@@ -232,8 +212,7 @@ def make_question(
     if served.kind != "openai":
         body |= {"top_k": decoding.top_k or None, "min_p": decoding.min_p or None}
     if decoding.temperature:
-        row_ids = np.array([request.row_id], dtype=np.int64)
-        body["seed"] = int(hash64(row_ids, seed)[0] >> np.uint64(1))
+        body["seed"] = request.make_seed(seed)
     if config.chat_template:
         path = "/chat/completions"
         body["messages"] = [{"role": "user", "content": request.prompt}]
@@ -250,32 +229,23 @@ def make_question(
             body["regex"] = f"({'|'.join(map(re.escape, choices))})"
         elif config.chat_template:
             field = FIELD
-            body |= {"response_format": _make_schema(choices), "max_tokens": body["max_tokens"] + len(FIELD) + 16}
+            schema = {
+                "type": "object",
+                "properties": {FIELD: {"type": "string", "enum": choices}},
+                "required": [FIELD],
+                "additionalProperties": False,
+            }
+            form = {"type": "json_schema", "json_schema": {"name": FIELD, "strict": True, "schema": schema}}
+            body |= {"response_format": form, "max_tokens": body["max_tokens"] + len(FIELD) + 16}
     body |= served.body
     return path, {key: value for key, value in body.items() if value is not None}, field
 
 
 def compute_most_usage(body: JsonView, max_tokens: int) -> Usage:
-    """Return an upper bound of a question's tokens: one per byte of its body, and those of its longest answers.
-
-    Args:
-        body: the question.
-        max_tokens: maximum length of an answer if the body has none.
-    """
+    """Return a question's most tokens: one per byte of its body, and its longest answers (else of ``max_tokens``)."""
     longest = max(body.get(name) or 0 for name in LENGTHS) or max_tokens
     answers = max(body.get(name) or 1 for name in NUMBERS_OF_ANSWERS)
     return Usage(len(json.dumps(body, ensure_ascii=False).encode()) + TEMPLATE_TOKENS, longest * answers)
-
-
-def _make_schema(choices: Sequence[str]) -> Json:
-    """Return the ``response_format`` of a JSON object that holds one of the choices."""
-    schema = {
-        "type": "object",
-        "properties": {FIELD: {"type": "string", "enum": list(choices)}},
-        "required": [FIELD],
-        "additionalProperties": False,
-    }
-    return {"type": "json_schema", "json_schema": {"name": FIELD, "strict": True, "schema": schema}}
 
 
 class _ServersTokens:
@@ -309,55 +279,50 @@ class _ServersTokens:
         return prompt, [own or [] for own in found]
 
     async def _ask(self, body: Mapping[str, object]) -> list[int]:
-        question = ServerQuestion(
-            self._url, {"model": self._model, **body}, Usage(len(json.dumps(body)), 0), _parse_tokens
-        )
+        def read(found: JsonView, used: Usage) -> list[int]:
+            tokens = found.get("tokens")
+            if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+                raise UnreadableError("no list of token ids")
+            return tokens
+
+        most = Usage(len(json.dumps(body)), 0)
+        question = ServerQuestion(self._url, {"model": self._model, **body}, most, read)
         async with self._client.slots:
             asked = await self._client.ask(question)
         self._client.paid.freed(asked.number)
         return asked.answer
 
 
-def _parse_tokens(found: JsonView, used: Usage) -> list[int]:
-    tokens = found.get("tokens")
-    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        raise UnreadableError("no list of token ids")
-    return tokens
-
-
 def _make_batch(
     rows: Sequence[tuple[Request, ServedAnswer]], decoding: DecodingConfig, num_logprobs: int, state_dtype: str
 ) -> pa.RecordBatch:
-    """Return answers as a batch of ``schemas.make_completions_schema``."""
-    answers = [_make_answered_row(request, answer, decoding) for request, answer in rows]
-    return completion_batch(answers, states={}, state_dtype=state_dtype, num_token_logprobs=num_logprobs)
-
-
-def _make_answered_row(request: Request, answer: ServedAnswer, decoding: DecodingConfig) -> AnsweredRow:
-    """Return a row with its answer, and with log-probabilities and scores of its options if they were scored."""
-    if answer.error is not None:
-        return _make_row(request, ServedAnswer(num_prompt=answer.num_prompt, error=answer.error))
-    if answer.by_option is None:
-        return _make_row(request, answer)
-    sums = [sum(values) for values in answer.by_option]
-    scores = [value / len(of) for value, of in zip(sums, answer.by_option, strict=True)]
-    chosen_by = scores if decoding.normalise_options else sums
-    place = rank_options(chosen_by)[0]
-    own = answer.by_option[place]
-    chosen = answer._replace(text=(request.options or ())[place], logprobs=own, num_output=len(own))
-    return _make_row(request, chosen)._replace(option_logprobs=sums, option_scores=chosen_by)
-
-
-def _make_row(request: Request, answer: ServedAnswer) -> AnsweredRow:
-    return AnsweredRow(
-        row_id=request.row_id,
-        completion=answer.text,
-        num_prompt_tokens=answer.num_prompt,
-        num_output_tokens=answer.num_output,
-        truncated=answer.truncated,
-        mean_logprob=sum(answer.logprobs) / len(answer.logprobs) if answer.logprobs else None,
-        token_logprobs=answer.logprobs,
-        margins=answer.margins,
-        negentropies=answer.negentropies,
-        error=answer.error,
-    )
+    """Return answers as a batch of ``schemas.make_completions_schema``, with scores of options that were scored."""
+    answered = []
+    for request, answer in rows:
+        sums = scores = None
+        if answer.error is not None:
+            answer = ServedAnswer(num_prompt=answer.num_prompt, error=answer.error)
+        elif answer.by_option is not None:
+            sums = [sum(values) for values in answer.by_option]
+            means = [value / len(of) for value, of in zip(sums, answer.by_option, strict=True)]
+            scores = means if decoding.normalise_options else sums
+            place = rank_options(scores)[0]
+            own = answer.by_option[place]
+            answer = answer._replace(text=(request.options or ())[place], logprobs=own, num_output=len(own))
+        answered.append(
+            AnsweredRow(
+                row_id=request.row_id,
+                completion=answer.text,
+                num_prompt_tokens=answer.num_prompt,
+                num_output_tokens=answer.num_output,
+                truncated=answer.truncated,
+                mean_logprob=sum(answer.logprobs) / len(answer.logprobs) if answer.logprobs else None,
+                token_logprobs=answer.logprobs,
+                margins=answer.margins,
+                negentropies=answer.negentropies,
+                option_logprobs=sums,
+                option_scores=scores,
+                error=answer.error,
+            )
+        )
+    return completion_batch(answered, states={}, state_dtype=state_dtype, num_token_logprobs=num_logprobs)

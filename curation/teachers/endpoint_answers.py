@@ -8,17 +8,16 @@ server returns all tokens, and a lower bound of the model's entropy otherwise.
 import json
 import math
 import re
-import time
 from collections.abc import Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self
 
 from curation.escaping import quote_text
 from curation.json_types import JsonView
 from curation.teachers.completions import OfTokens
 
-MAX_COUNT = 2**31 - 1
-"""Maximum number of tokens that a table's column can hold."""
+MAX_COUNT = 2**31 - 1  # maximum number of tokens that a table's column can hold
+NO_LETTERS = re.compile(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]")
+"""All but ASCII letters and digits, which are equal in tokens and text however a server writes other bytes."""
 LEAST_LOGPROB = -9999.0
 """Lower bound of log-probabilities, which vLLM gives for -inf: float16 can hold it, and sums do not overflow."""
 
@@ -35,8 +34,7 @@ class Token(NamedTuple):
 
     text: bytes
     logprob: float
-    top: Sequence[float]
-    """Largest log-probabilities of the token's distribution, in any order."""
+    top: Sequence[float]  # largest log-probabilities of the token's distribution, in any order
 
 
 class ServedAnswer(NamedTuple):
@@ -53,8 +51,7 @@ class ServedAnswer(NamedTuple):
     by_option: Sequence[Sequence[float]] | None = None
     """Log-probabilities of each option's tokens, if options were scored."""
     error: str | None = None
-    of_text: bool = True
-    """Whether the tokens with log-probabilities contain the text."""
+    of_text: bool = True  # whether the tokens with log-probabilities contain the text
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
@@ -65,23 +62,15 @@ class ServedAnswer(NamedTuple):
 
 
 class UnreadableError(ValueError):
-    """An error for a server's content that is no answer."""
+    """An error for a server's content that is no answer; status and code are those of an error in its body."""
 
-
-class ServerError(UnreadableError):
-    """An error that a server returned instead of an answer; ``status`` is that of the body, or None."""
-
-    def __init__(self, words: str, status: int | None, code: object) -> None:
+    def __init__(self, words: str, status: int | None = None, code: object = None) -> None:
         super().__init__(words)
         self.status, self.code = status, code
 
 
 def read_json(content: bytes) -> JsonView:
-    """Return the JSON object that a server answered with.
-
-    Raises:
-        UnreadableError: the content is not a JSON object.
-    """
+    """Return the JSON object that a server answered with, or raise ``UnreadableError``."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -92,16 +81,12 @@ def read_json(content: bytes) -> JsonView:
 
 
 def check_error(found: JsonView) -> None:
-    """Check that a server's object is not an error.
-
-    Raises:
-        ServerError: the object is an error and has no answer.
-    """
+    """Raise ``UnreadableError`` if a server's object is an error and has no answer."""
     if (error := found.get("error")) and not found.get("choices"):
         fields = error if isinstance(error, dict) else {"message": error}
         code = fields.get("code")
         status = code if type(code) is int and 400 <= code < 600 else None
-        raise ServerError(f"an error, {shorten_value(fields.get('message'))}", status, code)
+        raise UnreadableError(f"an error, {shorten_value(fields.get('message'))}", status, code)
 
 
 def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
@@ -111,12 +96,18 @@ def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
     from ``total_tokens`` if possible. Otherwise the question counts as the most tokens it can have, and the text as a
     token per byte, or as the longest possible answer if it was cut off or is absent.
     """
-    usage = found.get("usage")
-    prompt, output, total = (
-        _count(usage.get(name)) if isinstance(usage, Mapping) else None
-        for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    )
-    num_bytes, is_whole = _count_text_bytes(found)
+    usage = of if isinstance(of := found.get("usage"), Mapping) else {}
+    counts = (usage.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+    prompt, output, total = (of if type(of) is int and 0 <= of <= MAX_COUNT else None for of in counts)
+    num_bytes, is_whole = 0, True  # of all texts, and whether none was cut off
+    choices = found.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, Mapping):
+            is_whole = is_whole and choice.get("finish_reason") != "length"
+            message = choice.get("message")
+            found_in = message if isinstance(message, Mapping) else choice
+            texts = filter(None, map(found_in.get, ("text", "content", "reasoning", "reasoning_content", "refusal")))
+            num_bytes += sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
     prompt, output = prompt or None, None if output == 0 and num_bytes else output
     guess = min(num_bytes, most.output) if num_bytes and is_whole else most.output
     asked, written = prompt, output
@@ -129,33 +120,11 @@ def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
     return used, used != (prompt, output)
 
 
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
-
-
-def _count_text_bytes(found: JsonView) -> tuple[int, bool]:
-    """Return the number of bytes of all texts of an answer, and whether none was cut off."""
-    number, is_whole = 0, True
-    for choice in choices if isinstance(choices := found.get("choices"), list) else ():
-        if isinstance(choice, Mapping):
-            is_whole = is_whole and choice.get("finish_reason") != "length"
-            message = choice.get("message")
-            found_in = message if isinstance(message, Mapping) else choice
-            texts = filter(None, map(found_in.get, ("text", "content", "reasoning", "reasoning_content", "refusal")))
-            number += sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
-    return number, is_whole
-
-
 def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> ServedAnswer:
-    """Return the answer of a chat or completion; with an ``error`` if it was refused or no row can hold it.
+    """Return the answer of a chat or completion, the text or the ``field`` of its JSON object.
 
-    Args:
-        found: the server's answer.
-        used: the tokens billed for it.
-        field: field of the text's JSON object that holds the answer, or None if the text itself is the answer.
-
-    Raises:
-        UnreadableError: there is no choice with a text, or the server ended the answer by an error.
+    It has an ``error`` if it was refused or no row can hold it. ``UnreadableError`` if no choice has a text, or the
+    server ended the answer by an error.
     """
     try:
         choice = found["choices"][0]
@@ -174,9 +143,8 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
     try:
         tokens = (_parse_chat_tokens if is_chat else _parse_tokens)(choice.get("logprobs"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        words = (
-            f"endpoint_answer: the log-probabilities cannot be read ({type(error).__name__}: {quote_text(str(error))})"
-        )
+        problem = f"{type(error).__name__}: {quote_text(str(error))}"
+        words = f"endpoint_answer: the log-probabilities cannot be read ({problem})"
         return ServedAnswer(num_prompt=used.prompt, error=words)
     is_cut, content = reason == "length", text or ""
     try:
@@ -198,13 +166,8 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
         logprobs=[token.logprob for token in own],
         margins=OfTokens.of([top[0] - top[1] for top in tops]) if all(len(top) > 1 for top in tops) else None,
         negentropies=OfTokens.of([compute_negentropy(token.top) for token in own]) if all(tops) else None,
-        of_text=_keep_letters(content.encode()) in _keep_letters(b"".join(token.text for token in tokens)),
+        of_text=NO_LETTERS.sub(b"", content.encode()) in NO_LETTERS.sub(b"", b"".join(token.text for token in tokens)),
     )
-
-
-def _keep_letters(text: bytes) -> bytes:
-    """Return the ASCII letters and digits, which are equal in tokens and text however a server writes other bytes."""
-    return re.sub(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]", b"", text)
 
 
 def is_other(asked: str, answered: object) -> bool:
@@ -216,11 +179,7 @@ def is_other(asked: str, answered: object) -> bool:
 
 
 def read_scores(found: JsonView, tokens: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return the log-probabilities of the last ``tokens`` of each prompt, from vLLM's ``prompt_logprobs``.
-
-    Raises:
-        UnreadableError: log-probabilities are missing, or are those of other tokens.
-    """
+    """Return log-probabilities of each prompt's last ``tokens``, from vLLM's ``prompt_logprobs`` of just these."""
     try:
         choices = sorted(found["choices"], key=lambda choice: choice["index"])
         scores = []
@@ -290,14 +249,13 @@ def _find_answer(
     text: str, tokens: list[Token] | None, reason: object, field: str | None
 ) -> tuple[str, Sequence[Token]]:
     """Return the answer within the text, and the tokens that hold it, without those of a stop token or string."""
-    if field is None:
-        return text, [] if tokens is None else _cut_stop_tokens(text, tokens, reason)
     try:
-        answer = json.loads(text)[field]
+        answer = None if field is None else json.loads(text)[field]
+        is_whole = field is None
     except (ValueError, KeyError, TypeError, RecursionError):
-        return text, [] if tokens is None else _cut_stop_tokens(
-            text, tokens, reason
-        )  # as it is: no label can be read of it
+        is_whole = True  # as it is: no label can be read of it
+    if is_whole:
+        return text, [] if tokens is None else _cut_stop_tokens(text, tokens, reason)
     if not isinstance(answer, str):
         return text, []
     begin = text.encode().rfind(json.dumps(answer, ensure_ascii=False)[1:-1].encode())
@@ -320,68 +278,3 @@ def _cut_stop_tokens(text: str, tokens: list[Token], reason: object) -> list[Tok
     if tokens and reason == "stop" and not target.endswith(tokens[-1].text.strip() or b"\0"):
         return tokens[:-1]  # the stop token's own text
     return tokens
-
-
-LONGEST_RETRY_AFTER = 3600.0
-OF_ROWS = frozenset({400, 413, 422})
-"""Status codes by which a server refuses one question."""
-OF_ALL = frozenset({401, 402, 403, 404, 405, 501})
-"""Status codes by which a server would refuse every question."""
-REDIRECTS = range(300, 400)
-UNBILLED = OF_ROWS | OF_ALL | {429, 503}
-"""Status codes that are never billed, since the server has written nothing; after others, such as 504, it may have."""
-
-
-class RefusedError(Exception):
-    """An error for a question that the server does not answer; it becomes the error of the row."""
-
-
-class TryError(Exception):
-    """An error for a try that brought no answer.
-
-    Args:
-        words: the server's message, or a description of the failed connection.
-        status: status code of the response, if there was one.
-        code: the server's name of the error.
-        retry_after: seconds that the server asks to wait.
-        kind: kind of the row's error if no try brings an answer.
-    """
-
-    def __init__(
-        self,
-        words: str,
-        *,
-        status: int | None = None,
-        code: object = None,
-        retry_after: float | None = None,
-        kind: str = "endpoint_failed",
-    ) -> None:
-        super().__init__(words if status is None else f"{status}: {words}")
-        self.status, self.code, self.retry_after, self.kind = status, code, retry_after, kind
-
-
-def parse_error(content: bytes) -> tuple[str, object]:
-    """Return the message in the body of an error response, and the error's name or None."""
-    try:
-        found = json.loads(content)
-        error = found.get("error", found)
-        return str(error["message"]), error.get("code")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return content.decode(errors="replace"), None
-
-
-def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a server asks to wait, or ``None`` without a request (RFC 9110, section 10.2.3)."""
-    text = headers.get("retry-after-ms")
-    try:
-        if text is not None:
-            return min(max(0.0, float(text) / 1000), LONGEST_RETRY_AFTER)
-        if (text := headers.get("retry-after")) is None:
-            return None
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if seconds == seconds else None

@@ -17,8 +17,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import httpx2
@@ -28,51 +30,66 @@ from curation.errors import ConfigError, RunFailedError
 from curation.escaping import escape_text
 from curation.json_types import JsonView
 from curation.teachers.endpoint_answers import (
-    OF_ALL,
-    OF_ROWS,
-    REDIRECTS,
-    UNBILLED,
-    RefusedError,
     ServedAnswer,
-    ServerError,
-    TryError,
     UnreadableError,
     Usage,
     check_error,
     is_other,
     parse_billed_usage,
-    parse_error,
-    parse_retry_after,
     read_json,
     shorten_value,
 )
 from curation.teachers.endpoint_paid import Odd, Paid
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
-SHOWN_WAIT = 10.0
-"""Minimum length of a server's pause that the progress shows, in seconds."""
+SHOWN_WAIT = 10.0  # minimum length of a server's pause that the progress shows, in seconds
 CONNECT_SECONDS = 10.0
-ERROR_BYTES = 2**16
-"""Maximum number of bytes of an error response that are read."""
+ERROR_BYTES = 2**16  # maximum number of bytes of an error response that are read
 ANSWER_BYTES, TOKEN_BYTES = 2**20, 2**10
 """Maximum length of an answer: a number of bytes, and a further number for each token that it may describe."""
-GONE = 8
-"""Number of questions in a row whose tries all fail that ends the run."""
+LONGEST_RETRY_AFTER = 3600.0
+OF_ROWS = frozenset({400, 413, 422})  # status codes by which a server refuses one question
+OF_ALL = frozenset({401, 402, 403, 404, 405, 501})  # status codes by which a server would refuse every question
+REDIRECTS = range(300, 400)
+UNBILLED = OF_ROWS | OF_ALL | {429, 503}
+"""Status codes that are never billed, since the server has written nothing; after others, such as 504, it may have."""
+GONE = 8  # number of questions in a row whose tries all fail that ends the run
 Made = TypeVar("Made")
+
+
+class RefusedError(Exception):
+    """An error for a question that the server does not answer; it becomes the error of the row."""
+
+
+class TryError(Exception):
+    """An error for a try that brought no answer: the server's message, or a description of the failed connection.
+
+    It has the response's status and the server's name of the error (``code``), if there are any, the seconds that the
+    server asks to wait, and the kind of the row's error if no try brings an answer.
+    """
+
+    def __init__(
+        self,
+        words: str,
+        *,
+        status: int | None = None,
+        code: object = None,
+        retry_after: float | None = None,
+        kind: str = "endpoint_failed",
+    ) -> None:
+        super().__init__(words if status is None else f"{status}: {words}")
+        self.status, self.code, self.retry_after, self.kind = status, code, retry_after, kind
 
 
 class ServerQuestion(NamedTuple, Generic[Made]):
     """A question to the server."""
 
-    path: str
-    """Path below the API's address, or a whole URL."""
+    path: str  # path below the API's address, or a whole URL
     body: JsonView
-    most: Usage
-    """Maximum number of tokens that the question and its answer can take."""
+    most: Usage  # maximum number of tokens that the question and its answer can take
     read: Callable[[JsonView, Usage], Made]
     """Function that reads the answer, given the tokens billed; raises ``UnreadableError`` if there is none."""
-    key: str | None = None
-    """Hash under which a kept answer is found again, or None if the answer is not kept."""
+    key: str | None = None  # hash under which a kept answer is found again, or None if the answer is not kept
 
 
 class Billed(NamedTuple, Generic[Made]):
@@ -102,37 +119,31 @@ class EvenPace:
 
 
 class Client:
-    """A client of one server, which all threads of a process use through one event loop.
-
-    Args:
-        config: address and limits of the server.
-        num_actors: number of processes that share the limits per minute.
-    """
+    """A client of one server for all threads of a process, one of ``num_actors`` that share its limits per minute."""
 
     def __init__(self, config: EndpointConfig, num_actors: int) -> None:
         self.config, self.paid = config, Paid(config.paid)
-        self._secret = _read_secret(config.key_env)
-        self._paces = [
-            (None if rate is None else EvenPace(rate / num_actors))
-            for rate in (config.requests_per_minute, config.tokens_per_minute)
-        ]
+        self._secret: str | None = None
+        if (name := config.key_env) is not None:
+            self._secret = found = os.environ.get(name, "").strip()
+            if not (found and found.isascii() and found.isprintable()):
+                problem = "holds characters that no key has" if found else "is empty or not set"
+                raise ConfigError(
+                    f"teacher.endpoint.key_env: the environment variable {name} {problem} where the teacher runs; "
+                    "set it on every node before Ray starts there"
+                )
+        rates = config.requests_per_minute, config.tokens_per_minute
+        self._paces = [None if rate is None else EvenPace(rate / num_actors) for rate in rates]
         self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0, 0, 0
         self._mean_output: float | None = None
         self.under_way: dict[str, asyncio.Future[ServedAnswer]] = {}
         """Answers that are awaited from the server, by the question's hash."""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
-        self._thread.start()
-        self.run(self._open()).result()
-
-    async def _open(self) -> None:
-        self._settled = asyncio.Condition()
-        self.slots = asyncio.Semaphore(self.config.concurrency)
+        self._settled, self.slots = asyncio.Condition(), asyncio.Semaphore(config.concurrency)
         try:
             self._http = httpx2.AsyncClient(
                 headers={} if self._secret is None else {"authorization": f"Bearer {self._secret}"},
                 timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # a whole answer has a deadline of its own
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=self.config.concurrency),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
                 follow_redirects=False,
             )
         except (ValueError, ImportError, httpx2.InvalidURL) as error:
@@ -140,6 +151,9 @@ class Client:
                 f"teacher.endpoint: a proxy of the environment cannot be used: {error}; set HTTPS_PROXY, "
                 "HTTP_PROXY and ALL_PROXY to its address or unset them, where the teacher runs"
             ) from None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
+        self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Made]) -> "Future[Made]":
         """Start a coroutine in the event loop."""
@@ -147,7 +161,7 @@ class Client:
 
     def close(self) -> None:
         """Write the record of paid answers and stop the event loop, abandoning open questions."""
-        self.paid.close()
+        self.paid.flush()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
 
@@ -163,10 +177,8 @@ class Client:
     async def ask(self, question: ServerQuestion[Made]) -> Billed[Made]:
         """Return the answer to a question, recorded as sent; the caller holds a slot and records the answer.
 
-        Raises:
-            RefusedError: the question is refused, or all its tries fail.
-            RunFailedError: the server does not answer, or the money is spent.
-            ConfigError: the server refuses every question.
+        ``RefusedError`` if the question is refused or all its tries fail, ``ConfigError`` if the server refuses all,
+        ``RunFailedError`` if it does not answer or the money is spent.
         """
         answered_before, tries = self._answered, 0
         while True:
@@ -189,11 +201,7 @@ class Client:
             await asyncio.sleep(seconds)
 
     async def _try_once(self, question: ServerQuestion[Made], number: int, guess: float) -> Billed[Made]:
-        """Return the answer of one try.
-
-        Raises:
-            TryError: there is none; its cost is recorded.
-        """
+        """Return the answer of one try, or raise ``TryError`` with its cost recorded."""
         used = question.most
         try:
             found = read_json(await self._fetch_content(question, number))
@@ -203,9 +211,8 @@ class Client:
             check_error(found)
             answer = question.read(found, used)
         except UnreadableError as error:
-            status, code = (error.status, error.code) if isinstance(error, ServerError) else (None, None)
             self.paid.lost(number, used, {"no_answer": str(error)})
-            raise TryError(str(error), status=status, code=code, kind="endpoint_answer") from None
+            raise TryError(str(error), status=error.status, code=error.code, kind="endpoint_answer") from None
         self._answered, self._failed = self._answered + 1, 0
         self._mean_output = used.output if self._mean_output is None else 0.9 * self._mean_output + 0.1 * used.output
         odd = {"estimated": shorten_value(found.get("usage"))} if is_estimated else {}
@@ -216,12 +223,7 @@ class Client:
         return Billed(answer, number, used, odd)
 
     async def _fetch_content(self, question: ServerQuestion[Made], number: int) -> bytes:
-        """Return the body that the server sends.
-
-        Raises:
-            UnreadableError: the body is longer than any answer.
-            TryError: no response came, or the server refuses.
-        """
+        """Return the body that the server sends; raise if it refuses, does not respond, or writes too much."""
         most, content = question.most, b""
         longest = ANSWER_BYTES + TOKEN_BYTES * (most.prompt + most.output * (1 + self.config.top_logprobs))
         url = question.path if "://" in question.path else f"{self.config.url}{question.path}"
@@ -258,8 +260,7 @@ class Client:
         # Four bytes are about one token, and answers are as long as others were.
         guess = most.prompt / 4 + min(most.output, most.output if self._mean_output is None else self._mean_output)
         taken = zip(self._paces, (1, guess), strict=True)
-        waits = [0.0 if pace is None else pace.take(amount, now) for pace, amount in taken]
-        if (wait := max(waits)) > 0:
+        if (wait := max(0.0 if pace is None else pace.take(amount, now) for pace, amount in taken)) > 0:
             await asyncio.sleep(wait)
         while (wait := self._paused_until - time.monotonic()) > 0:
             await asyncio.sleep(wait * (1 + 0.1 * random.random()))
@@ -268,8 +269,7 @@ class Client:
     async def _afford(self, question: ServerQuestion[Made]) -> int:
         """Wait until there is money for a question, record it as sent and return its number.
 
-        Raises:
-            RunFailedError: there is no money, and no open question that may cost less than was recorded for it.
+        Without money, an open question may still cost less than was recorded for it; without one, the run fails.
         """
         price, limit, paid, most = self.config.price, self.config.limit, self.paid, question.most
         async with self._settled:
@@ -290,58 +290,47 @@ class Client:
             return paid.sent(most, question.key)
 
     def _judge(self, error: TryError, tries: int) -> float:
-        """Return the seconds until the next try.
-
-        Raises:
-            RefusedError, ConfigError: the error allows no further try.
-        """
+        """Return the seconds until the next try, or raise if the error allows none."""
         status, words = error.status, self._describe_error(error)
         if status in OF_ROWS:
             raise RefusedError(f"endpoint_refused: {words}") from None  # the error itself may hold the key
         if status in OF_ALL or status in REDIRECTS or error.code == "insufficient_quota":
-            url, mend = self.config.url, self._describe_mend(status)
-            raise ConfigError(f"teacher.endpoint: {url} refuses every question: {words}{mend}") from None
+            if status in (401, 403):
+                key = "endpoint.key_env is not set" if self.config.key_env is None else f"see {self.config.key_env}"
+                mend = f"the key is missing or wrong ({key}), on the nodes that ask"
+            elif status in (404, 405, 501):
+                mend = (
+                    "look at url and model, and at teacher.chat_template: true asks chat/completions, false completions"
+                )
+            elif status in REDIRECTS:
+                mend = (
+                    "questions and key go to no other address than teacher.endpoint.url: set that to where the API is"
+                )
+            else:
+                mend = "check the account there"
+            raise ConfigError(f"teacher.endpoint: {self.config.url} refuses every question: {words}; {mend}") from None
         self._paused_until = max(self._paused_until, time.monotonic() + (error.retry_after or 0.0))
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
 
     async def _give_up(self, error: TryError, *, others_answered: bool) -> NoReturn:
-        """Raise the error of a question whose tries are used up.
-
-        Raises:
-            RefusedError, RunFailedError, ConfigError: always one of the three.
-        """
+        """Raise the error of a question whose tries are used up; where no other was answered, ask if the server is."""
         self._judge(error, 0)
         words, tries = self._describe_error(error), self.config.retries + 1
         self._failed += 1
-        if others_answered or (self._failed < GONE and await self._is_there()):
+        is_there = others_answered
+        if not is_there and self._failed < GONE:
+            with suppress(TimeoutError, httpx2.HTTPError, OSError, ValueError):
+                async with (
+                    asyncio.timeout(self.config.timeout_seconds),
+                    self._http.stream("GET", f"{self.config.url}/models") as response,
+                ):
+                    is_there = response.status_code < 500
+        if is_there:
             raise RefusedError(f"{error.kind}: {words}, {tries} times") from None
         raise RunFailedError(
             f"teacher.endpoint: {self.config.url} gave no answer to anything in {tries} tries, the last time: {words}; "
             "answers that came are kept: run the same command when it answers again"
         ) from None
-
-    async def _is_there(self) -> bool:
-        """Return whether the server answers at all."""
-        try:
-            async with (
-                asyncio.timeout(self.config.timeout_seconds),
-                self._http.stream("GET", f"{self.config.url}/models") as response,
-            ):
-                return bool(response.status_code < 500)
-        except (TimeoutError, httpx2.HTTPError, OSError, ValueError):
-            return False
-
-    def _describe_mend(self, status: int | None) -> str:
-        if status in (401, 403):
-            found = "endpoint.key_env is not set" if self.config.key_env is None else f"see {self.config.key_env}"
-            return f"; the key is missing or wrong ({found}), on the nodes that ask"
-        if status in (404, 405, 501):
-            return (
-                "; look at url and model, and at teacher.chat_template: true asks chat/completions, false completions"
-            )
-        if status in REDIRECTS:
-            return "; questions and key go to no other address than teacher.endpoint.url: set that to where the API is"
-        return "; check the account there"
 
     def _describe_error(self, error: Exception) -> str:
         """Return the error's message in one line, with the API key masked."""
@@ -349,14 +338,28 @@ class Client:
         return escape_text(" ".join(text.split())[:300])
 
 
-def _read_secret(name: str | None) -> str | None:
-    if name is None:
+def parse_error(content: bytes) -> tuple[str, object]:
+    """Return the message in the body of an error response, and the error's name or None."""
+    try:
+        found = json.loads(content)
+        error = found.get("error", found)
+        return str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return content.decode(errors="replace"), None
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a server asks to wait, or ``None`` without a request (RFC 9110, section 10.2.3)."""
+    text = headers.get("retry-after-ms")
+    try:
+        if text is not None:
+            return min(max(0.0, float(text) / 1000), LONGEST_RETRY_AFTER)
+        if (text := headers.get("retry-after")) is None:
+            return None
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
         return None
-    found = os.environ.get(name, "").strip()
-    if not (found and found.isascii() and found.isprintable()):
-        problem = "holds characters that no key has" if found else "is empty or not set"
-        raise ConfigError(
-            f"teacher.endpoint.key_env: the environment variable {name} {problem} where the teacher runs; "
-            "set it on every node before Ray starts there"
-        )
-    return found
+    return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if seconds == seconds else None

@@ -16,20 +16,19 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from curation.config.endpoint import TokenPrice
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.storage.files import append_lines, sync_file
 from curation.storage.paths import Place, Remote, read_range, to_place
 from curation.teachers.endpoint_answers import ServedAnswer, Usage
 
-Odd = Mapping[str, str]
-"""Oddities of an answer: keys of ``ODD``, each with an example."""
+Odd = Mapping[str, str]  # oddities of an answer: keys of ``ODD``, each with an example
 ODD = {
     "no_answer": "were no answers, counted as paid, and were asked again",
     "estimated": "did not say what they cost, or said what cannot be, so that tokens are estimated",
@@ -38,8 +37,7 @@ ODD = {
     "other_tokens": "came with log-probabilities of other tokens than their text's",
 }
 """Oddities of answers, each with the words that follow the number of such answers."""
-REFRESH_SECONDS = 1.0
-"""Maximum age of the knowledge of other processes' records, in seconds."""
+REFRESH_SECONDS = 1.0  # the maximum age of the knowledge of other processes' records
 ALIVE_SECONDS = 3.0
 """Seconds without growth of its record after which a process counts as dead; actors outlive a driver by some 1 s."""
 SUFFIX = ".jsonl"
@@ -61,9 +59,7 @@ class Spending:
     open: dict[str, Usage] = field(default_factory=dict)
     """Maximum number of tokens of each question without an answer, by file and number."""
     odd: Counter[str] = field(default_factory=Counter)
-    """Numbers of answers by oddity."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """First example of each oddity."""
+    examples: dict[str, str] = field(default_factory=dict)  # first example of each oddity
 
     @property
     def tokens(self) -> Usage:
@@ -161,7 +157,7 @@ class Paid:
 
     def _read_others(self) -> None:
         assert self._folder is not None, "something is kept"
-        for name, size in _iter_records(self._folder):
+        for name, size in _list_records(self._folder):
             if not name.startswith(self._name) and size > (start := self._read.get(name, 0)):
                 content = read_range(self._folder / name, start, size)
                 self._read[name] = start + self._take(name, content, start)
@@ -181,10 +177,6 @@ class Paid:
                     self._waiting.clear()
             sync_file(path)
 
-    def close(self) -> None:
-        """Write all records durably."""
-        self.flush()
-
     def _note(self, line: Mapping[str, object]) -> None:
         content = json.dumps(line).encode() + b"\n"
         if isinstance(self._folder, Path):
@@ -202,47 +194,45 @@ class Paid:
 
     def _take(self, name: str, content: bytes, start: int, *, in_memory: bool = False) -> int:
         """Count complete lines, and return their number of bytes."""
-        taken = 0
+        spending, of, taken = self.spending, name.partition("-")[0].removesuffix(SUFFIX), 0
         for raw in content.splitlines(keepends=True):
             if not raw.endswith(b"\n"):
                 break
-            with suppress(ValueError, KeyError, TypeError):  # a line that a power cut left half
-                self._count_line(name, json.loads(raw), _At(name, start + taken, start + taken + len(raw)), in_memory)
+            at = _At(name, start + taken, start + taken + len(raw))
             taken += len(raw)
+            with suppress(ValueError, KeyError, TypeError):  # a line that a power cut left half
+                line = json.loads(raw)
+                if "sent" in line:
+                    spending.open[f"{of}-{line['sent']}"] = Usage(*line["tokens"])
+                    spending.questions += 1
+                    if "key" in line and of != self._name:
+                        self._elsewhere[line["key"]] = name, f"{of}-{line['sent']}"
+                elif "freed" in line:
+                    del spending.open[f"{of}-{line['freed']}"]
+                    spending.questions -= 1
+                else:
+                    used = Usage(*line["tokens"])
+                    spending.open.pop(f"{of}-{line['got']}", None)
+                    spending.prompt, spending.output = spending.prompt + used.prompt, spending.output + used.output
+                    for kind, example in line.get("odd", {}).items():
+                        spending.odd[kind] += 1
+                        spending.examples.setdefault(kind, example)
+                    if "key" in line:
+                        self._elsewhere.pop(line["key"], None)
+                        self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
         return taken
-
-    def _count_line(self, name: str, line: JsonView, at: _At, in_memory: bool) -> None:
-        spending, of = self.spending, name.partition("-")[0].removesuffix(SUFFIX)
-        if "sent" in line:
-            spending.open[f"{of}-{line['sent']}"] = Usage(*line["tokens"])
-            spending.questions += 1
-            if "key" in line and of != self._name:
-                self._elsewhere[line["key"]] = name, f"{of}-{line['sent']}"
-        elif "freed" in line:
-            del spending.open[f"{of}-{line['freed']}"]
-            spending.questions -= 1
-        else:
-            used = Usage(*line["tokens"])
-            spending.open.pop(f"{of}-{line['got']}", None)
-            spending.prompt, spending.output = spending.prompt + used.prompt, spending.output + used.output
-            for kind, example in line.get("odd", {}).items():
-                spending.odd[kind] += 1
-                spending.examples.setdefault(kind, example)
-            if "key" in line:
-                self._elsewhere.pop(line["key"], None)
-                self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
 
 
 def read_spending(folder: str) -> Spending | None:
     """Return the total spending recorded in a folder by all processes, or ``None`` if the folder has no records."""
     at = to_place(folder)
-    return Paid(folder).spending if at.is_dir() and any(True for _ in _iter_records(at)) else None
+    return Paid(folder).spending if at.is_dir() and _list_records(at) else None
 
 
-def _iter_records(folder: Place) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the record files, sorted by name."""
+def _list_records(folder: Place) -> list[tuple[str, int]]:
+    """Return names and sizes of the record files, sorted by name."""
     if isinstance(folder, Remote):
         found = [(entry.path, entry.size) for entry in folder.entries()]
     else:
         found = [(item.name, item.stat().st_size) for item in os.scandir(folder)] if folder.is_dir() else []
-    yield from sorted((name, size) for name, size in found if name.endswith(SUFFIX))
+    return sorted((name, size) for name, size in found if name.endswith(SUFFIX))

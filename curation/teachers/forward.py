@@ -70,8 +70,7 @@ class Prefix:
 class ForwardPass(NamedTuple):
     """Outputs of a pass for its newest T tokens."""
 
-    logits_BTV: torch.Tensor
-    """Logits, float32; those of the last token only if the pass was asked for no logits."""
+    logits_BTV: torch.Tensor  # logits, float32; those of the last token only if the pass was asked for no logits
     hidden_BTD: torch.Tensor
 
 
@@ -79,11 +78,7 @@ class Forward:
     """A wrapper of a causal LM that feeds it prompts and the tokens that follow them."""
 
     def __init__(self, model: PreTrainedModel, *, pad: int) -> None:
-        """Wrap ``model``; ``pad`` is the padding token.
-
-        Raises:
-            ModelError: the model has no language-model head.
-        """
+        """Wrap ``model``; ``pad`` is the padding token. Raise ``ModelError`` if there is no language-model head."""
         head: torch.nn.Linear | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if head is None:
             raise ModelError(f"model {model.name_or_path!r} has no language-model head to read hidden states from")

@@ -7,18 +7,16 @@ The pass keeps running values over the vocabulary ("Online normalizer calculatio
 import torch
 
 
-def compute_sureness(logits_BV: torch.Tensor, whole_B: torch.Tensor) -> torch.Tensor:
-    """Return each row's gap between the two largest log-probabilities, and negative entropy, float32 [B, 2].
-
-    The logits are float32, and ``whole_B`` is their ``logsumexp``. A logit of -inf adds nothing to the entropy.
-    """
+def compute_float_numbers(logits_BV: torch.Tensor, token_B: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of each row's token as :func:`compute_token_numbers` does, [B, 3], from float32 logits."""
+    whole_B = logits_BV.logsumexp(dim=-1)
     best_B2 = logits_BV.topk(2, dim=-1).values
     parts_BV = (logits_BV - whole_B[:, None]).exp_().mul_(logits_BV)  # a probability of 0 times -inf is not a number
-    return torch.stack([best_B2[:, 0] - best_B2[:, 1], parts_BV.nansum(dim=-1) - whole_B], dim=1)
+    logprob_B = logits_BV.gather(1, token_B[:, None])[:, 0] - whole_B
+    return torch.stack([logprob_B, best_B2[:, 0] - best_B2[:, 1], parts_BV.nansum(dim=-1) - whole_B], dim=1)
 
 
-TILE = 2**20
-"""Number of logits per tile on CPUs (4 MiB in float32)."""
+TILE = 2**20  # number of logits per tile on CPUs (4 MiB in float32)
 
 
 def compute_token_numbers(

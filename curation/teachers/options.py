@@ -12,7 +12,6 @@ chosen one.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,37 +19,27 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import LAST, find_layers, parse
-from curation.teachers import in_pairs
 from curation.teachers.completions import (
     AnsweredRow,
     OfTokens,
-    completion_batch,
+    join_chosen_tokens,
+    make_answered_batch,
+    make_paired_row,
     rank_options,
-    select_by_name,
     subtract_baselines,
 )
 from curation.teachers.forward import Forward, ForwardPass, Prefix, iter_padded_batches
-from curation.teachers.logit_numbers import compute_sureness
+from curation.teachers.logit_numbers import compute_float_numbers
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
 """Maximum number of logits (0.5 GiB in float32), or of mask entries, per pass; longer inputs are fed in pieces."""
 
-Nodes = list[tuple[int, int]]
-"""Nodes of a batch: index of the row, and node of its trie."""
+Nodes = list[tuple[int, int]]  # nodes of a batch: index of the row, and node of its trie
 
 Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Function of indices [C] into K nodes and tokens [C] that returns each token's log-probability [C] after its node."""
-
-
-class _Option(NamedTuple):
-    """An option whose states are requested."""
-
-    place: int
-    """Index of the option's row in the batch."""
-    rank: int
-    tokens: list[int]
 
 
 @torch.inference_mode()
@@ -59,11 +48,8 @@ def score_options(
 ) -> pa.RecordBatch:
     """Return a batch of ``schemas.make_completions_schema`` of requests with options.
 
-    Args:
-        forward: the model.
-        rows: the requests; their prompts and tries fit one batch.
-        config: the states to keep, and ``batch_tokens``, which also limits the copies of prompts with an option each.
-        normalise: choose by the mean of an option's log-probabilities instead of their sum.
+    Their prompts and tries fit one batch; ``config.batch_tokens`` also limits copies of prompts with an option each.
+    With ``normalise`` an option is chosen by the mean of its log-probabilities instead of their sum.
     """
     prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], find_layers(config.states))
     tries = [row.trie for row in rows]
@@ -73,44 +59,35 @@ def score_options(
         feed = _iter_branches if prefix.has_room(width) and forward.takes_branches else _iter_paths
         for scorer, nodes in feed(forward, prefix, tries, config.batch_tokens):
             _take(logprobs, tries, scorer, nodes)
-
-    by_token = [trie.along(values) for trie, values in zip(tries, logprobs, strict=True)]
-    scores = [[sum(values) for values in options] for options in by_token]
-    means = [[sum(values) / len(values) for values in options] for options in by_token]
-    plain = means if normalise else scores
-    chosen_by = [subtract_baselines(values, row.request.baselines) for values, row in zip(plain, rows, strict=True)]
-    orders = [rank_options(options, row.choice) for options, row in zip(chosen_by, rows, strict=True)]
-    fed = [[(row.options or [])[place] for place in order] for row, order in zip(rows, orders, strict=True)]
-    answers = []
-    for at, (row, order) in enumerate(zip(rows, orders, strict=True)):
-        place = order[0]
+    answers, fed = [], list[list[list[int]]]()  # fed: the tokens of each row's options by likelihood
+    for row, trie, values in zip(rows, tries, logprobs, strict=True):
+        options, num_tokens, by_token = row.options or [], len(row.prompt), trie.along(values)
+        scores = [sum(own) for own in by_token]
         if row.request.in_pairs:
-            lengths = [len(tokens) for tokens in row.options or []]
-            answers.append(
-                in_pairs.make_answered_row(row.request, scores[at], num_prompt_tokens=len(row.prompt), lengths=lengths)
-            )
-            fed[at] = [in_pairs.join_chosen_tokens(row.request, row.options or [], scores[at])]
+            lengths = [len(tokens) for tokens in options]
+            answers.append(make_paired_row(row.request, scores, num_prompt_tokens=num_tokens, lengths=lengths))
+            fed.append([join_chosen_tokens(row.request, options, scores)])
             continue
+        means = [sum(own) / len(own) for own in by_token]
+        chosen_by = subtract_baselines(means if normalise else scores, row.request.baselines)
+        order = rank_options(chosen_by, row.choice)
+        place = order[0]
+        fed.append([options[ranked] for ranked in order])
         answers.append(
             AnsweredRow(
                 row_id=row.request.row_id,
                 completion=(row.request.options or ())[place],
-                num_prompt_tokens=len(row.prompt),
-                num_output_tokens=len(by_token[at][place]),
+                num_prompt_tokens=num_tokens,
+                num_output_tokens=len(by_token[place]),
                 truncated=False,
-                mean_logprob=means[at][place],
-                token_logprobs=by_token[at][place],
-                option_logprobs=scores[at],
-                option_scores=chosen_by[at],
+                mean_logprob=means[place],
+                token_logprobs=by_token[place],
+                option_logprobs=scores,
+                option_scores=chosen_by,
                 given_option=row.choice,
             )
         )
-    return completion_batch(
-        answers,
-        states=select_by_name(_compute_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config.states),
-        state_dtype=config.state_dtype,
-        num_token_logprobs=config.token_logprobs,
-    )
+    return make_answered_batch(answers, _compute_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config)
 
 
 def _compute_logprobs(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
@@ -200,11 +177,7 @@ def _make_scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) 
 
 
 def _compute_states(
-    forward: Forward,
-    prefix: Prefix,
-    answers: Sequence[Sequence[list[int]]],
-    config: AskConfig,
-    prompt_BD: torch.Tensor,
+    forward: Forward, prefix: Prefix, answers: Sequence[Sequence[list[int]]], config: AskConfig, prompt_BD: torch.Tensor
 ) -> dict[tuple[str, int], np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
     """Return the requested states, by position and rank of the option, with concatenated layers.
 
@@ -212,33 +185,27 @@ def _compute_states(
     """
     asked = dict.fromkeys((state.position, state.rank) for state in map(parse, config.states))
     found = {place: torch.zeros_like(prompt_BD, dtype=torch.float32) for place in asked if place[0] != "prompt_last"}
-    to_feed = [
-        _Option(place, rank, options[rank - 1])
+    to_feed = [  # the row's place, and rank and tokens of the option
+        (place, rank, options[rank - 1])
         for place, options in enumerate(answers)
         for rank in sorted({rank for _, rank in found})
         if rank <= len(options)
     ]
-    for part in iter_padded_batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
+    for part in iter_padded_batches(to_feed, lambda option: prefix.width + len(option[2]), config.batch_tokens):
         part.sort()
-        fed = _feed(forward, prefix, part)
+        places, ranks, tokens = (list(values) for values in zip(*part, strict=True))
+        width = max(map(len, tokens))
+        ids_BT = forward.tensor([own + [forward.pad] * (width - len(own)) for own in tokens])
+        all_rows = places == list(range(len(prefix.length_B)))
+        copies = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
+        hidden_BTD = forward.extend(copies, ids_BT, logits=False).hidden_BTD
+        fed = compute_position_states(hidden_BTD, forward.tensor([[len(own)] for own in tokens]))
         for (position, rank), kept_BD in found.items():
-            of_rank = [(place, option.place) for place, option in enumerate(part) if option.rank == rank]
-            if of_rank:
-                from_K, to_K = torch.tensor(of_rank, device=kept_BD.device).T
-                kept_BD[to_K] = fed[position][from_K]
+            from_K = [index for index, of_row in enumerate(ranks) if of_row == rank]
+            if from_K:
+                kept_BD[forward.tensor([places[index] for index in from_K])] = fed[position][forward.tensor(from_K)]
     prompt_BD = prompt_BD.float()
     return {place: found.get(place, prompt_BD).cpu().numpy() for place in asked}
-
-
-def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[str, torch.Tensor]:
-    """Feed options after their prompts, and return their states by position, float32 [B, D]."""
-    width = max(len(option.tokens) for option in options)
-    ids_BT = forward.tensor([option.tokens + [forward.pad] * (width - len(option.tokens)) for option in options])
-    length_B1 = forward.tensor([[len(option.tokens)] for option in options])
-    places = [option.place for option in options]
-    all_rows = places == list(range(len(prefix.length_B)))
-    prefix = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
-    return compute_position_states(forward.extend(prefix, ids_BT, logits=False).hidden_BTD, length_B1)
 
 
 def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -257,9 +224,8 @@ def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -
 def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig) -> pa.RecordBatch:
     """Return a batch of ``make_completions_schema`` for requests with an ``answer``; prompts and answers fit one batch.
 
-    The answers came with the rows, and are fed once after their prompts, teacher-forced. Like the model's own answers
-    they get log-probabilities, margins and entropies, by the distribution before each token, and hidden states. No end
-    token is read.
+    The answers came with the rows, and are fed once after their prompts, without an end token. Like the model's own
+    they get log-probabilities, margins and entropies, by the distribution before each token, and hidden states.
     """
     answers = [row.answer or [] for row in rows]
     lengths, width = [len(answer) for answer in answers], max(map(len, answers))
@@ -272,7 +238,8 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         end = min(begin + piece, width)
         fed = forward.extend(prefix, ids_BT[:, begin:end])
         logits_BTV = torch.cat([before_B1V, fed.logits_BTV[:, :-1]], dim=1)
-        numbers_BT3[:, begin:end] = _compute_numbers(logits_BTV, ids_BT[:, begin:end])
+        found_N3 = compute_float_numbers(logits_BTV.flatten(0, 1), ids_BT[:, begin:end].reshape(-1))
+        numbers_BT3[:, begin:end] = found_N3.reshape(len(rows), -1, 3)
         before_B1V = fed.logits_BTV[:, -1:]
         hidden.append(fed.hidden_BTD)
     by_token = [of_row[:length] for of_row, length in zip(numbers_BT3.tolist(), lengths, strict=True)]
@@ -301,18 +268,4 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         )
         for row, logprob, margin, negentropy in zip(rows, logprobs, margins, negentropies, strict=True)
     ]
-    return completion_batch(
-        answered,
-        states=select_by_name(states, config.states),
-        state_dtype=config.state_dtype,
-        num_token_logprobs=config.token_logprobs,
-    )
-
-
-def _compute_numbers(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
-    """Return log-probability of each token, and margin and negative entropy of its distribution, [B, T, 3]."""
-    logits_NV = logits_BTV.flatten(0, 1)
-    whole_N = logits_NV.logsumexp(dim=-1)
-    logprob_N = logits_NV.gather(1, ids_BT.reshape(-1, 1))[:, 0] - whole_N
-    numbers_N3 = torch.cat([logprob_N[:, None], compute_sureness(logits_NV, whole_N)], dim=1)
-    return numbers_N3.reshape(*ids_BT.shape, 3)
+    return make_answered_batch(answered, states, config)

@@ -1,20 +1,24 @@
 """Tokenisation of requests: chat template, boundary between prompt and option, and checks against model limits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
+from curation.config import AskConfig
+from curation.config.states import find_layers, parse
 from curation.models import as_user_turns, encode_prefixes
-from curation.teachers import Request
-from curation.teachers.completions import find_options_problem
+from curation.teachers import Gate, Request
+from curation.teachers.completions import Array, find_options_problem, prompt_batch
 from curation.teachers.trie import Trie
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MAX_KNOWN = 2**16
-"""Maximum number of options whose tokens are cached."""
+MAX_KNOWN = 2**16  # maximum number of options whose tokens are cached
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +28,7 @@ class TokenisedRequest:
     request: Request
     prompt: list[int]
     options: list[list[int]] | None
-    answer: list[int] | None = None
-    """Tokens of the answer that came with the row and is read, unless it is an option."""
+    answer: list[int] | None = None  # tokens of the answer that came with the row and is read, unless it is an option
     choice: int | None = None
     """Index of the option that came with the row and is read; if ``None``, the likeliest option is the answer."""
 
@@ -45,10 +48,7 @@ class TokenisedRequest:
         return max(map(len, self.options))
 
     def problem(self, max_positions: int | None, max_tokens: int) -> str | None:
-        """Return why a model with ``max_positions`` cannot take the request, as the error of its row, or None.
-
-        ``max_tokens`` is the maximum length of a generated answer.
-        """
+        """Return why a model cannot take the request and an answer of ``max_tokens``, as its row's error, or None."""
         if self.options is not None:
             lengths = [len(tokens) for tokens in self.options]
             if (bad := find_options_problem(self.request.options or (), lengths)) is not None:
@@ -67,8 +67,7 @@ class OptionTokens:
     """A cache of options' tokens, with the prompt's last line and the option's text as key.
 
     Rows share options (letters, the moves of a board), and tokenising prompt and option together for each of them takes
-    longer than a small model's answer. Lines before the prompt's last one are assumed to have no influence, since
-    tokenizers do not merge across the end of a line.
+    longer than a small model's answer. Earlier lines have no influence: no tokenizer merges across the end of a line.
     """
 
     def __init__(self) -> None:
@@ -138,6 +137,23 @@ def tokenise(
         )
         for request, tokens, own, choice, is_text in zip(requests, prompt_tokens, texts, choices, read, strict=True)
     ]
+
+
+def ask_gate(gate: Gate, rows: Sequence[TokenisedRequest], wide_ND: Array, config: AskConfig) -> npt.NDArray[np.bool_]:
+    """Return whether ``gate`` passes each row, bool [N], given its last prompt token's states of all layers kept."""
+    layers = find_layers(config.states)
+    parts = np.split(wide_ND, len(layers), axis=1)
+    states = {name: parts[layers.index(parse(name).layer)] for name in gate.states}
+    row_ids, num_tokens = [row.request.row_id for row in rows], [len(row.prompt) for row in rows]
+    return gate(prompt_batch(row_ids, num_tokens, states, config.state_dtype))
+
+
+def count_text_tokens(text: str, tokens: Sequence[int], decode: Callable[[list[int]], str]) -> int:
+    """Return the least number of first ``tokens`` whose decoded text begins with ``text``.
+
+    Texts are compared instead of lengths, since part of a character's bytes decodes to as many characters as all.
+    """
+    return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
 
 
 def _find_choice(request: Request) -> int | None:

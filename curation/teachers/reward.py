@@ -20,13 +20,7 @@ from curation.refs import ModelRef
 
 
 class RewardModel:
-    """A model with a reward head.
-
-    Args:
-        ref: the model.
-        device: device to run the model on.
-        dtype: type of its weights and of its arithmetic.
-        batch_tokens: maximum number of tokens of one forward batch, padding included.
+    """A model with a reward head; one forward batch has at most ``batch_tokens`` tokens, padding included.
 
     Raises:
         ModelError: the model does not load, has no trained reward head, or brings code that is not allowed.
@@ -42,11 +36,7 @@ class RewardModel:
         self._max_positions = getattr(shape, "max_position_embeddings", None)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> Float32s:
-        """Return the rewards of (prompt, completion) pairs, float32 [N]; NaN for a pair with no tokens or too many.
-
-        Raises:
-            ModelError: the model does not return one number per row.
-        """
+        """Return the rewards of (prompt, completion) pairs, float32 [N]; NaN for a pair with no tokens or too many."""
         reward_N = np.full(len(pairs), np.nan, dtype=np.float32)
         texts = [self._format_text(prompt, completion) for prompt, completion in pairs]
         special = self._tokenizer.chat_template is None  # a template writes special tokens itself
@@ -87,12 +77,9 @@ def _load(ref: ModelRef, dtype: str) -> Any:
     if ref.adapter is not None:
         raise ModelError(f"reward model {ref.base!r}: takes no adapter, found {ref.adapter!r}; merge it into the model")
     own_code = check_head(ref)
-    plain = transformers.AutoModelForSequenceClassification.__name__
-    loader: Any = (
-        transformers.AutoModel
-        if "AutoModel" in own_code and plain not in own_code
-        else transformers.AutoModelForSequenceClassification
-    )
+    loader: Any = transformers.AutoModelForSequenceClassification
+    if "AutoModel" in own_code and loader.__name__ not in own_code:
+        loader = transformers.AutoModel
     try:
         model, found = load_weights(loader, ref, dtype=getattr(torch, dtype), output_loading_info=True)
     except ModelError:

@@ -1,4 +1,7 @@
-"""A scripted teacher without weights, of any speed, with faults on demand (for tests, dry runs and engine timings)."""
+"""Teachers without weights: a scripted one, and one for labels made elsewhere.
+
+The scripted one has any speed, and faults on demand, for tests, dry runs and engine timings.
+"""
 
 import heapq
 import math
@@ -19,7 +22,7 @@ from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.json_types import Json
 from curation.refs import ModelRef
-from curation.teachers import BaseTeacher, Gate, Request, in_pairs
+from curation.teachers import BaseTeacher, Gate, Request
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
@@ -28,6 +31,7 @@ from curation.teachers.completions import (
     error_batch,
     find_options_problem,
     make_dropped_batch,
+    make_paired_row,
     prompt_batch,
     rank_options,
     subtract_baselines,
@@ -35,9 +39,9 @@ from curation.teachers.completions import (
 
 _BATCH_ROWS = 256
 _SLOW_BATCH_ROWS = 8
+GIVEN_BATCH_ROWS = 1024
 
-OTHER_WORDS = 1_000
-"""Number of other words in the vocabulary at each step of an answer."""
+OTHER_WORDS = 1_000  # number of other words in the vocabulary at each step of an answer
 
 
 class ScriptedTeacher(BaseTeacher):
@@ -97,8 +101,17 @@ class ScriptedTeacher(BaseTeacher):
                 num_tokens = {request.row_id: len(request.prompt.split()) for request in stopped}
                 yield make_dropped_batch(num_tokens, config, self.state_size)
             completed = self._complete(healthy, config, seed, normalise=decoding.normalise_options)
-            self._work(len(batch), completed)
-            self._note(batch)
+            seconds = self._script.seconds_per_row * len(batch)
+            if self._script.seconds_per_token:
+                counts = (pc.sum(completed.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
+                seconds += self._script.seconds_per_token * sum(counts)
+            if seconds:
+                time.sleep(seconds)
+            if self._script.log is not None:
+                # One write of an append-only descriptor: lines of several actors never mix.
+                descriptor = os.open(self._script.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+                os.write(descriptor, "".join(f"{request.row_id}\n" for request in batch).encode())
+                os.close(descriptor)
             if bad:
                 yield error_batch(bad, config, self.state_size)
             yield completed
@@ -119,14 +132,6 @@ class ScriptedTeacher(BaseTeacher):
         for request, end in zip(requests, ends, strict=True):
             time.sleep(max(0.0, end - time.monotonic()))
             yield request
-
-    def _work(self, num_rows: int, completed: pa.RecordBatch) -> None:
-        script, seconds = self._script, self._script.seconds_per_row * num_rows
-        if script.seconds_per_token:
-            columns = ("num_prompt_tokens", "num_output_tokens")
-            seconds += script.seconds_per_token * sum(pc.sum(completed.column(name)).as_py() or 0 for name in columns)
-        if seconds:
-            time.sleep(seconds)
 
     def _make_prompt_batch(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
         """Return the batch that a gate reads, with the same states as :meth:`_complete` gives."""
@@ -154,14 +159,27 @@ class ScriptedTeacher(BaseTeacher):
         )
 
     def _make_answered_row(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
-        """Return the row with the text that ``number`` chooses; each of its words has the log-probability ``mean``."""
+        """Return the row with the text that ``number`` chooses; each of its words has the log-probability ``mean``.
+
+        With baselines the option chosen is that which stays likeliest if that of ``number`` is likelier by 1 before.
+        """
         if request.in_pairs:
             return self._make_paired_row(request, number, mean)
         texts = self._script.completions if request.options is None else request.options
-        choice = _choose_option(request, number % len(texts))
+        choice = number % len(texts)
+        if request.baselines is not None and not request.is_drawn:
+            likelier = [float(place == choice) for place in range(len(request.baselines))]
+            choice = rank_options(subtract_baselines(likelier, request.baselines))[0]
         num_words = len(texts[choice].split())
-        margin, negentropy = _compute_sureness(mean)
-        sums, chosen_by = _compute_scores(request, choice, mean, num_words, normalise=normalise)
+        sums = scores = None
+        if request.options is not None and not request.is_drawn:
+            sums = scores = [mean * num_words - (place != choice) for place in range(len(texts))]
+            if normalise:
+                scores = [mean - (place != choice) for place in range(len(texts))]
+                sums = [one * len(option.split()) for one, option in zip(scores, texts, strict=True)]
+        rest = max(-math.expm1(mean), 1e-6)  # of the probability, for OTHER_WORDS
+        other = math.log(rest / OTHER_WORDS)
+        margin, negentropy = max(mean - other, 0.0), (1 - rest) * mean + rest * other
         return AnsweredRow(
             row_id=request.row_id,
             completion=texts[choice],
@@ -173,7 +191,7 @@ class ScriptedTeacher(BaseTeacher):
             margins=OfTokens.of([margin] * num_words),
             negentropies=OfTokens.of([negentropy] * num_words),
             option_logprobs=sums,
-            option_scores=chosen_by,
+            option_scores=scores,
             error="scripted: asked for" if request.row_id in self._failing else None,
         )
 
@@ -182,7 +200,7 @@ class ScriptedTeacher(BaseTeacher):
         options, gap = request.options or (), 1 + math.exp(mean)
         yes = [(number >> question % 64) & 1 for question in range(len(options) // 2)]
         scores = [mean - gap * (place % 2 == yes[place // 2]) for place in range(len(options))]
-        return in_pairs.make_answered_row(
+        return make_paired_row(
             request,
             scores,
             num_prompt_tokens=len(request.prompt.split()),
@@ -202,39 +220,19 @@ class ScriptedTeacher(BaseTeacher):
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _note(self, batch: list[Request]) -> None:
-        if self._script.log is not None:
-            # One write of an append-only descriptor: lines of several actors never mix.
-            descriptor = os.open(self._script.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(descriptor, "".join(f"{request.row_id}\n" for request in batch).encode())
-            os.close(descriptor)
 
+class GivenTeacher(BaseTeacher):
+    """A teacher that returns the rows' own completions, without log-probabilities, numbers of tokens and states."""
 
-def _choose_option(request: Request, choice: int) -> int:
-    """Return the index of the chosen option if that at ``choice`` is likelier by 1, before baselines are subtracted."""
-    if request.baselines is None or request.is_drawn:
-        return choice
-    return rank_options(
-        subtract_baselines([float(place == choice) for place in range(len(request.baselines))], request.baselines)
-    )[0]
+    def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
+        self._ask(config)
 
-
-def _compute_scores(
-    request: Request, choice: int, mean: float, num_words: int, *, normalise: bool
-) -> tuple[list[float] | None, list[float] | None]:
-    """Return log-probabilities of a request's options, and the scores by which the one at ``choice`` is chosen."""
-    if request.options is None or request.is_drawn:
-        return None, None
-    others = [float(place != choice) for place in range(len(request.options))]
-    if not normalise:
-        sums = [mean * num_words - less for less in others]
-        return sums, sums
-    means = [mean - less for less in others]
-    return [mean * len(option.split()) for mean, option in zip(means, request.options, strict=True)], means
-
-
-def _compute_sureness(logprob: float) -> tuple[float, float]:
-    """Return margin and negative entropy if one word has ``logprob`` and ``OTHER_WORDS`` others share the rest."""
-    rest = max(-math.expm1(logprob), 1e-6)
-    other = math.log(rest / OTHER_WORDS)
-    return max(logprob - other, 0.0), (1 - rest) * logprob + rest * other
+    def label(
+        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""
+        stream = iter(requests)
+        missing = "no_completion: no label came with the row"
+        while batch := list(islice(stream, GIVEN_BATCH_ROWS)):
+            rows = [AnsweredRow(row.row_id, row.given, error=missing if row.given is None else None) for row in batch]
+            yield completion_batch(rows, states={}, state_dtype=self._config.state_dtype)

@@ -19,14 +19,12 @@ import pyarrow as pa
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import find_positions, find_ranks
 from curation.errors import ModelError
-from curation.hashing import hash64
 from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, decode_tokens, load_configuration, load_tokenizer
 from curation.refs import ModelRef
-from curation.teachers import BaseTeacher, Gate, Request, in_pairs
-from curation.teachers.completions import Array, error_batch, rank_options
-from curation.teachers.decoding import count_text_tokens
-from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
+from curation.teachers import BaseTeacher, Gate, Request
+from curation.teachers.completions import Array, error_batch, join_chosen_tokens, rank_options
+from curation.teachers.prompts import OptionTokens, TokenisedRequest, ask_gate, count_text_tokens, tokenise
 from curation.teachers.trie import Walk
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_rows import (
@@ -36,19 +34,16 @@ from curation.teachers.vllm_rows import (
     Scoring,
     answer_params,
     compute_ring,
-    find_passing,
     make_fed_params,
     make_letter_params,
 )
 from curation.teachers.vllm_tap import Collected
 
-BATCH_ROWS = 128
-"""Number of rows that are copied from the device at once."""
+BATCH_ROWS = 128  # number of rows that are copied from the device at once
 
 TOKENISE_ROWS = 64
 
-MAX_TRIES = 3
-"""Maximum number of times that an answer is fed again because the tap lost its states."""
+MAX_TRIES = 3  # maximum number of times that an answer is fed again because the tap lost its states
 
 
 class VllmTeacher(BaseTeacher):
@@ -94,7 +89,7 @@ class VllmTeacher(BaseTeacher):
 
     @property
     def facts(self) -> dict[str, float]:
-        """Facts of the engine, for the report: duration of its start, size of its cache, slots, memory in use."""
+        """Duration of the engine's start, size of its cache, slots and memory in use, for the report."""
         return self.engine.facts
 
     def label(
@@ -174,14 +169,9 @@ class _Stream:
         teacher, config = self._teacher, self._teacher.config
         stream = iter(requests)
         while some := list(islice(stream, TOKENISE_ROWS)):
+            how = {"chat_template": config.chat_template, "reads_given": config.reads_given}
             with teacher.decode_lock:  # a fast tokenizer is not to be used by two threads at once
-                rows = tokenise(
-                    teacher.tokenizer,
-                    some,
-                    chat_template=config.chat_template,
-                    known=teacher.known,
-                    reads_given=config.reads_given,
-                )
+                rows = tokenise(teacher.tokenizer, some, known=teacher.known, **how)
             bad: dict[int, str] = {}
             for row in rows:
                 problem = row.problem(teacher.engine.max_positions, self._decoding.max_tokens)
@@ -203,11 +193,10 @@ class _Stream:
                 self._send(row, row.parts[0], given.prompt, make_fed_params())
             else:
                 self._send_answer(row)
-        elif _is_drawn_at_once(given):
+        elif max(map(len, options)) == 1 and given.request.baselines is None and not given.request.in_pairs:
             row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, letters=[])
-            self._send(
-                row, row.parts[0], given.prompt, make_letter_params([tokens[0] for tokens in options], given.choice)
-            )
+            params = make_letter_params([tokens[0] for tokens in options], given.choice)
+            self._send(row, row.parts[0], given.prompt, params)
         else:
             scoring = Scoring(given.trie)
             row = EngineRow(given=given, parts=[], left=len(scoring.parts), scoring=scoring)
@@ -215,21 +204,15 @@ class _Stream:
                 self._send(row, part, given.prompt + part.tokens, make_fed_params(letters=scoring.asks(part)))
 
     def _send_answer(self, row: EngineRow) -> None:
-        seed = None
-        if self._decoding.temperature:
-            row_ids = np.array([row.given.request.row_id], dtype=np.int64)
-            seed = int(hash64(row_ids, self._seed)[0] >> np.uint64(1))
+        seed = row.given.request.make_seed(self._seed) if self._decoding.temperature else None
         params = answer_params(row.given, self._decoding, self._teacher.stop_ids, seed)
         self._send(row, row.parts[0], row.given.prompt, params)
 
     def _score(self, row: EngineRow, part: EngineRequest) -> None:
         """Feed an answer after its prompt; retries do not read the prefix cache."""
-        params = make_fed_params(
-            score_from=len(row.given.prompt),
-            sureness=row.given.request.is_drawn,
-            skip_reading_prefix_cache=part.tries > 0,
-        )
-        self._send(row, part, row.given.prompt + part.tokens, params)
+        prompt, sure, again = row.given.prompt, row.given.request.is_drawn, part.tries > 0
+        params = make_fed_params(score_from=len(prompt), sureness=sure, skip_reading_prefix_cache=again)
+        self._send(row, part, prompt + part.tokens, params)
 
     def _send(self, row: EngineRow, part: EngineRequest, tokens: list[int], params: object) -> None:
         self._held.add(self._engine.submit(tokens, params, self._inbox, (row, part)))
@@ -315,8 +298,8 @@ class _Stream:
             return
         wide_ND = np.stack([found.states["prompt_last"][place] for place, _ in asked])
         rows = [row for _, row in asked]
-        passed = find_passing(self._gate, rows, wide_ND, self._states, self._teacher.config.state_dtype)
-        for row, passes in zip(rows, passed, strict=True):
+        passes_N = ask_gate(self._gate, [row.given for row in rows], wide_ND, self._config)
+        for row, passes in zip(rows, passes_N.tolist(), strict=True):
             row.is_prompt = False
             if passes:
                 self._send_answer(row)
@@ -326,27 +309,19 @@ class _Stream:
 
     def _feed_ranked(self, row: EngineRow, scoring: Scoring) -> None:
         """Feed the chosen option and others whose states are requested, or the joined options chosen in pairs."""
+        options = row.given.options or []
         if row.given.request.in_pairs:
-            scores = scoring.scores(normalise=False)
-            tokens = in_pairs.join_chosen_tokens(row.given.request, row.given.options or [], scores)
+            tokens = join_chosen_tokens(row.given.request, options, scoring.scores(normalise=False))
             row.by_rank[1] = EngineRequest(tokens=tokens)
-            row.parts.append(row.by_rank[1])
-            self._feed(row)
-            return
-        order, by_token = scoring.order(row.given, normalise=self._decoding.normalise_options), scoring.by_token
-        row.choice = order[0]
-        for rank in (1, *find_ranks(self._states)):
-            if rank <= len(order):
-                place = order[rank - 1]
-                part = row.by_rank[rank] = EngineRequest(
-                    tokens=(row.given.options or [])[place], logprob=sum(by_token[place])
-                )
-                part.logprobs = by_token[place]
-                row.parts.append(part)
-        self._feed(row)
-
-    def _feed(self, row: EngineRow) -> None:
-        """Feed the parts of a row whose options are scored; without states the row is done."""
+        else:
+            order, by_token = scoring.order(row.given, normalise=self._decoding.normalise_options), scoring.by_token
+            row.choice = order[0]
+            for rank in (1, *find_ranks(self._states)):
+                if rank <= len(order):
+                    place = order[rank - 1]
+                    sums, logprobs = sum(by_token[place]), by_token[place]
+                    row.by_rank[rank] = EngineRequest(tokens=options[place], logprob=sums, logprobs=logprobs)
+        row.parts += row.by_rank.values()
         if not self._states:
             self._done.append(row)
             return
@@ -371,9 +346,3 @@ class _Stream:
                 part.states[place] = last_D
             elif position == "output_mean":
                 part.states[place] = part.states[place] + last_D / len(part.tokens)
-
-
-def _is_drawn_at_once(given: TokenisedRequest) -> bool:
-    """Return whether the engine chooses the option by drawing one token."""
-    one_token = all(len(tokens) == 1 for tokens in given.options or ())
-    return one_token and given.request.baselines is None and not given.request.in_pairs

@@ -1,7 +1,8 @@
 """The choice of a backend for ``teacher.backend: auto``: vLLM if a probe finds that it can run the model.
 
 The probe is a separate process, since importing vLLM proves little (its CUDA build imports without a GPU) and has
-lasting side effects. Run it where the teacher will run: a driver without a GPU says nothing about its workers.
+lasting side effects. Run it where the teacher will run: a driver without a GPU says nothing about its workers. Here
+are also the private parts of vLLM that the teacher reads, with a check of which an installed version lacks.
 """
 
 import json
@@ -17,8 +18,17 @@ from curation.errors import ConfigError
 from curation.models.loading import is_installed
 from curation.refs import ModelRef
 
-PROBE_SECONDS = 600
-"""Time limit of a probe in seconds; on a GPU the probe starts a small engine."""
+TESTED = ("0.32.0",)  # versions of vLLM that the teacher has been tested with
+
+CONFIG = "curation"
+"""Key of vLLM's ``additional_config``: names of states, positions of the ring, number of first log-probabilities."""
+
+RUNNER = ("sampler", "execute_model_state", "use_aux_hidden_state_outputs", "input_batch.req_ids")
+"""Attributes that a worker's model runner needs."""
+STEP = ("hidden_states", "aux_hidden_states")
+"""Fields that the model runner's state between forward pass and draw needs."""
+
+PROBE_SECONDS = 600  # time limit of a probe in seconds; on a GPU the probe starts a small engine
 
 
 class BackendChoice(NamedTuple):
@@ -29,11 +39,7 @@ class BackendChoice(NamedTuple):
 
 
 def choose_backend(config: AskConfig, model: ModelRef | None) -> BackendChoice:
-    """Return the backend that ``config`` stands for on this machine.
-
-    Raises:
-        ConfigError: the probe refused an engine argument of ``teacher.vllm`` or the model.
-    """
+    """Return the backend for ``config`` here; raise ``ConfigError`` if the probe refuses an argument or the model."""
     if config.backend != "auto":
         return BackendChoice(config.backend, "teacher.backend names it")
     if not is_installed():
@@ -81,3 +87,31 @@ def _probe(engine: str, model: ModelRef | None, gpus: bool, layers: bool, starts
         return {"lacks": f"its probe failed: {error[0]}"}
     found: dict[str, str] = json.loads(last[0])
     return found
+
+
+def can_give_layers(model: type) -> bool:
+    """Return whether a model of vLLM can give the states of other layers than the last."""
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    return bool(supports_eagle3(model))
+
+
+def find_missing_attributes(runner: object) -> list[str]:
+    """Return the private attributes that the teacher reads and this model runner lacks."""
+    missing = []
+    for path in RUNNER:
+        found = runner
+        for name in path.split("."):
+            if not hasattr(found, name):
+                missing.append(path)
+                break
+            found = getattr(found, name)
+    return missing + find_missing_fields()
+
+
+def find_missing_fields() -> list[str]:
+    """Return the fields that the model runner's state between forward pass and draw lacks."""
+    from vllm.v1.worker import gpu_model_runner
+
+    fields = getattr(getattr(gpu_model_runner, "ExecuteModelState", None), "_fields", ())
+    return [f"ExecuteModelState.{name}" for name in STEP if name not in fields]

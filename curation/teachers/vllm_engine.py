@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import difflib
 import faulthandler
+import fcntl
 import itertools
 import os
 import sys
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,9 +31,8 @@ from curation.heavy import transformers
 from curation.models import merged
 from curation.models.loading import from_pretrained, make_engine_arguments, set_environment
 from curation.refs import ModelRef
-from curation.teachers.gpu_turns import list_shared_gpus, start_turn
+from curation.teachers.vllm_choice import CONFIG, TESTED
 from curation.teachers.vllm_tap import Collected
-from curation.teachers.vllm_versions import CONFIG, TESTED
 
 OWN = ("model", "tokenizer", "revision", "tokenizer_revision", "dtype", "worker_cls", "disable_log_stats")
 REFUSED = {
@@ -47,8 +48,7 @@ FORMATS = ("safetensors", "fastsafetensors", "runai_streamer", "instanttensor", 
 """Values of ``load_format`` that never open a pickle."""
 LOG_LINES = 12
 
-Inbox = deque[tuple[str, Any, Any]]
-"""Queue of the outputs of one caller's requests, as (name, tag, output)."""
+Inbox = deque[tuple[str, Any, Any]]  # queue of the outputs of one caller's requests, as (name, tag, output)
 
 
 class EngineLostError(CurationError):
@@ -56,11 +56,7 @@ class EngineLostError(CurationError):
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
-    """Check that vLLM knows all engine arguments, and that the teacher can use them.
-
-    Raises:
-        ConfigError: an argument is unknown (the message suggests the most similar one) or cannot be used.
-    """
+    """Raise ``ConfigError`` if an engine argument is unknown (the message suggests a similar one) or cannot be used."""
     if (trusted := given.get("trust_remote_code", False)) is not False:
         raise ConfigError(
             f"teacher.vllm.engine.trust_remote_code: {trusted!r} cannot be used: code that a model brings is not run; "
@@ -88,7 +84,7 @@ def check_arguments(given: Mapping[str, object]) -> None:
 
 
 def _check_tap(model: ModelRef, lacks_layers: str | None, lacks: Sequence[str]) -> None:
-    """Raise ModelError if vLLM's model cannot give the requested layers, or this vLLM lacks what the tap reads."""
+    """Raise ``ModelError`` if vLLM's model cannot give the requested layers, or this vLLM lacks what the tap reads."""
     if lacks_layers:
         raise ModelError(
             f"model {model.base!r}: teacher.states names other layers than the last, which vLLM's {lacks_layers} "
@@ -112,8 +108,7 @@ class Engine:
         Raises:
             ConfigError: an engine argument is wrong.
             StartError: the engine does not start in this process (with the last lines that it logged).
-            ModelError: vLLM cannot run the model with these settings on any node, or this version of vLLM lacks what
-                the tap reads.
+            ModelError: vLLM cannot run the model so on any node, or this version of vLLM lacks what the tap reads.
         """
         set_environment()
         check_arguments(config.vllm.engine)
@@ -122,12 +117,10 @@ class Engine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-engine")
         self._inboxes: dict[str, tuple[Inbox, Any]] = {}
         self._names = map(str, itertools.count())
-        self._ids: dict[str, str] = {}
-        """The engine's ids of the requests that the tap holds, by the names that :meth:`submit` returned."""
+        self._ids: dict[str, str] = {}  # of the requests that the tap holds, by the names that submit returned
         self._step_began: float | None = None
         self._step_lock = threading.Lock()
-        self._next_step: Future[None] | None = None
-        """Current or last step."""
+        self._next_step: Future[None] | None = None  # the current or last step
         is_refused = False
         try:
             turn = start_turn(list_shared_gpus(config.actors.num_gpus))
@@ -150,16 +143,13 @@ class Engine:
         cache = self._engine.vllm_config.cache_config
         self.max_positions = int(self._engine.vllm_config.model_config.max_model_len) - 1
         """Maximum number of tokens of prompt and answer together, limited by the model and by memory."""
-        self.slots = int(scheduler.max_num_seqs)
-        """Maximum number of requests that run at once."""
-        self.limit = 2 * self.slots
-        """Number of unfinished requests to keep in the engine: those that run, and as many to follow them."""
+        self.slots = int(scheduler.max_num_seqs)  # maximum number of requests that run at once
+        self.limit = 2 * self.slots  # unfinished requests in the engine: those that run, and as many to follow them
         self.facts: dict[str, float] = {
             "start_seconds": time.monotonic() - began,
             "kv_cache_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
             "max_running": self.slots,
         }
-        """Facts of the engine, for the report."""
         if torch.cuda.is_available():
             free, total = torch.cuda.mem_get_info()
             self.facts["device_bytes"] = total - free  # of all processes
@@ -177,15 +167,16 @@ class Engine:
         """
         name = next(self._names)
         self._inboxes[name] = (inbox, tag)
-        self._thread.submit(self._add, name, tokens, params)
-        return name
 
-    def _add(self, name: str, tokens: list[int], params: object) -> None:
-        try:
-            self._ids[name] = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
-        except Exception as error:  # handed to whoever waits for the answer
-            inbox, tag = self._inboxes.pop(name)
-            inbox.append((name, tag, error))
+        def add() -> None:
+            try:
+                self._ids[name] = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
+            except Exception as error:  # handed to whoever waits for the answer
+                del self._inboxes[name]
+                inbox.append((name, tag, error))
+
+        self._thread.submit(add)
+        return name
 
     def step(self) -> None:
         """Run a step of the engine, which serves all requests; concurrent callers share one step.
@@ -208,7 +199,11 @@ class Engine:
         try:
             outputs = self._engine.step()
         except (EngineDeadError, RuntimeError, ValueError, AssertionError, OSError) as error:
-            raise self._make_lost_error(f"a step of vLLM's engine failed: {_format_first_line(error)}") from error
+            reason = f"a step of vLLM's engine failed: {_format_first_line(error)}; it logged last:\n{self.tail()}"
+            ray = sys.modules.get("ray")
+            if ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
+                _end_process(reason)
+            raise EngineLostError(reason) from error
         finally:
             self._step_began = None
         for output in outputs:
@@ -218,17 +213,19 @@ class Engine:
 
     def collect(self, requests: Sequence[tuple[str, int]]) -> Collected:
         """Return the data of finished requests, given name and number of answer tokens, and remove it from the tap."""
-        asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
-        collected: Collected = self._call_workers("tap_collect", asked)[0]
+        collected: Collected
+        collected = self._call_workers("tap_collect", [(self._ids.pop(name), number) for name, number in requests])[0]
         return collected
 
     def drop(self, names: Sequence[str]) -> None:
         """Abort requests, finished or not, and free the tap's data of them."""
-        self._run_in_thread(self._drop, names)
 
-    def _drop(self, names: Sequence[str]) -> None:
-        self._engine.abort_request([name for name in names if self._inboxes.pop(name, None) is not None])
-        self._engine.collective_rpc("tap_free", args=([self._ids.pop(name) for name in names if name in self._ids],))
+        def drop() -> None:
+            self._engine.abort_request([name for name in names if self._inboxes.pop(name, None) is not None])
+            held = [self._ids.pop(name) for name in names if name in self._ids]
+            self._engine.collective_rpc("tap_free", args=(held,))
+
+        self._run_in_thread(drop)
 
     def num_held(self) -> int:
         """Return the number of requests that the tap holds."""
@@ -255,13 +252,6 @@ class Engine:
         """Run ``work`` in the engine's thread and return its result."""
         return self._thread.submit(work, *args).result()
 
-    def _make_lost_error(self, reason: str) -> EngineLostError:
-        reason = f"{reason}; it logged last:\n{self.tail()}"
-        ray = sys.modules.get("ray")
-        if ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
-            _end_process(reason)
-        return EngineLostError(reason)
-
     def _watch(self, seconds: float) -> None:
         """End the process when a step takes longer than ``seconds``: no exception stops compiled code that hangs."""
         while True:
@@ -275,16 +265,38 @@ class Engine:
                 )
 
 
+@contextlib.contextmanager
+def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None]:
+    """Hold the locks of these GPUs within the context, so that no other process of this node starts an engine there.
+
+    An engine measures the free memory of its GPU at its start, and sizes its share by it; another one that starts then
+    could fail for lack of memory. The operating system releases the locks of a process that dies.
+    """
+    folder = folder or Path(tempfile.gettempdir()) / f"curation-gpus-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        for gpu in sorted(gpus):  # in one order, so that no two wait for each other
+            file = held.enter_context((folder / f"{gpu}.lock").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def list_shared_gpus(num_gpus: float) -> list[str]:
+    """Return the ids of the GPUs that this process shares with others, or an empty list if its GPUs are whole."""
+    if not 0 < num_gpus < 1:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")  # Ray sets it to what an actor was given
+    return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
+
+
 def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
     """Return the tokens that end an answer: those of the tokenizer and of the model's generation settings."""
     try:
         settings = from_pretrained(transformers.GenerationConfig, model)
     except OSError:
         settings = transformers.GenerationConfig.from_model_config(text_config)
-    ids: set[int] = set()
-    for source in (eos, settings.eos_token_id):
-        ids.update([source] if isinstance(source, int) else source or [])
-    return frozenset(ids)
+    given = eos, settings.eos_token_id
+    return frozenset(one for ids in given for one in ([ids] if isinstance(ids, int) else ids or []))
 
 
 def _make_settings(config: AskConfig, weights: ModelRef, max_positions: int | None, ring: int) -> Any:
@@ -327,15 +339,15 @@ def _log_to(file: int) -> Iterator[None]:
     """Redirect the terminal output of this process, and of children started meanwhile, to an open file."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [os.dup(descriptor) for descriptor in (1, 2)]
+    kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     try:
-        for descriptor in (1, 2):
+        for descriptor in kept:
             os.dup2(file, descriptor)
         yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for descriptor, old in zip((1, 2), kept, strict=True):
+        for descriptor, old in kept.items():
             os.dup2(old, descriptor)
             os.close(old)
 

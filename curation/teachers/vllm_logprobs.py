@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from curation.teachers.completions import OfTokens
-from curation.teachers.device_copy import send_arrays
+from curation.teachers.trie import send_arrays
 
 Ints = npt.NDArray[np.int64]
 
@@ -23,12 +23,10 @@ Ints = npt.NDArray[np.int64]
 class Summary(NamedTuple):
     """Log-probabilities, margins and entropies of an answer."""
 
-    logprob: float
-    """Sum of the log-probabilities of its tokens."""
+    logprob: float  # sum of the log-probabilities of its tokens
     logprobs: list[float]
     """Log-probabilities of its first tokens, followed by the least and the last one if the answer is longer."""
-    margins: OfTokens | None
-    """``None`` for an empty answer."""
+    margins: OfTokens | None  # ``None`` for an empty answer
     negentropies: OfTokens | None
 
 

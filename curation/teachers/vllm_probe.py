@@ -15,8 +15,8 @@ from curation.errors import ConfigError, ModelError
 from curation.models import fetch_model, load_configuration
 from curation.models.loading import make_engine_arguments, set_environment
 from curation.refs import ModelRef
+from curation.teachers.vllm_choice import TESTED, can_give_layers, find_missing_fields
 from curation.teachers.vllm_engine import check_arguments
-from curation.teachers.vllm_versions import TESTED, can_give_layers, find_missing_fields
 
 
 def answer() -> None:

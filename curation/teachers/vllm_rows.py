@@ -10,23 +10,19 @@ import pyarrow as pa
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import find_positions, parse
 from curation.json_types import Json
-from curation.teachers import Gate, in_pairs
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
     OfTokens,
-    completion_batch,
     error_batch,
+    make_answered_batch,
     make_dropped_batch,
-    prompt_batch,
-    prompt_states,
+    make_paired_row,
     rank_options,
-    select_by_name,
     subtract_baselines,
 )
 from curation.teachers.prompts import TokenisedRequest
-from curation.teachers.trie import Trie
-from curation.teachers.vllm_held import OPTIONS
+from curation.teachers.trie import OPTIONS, Trie
 from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, SURENESS
 
 
@@ -34,20 +30,16 @@ from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, SURENESS
 class EngineRequest:
     """A request to the engine for a row's answer, an option or a node of the options' trie, with its result."""
 
-    tokens: list[int]
-    """Tokens of the answer or option, or of the path to the node."""
-    node: int | None = None
-    """Node of the options' trie whose children's log-probabilities are requested."""
-    logprob: float = 0.0
-    """Sum of the log-probabilities of its tokens."""
+    tokens: list[int]  # tokens of the answer or option, or of the path to the node
+    node: int | None = None  # node of the options' trie whose children's log-probabilities are requested
+    logprob: float = 0.0  # sum of the log-probabilities of its tokens
     logprobs: list[float] = field(default_factory=list)
     """Log-probabilities of the first tokens, followed by the least and the last one if the answer is longer."""
     margins: OfTokens | None = None
     negentropies: OfTokens | None = None
     states: list[Array] = field(default_factory=list)
     """hidden_D of each position, in the order of ``find_positions``, with concatenated layers."""
-    short: bool = False
-    """Whether only the state of the answer's last token is missing."""
+    short: bool = False  # whether only the state of the answer's last token is missing
     tries: int = 0
 
 
@@ -98,38 +90,23 @@ class EngineRow:
 
     given: TokenisedRequest
     parts: list[EngineRequest]
-    left: int
-    """Number of parts that are not done."""
+    left: int  # number of parts that are not done
     text: str = ""
     truncated: bool = False
-    letters: list[float] | None = None
-    """Log-probabilities of options of one token."""
+    letters: list[float] | None = None  # log-probabilities of options of one token
     scoring: Scoring | None = None
     """Scoring of the options, or None if the engine draws the answer or it came with the row."""
     choice: int = 0
     by_rank: dict[int, EngineRequest] = field(default_factory=dict)
     """The answer (rank 1) and further options by rank of their likelihood, if they are fed."""
     error: str | None = None
-    is_prompt: bool = False
-    """Whether only the prompt is fed so far, for the gate."""
+    is_prompt: bool = False  # whether only the prompt is fed so far, for the gate
     dropped: bool = False
 
 
 def compute_ring(config: AskConfig) -> int:
     """Return the number of an answer's last tokens whose states the tap keeps, since a stop string may cut some off."""
     return 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
-
-
-def find_passing(
-    gate: Gate, rows: Sequence[EngineRow], wide_ND: Array, kept: Sequence[str], state_dtype: str
-) -> list[bool]:
-    """Return whether ``gate`` passes each row, by the states of its last prompt token, with concatenated layers."""
-    row_ids = [row.given.request.row_id for row in rows]
-    num_tokens = [len(row.given.prompt) for row in rows]
-    passes: list[bool] = gate(
-        prompt_batch(row_ids, num_tokens, prompt_states(wide_ND, kept, gate.states), state_dtype)
-    ).tolist()
-    return passes
 
 
 def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: Iterable[int], seed: int | None) -> Any:
@@ -154,7 +131,7 @@ def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: I
 def make_letter_params(tokens: list[int], given: int | None = None) -> Any:
     """Return the parameters that draw one of these tokens, feed it for its state, and keep all log-probabilities.
 
-    ``given`` is the index of the token that came with the row, which is then the only one that can be drawn.
+    Only that at the index ``given``, which came with the row, can be drawn if it is set.
     """
     return make_sampling_params(
         max_tokens=2,
@@ -194,9 +171,7 @@ class RowBatches:
     """A converter of the rows of one call to record batches."""
 
     config: AskConfig
-    """Configuration of what is kept of an answer."""
     state_size: int
-    """Width of a layer's state."""
     normalise_options: bool
 
     def of(self, rows: Sequence[EngineRow]) -> Iterator[pa.RecordBatch]:
@@ -207,26 +182,18 @@ class RowBatches:
         if dropped := [row.given for row in rows if row.dropped]:
             num_tokens = {given.request.row_id: len(given.prompt) for given in dropped}
             yield make_dropped_batch(num_tokens, self.config, self.state_size)
-        if answered := [row for row in rows if row.error is None and not row.dropped]:
-            yield self._make_batch(answered)
-
-    def _make_batch(self, rows: Sequence[EngineRow]) -> pa.RecordBatch:
-        answers = [self._make_answered_row(row) for row in rows]
-        chosen = [row.by_rank[1] for row in rows]
-        names = self.config.states
+        answered = [row for row in rows if row.error is None and not row.dropped]
+        if not answered:
+            return
+        answers, names = [self._make_answered_row(row) for row in answered], self.config.states
         positions = find_positions(names)
         states: dict[tuple[str, int], Array] = {}
         for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, names)):
             place = positions.index(position)
-            none_D = np.zeros_like(chosen[0].states[place])  # of a row with fewer options
-            parts = [row.by_rank.get(rank) for row in rows]
+            none_D = np.zeros_like(answered[0].by_rank[1].states[place])  # of a row with fewer options
+            parts = [row.by_rank.get(rank) for row in answered]
             states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
-        return completion_batch(
-            answers,
-            states=select_by_name(states, names),
-            state_dtype=self.config.state_dtype,
-            num_token_logprobs=self.config.token_logprobs,
-        )
+        yield make_answered_batch(answers, states, self.config)
 
     def _make_answered_row(self, row: EngineRow) -> AnsweredRow:
         """Return a row that has ended, with its answer, the part of rank 1."""
@@ -234,7 +201,7 @@ class RowBatches:
         if scoring is not None and row.given.request.in_pairs:
             lengths = [len(tokens) for tokens in row.given.options or []]
             scores, num_tokens = scoring.scores(normalise=False), len(row.given.prompt)
-            return in_pairs.make_answered_row(row.given.request, scores, num_prompt_tokens=num_tokens, lengths=lengths)
+            return make_paired_row(row.given.request, scores, num_prompt_tokens=num_tokens, lengths=lengths)
         if scoring is None:
             row.by_rank[1] = row.parts[0]
         if options is not None and not row.given.request.is_drawn:

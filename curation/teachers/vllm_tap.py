@@ -25,13 +25,11 @@ import numpy.typing as npt
 import torch
 
 from curation.config.states import LAST, find_layers, find_positions
-from curation.teachers.device_copy import send_arrays
 from curation.teachers.logit_numbers import compute_token_numbers
-from curation.teachers.vllm_held import HeldWalks
+from curation.teachers.trie import HeldWalks, send_arrays
 from curation.teachers.vllm_logprobs import Logprobs, Positions, Summary, grow_slots
 
-MAX_LOGITS = 2**27
-"""Maximum number of logits computed at once (0.5 GiB in float32)."""
+MAX_LOGITS = 2**27  # maximum number of logits computed at once (0.5 GiB in float32)
 
 SCORE_FROM = "score_from"
 """Key of a request's ``extra_args`` for the position from which the prompt is an answer to score."""
@@ -51,8 +49,7 @@ class Collected(NamedTuple):
     is missing in ``output_mean`` too; ``lost`` if nothing can be read."""
     summaries: list[Summary]
     """Summaries of the answers' log-probabilities; margins and entropies are 0 unless requested."""
-    states: dict[str, npt.NDArray[Any]]
-    """hidden_ND by position."""
+    states: dict[str, npt.NDArray[Any]]  # hidden_ND by position
     letters: list[list[float]]
     """Log-probabilities of the tokens requested by ``LETTERS``; empty for requests without them."""
 
@@ -62,10 +59,8 @@ class _TappedRequest:
     """An unfinished request; its numbers are in the tap's arrays at its slot."""
 
     slot: int
-    asks: list[int]
-    """Tokens whose log-probabilities after the prompt are requested."""
-    prompt: npt.NDArray[np.int64] | None
-    """Tokens of the prompt if it contains an answer to score, else None."""
+    asks: list[int]  # tokens whose log-probabilities after the prompt are requested
+    prompt: npt.NDArray[np.int64] | None  # tokens of the prompt if it contains an answer to score, else None
     letters: torch.Tensor | None = None
 
 
@@ -82,8 +77,7 @@ class _Step(NamedTuple):
     """A step of B requests with T tokens."""
 
     ids: list[str]
-    slot_B: npt.NDArray[np.int64]
-    """Slot of each request, or -1 if the tap has freed it."""
+    slot_B: npt.NDArray[np.int64]  # slot of each request, or -1 if the tap has freed it
     begin_B: npt.NDArray[np.int64]
     end_B: npt.NDArray[np.int64]
     offset_B: npt.NDArray[np.int64]
@@ -91,8 +85,7 @@ class _Step(NamedTuple):
     is_partial_B: npt.NDArray[np.bool_]
     """Whether the step feeds only some of the request's known tokens, so that vLLM drops the drawn one."""
     hidden_TD: torch.Tensor
-    others: Sequence[torch.Tensor] | None
-    """States of other layers, [T, D] each, in ascending order of layers."""
+    others: Sequence[torch.Tensor] | None  # states of other layers, [T, D] each, in ascending order of layers
 
 
 class Tap:

@@ -10,8 +10,8 @@ from typing import Any
 from vllm.platforms import current_platform
 
 from curation.config.states import find_other_layers
+from curation.teachers.vllm_choice import CONFIG, can_give_layers, find_missing_attributes
 from curation.teachers.vllm_tap import Collected, Tap
-from curation.teachers.vllm_versions import CONFIG, can_give_layers, find_missing_attributes
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker

@@ -30,16 +30,13 @@ class Tokens:
     output: int = 0
 
 
-_Asked = tuple[tuple[str, ...], tuple[str, ...], bool]
-"""Baseline prompts, options, and whether the options form pairs."""
+_Asked = tuple[tuple[str, ...], tuple[str, ...], bool]  # baseline prompts, options, and whether the options form pairs
 
 
 def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = False) -> tuple[float, ...]:
     """Return the logarithm of each option's probability among the options, averaged over prompts.
 
-    Args:
-        scores: the options' log-probabilities after each prompt.
-        in_pairs: whether an option's probability is taken among the two options of its pair.
+    ``scores`` are the options' log-probabilities after each prompt; ``in_pairs`` takes them among the two of a pair.
     """
     score_PC: npt.NDArray[np.float64] = np.asarray(scores, dtype=np.float64)
     score_PQC = score_PC.reshape(len(score_PC), -1, 2) if in_pairs else score_PC[:, None]
@@ -86,10 +83,11 @@ class WrappedTeacher:
             ConfigError: the teacher cannot answer a baseline prompt.
         """
         rows = list(requests)
-        for asked in dict.fromkeys(_make_asked(row) for row in rows if row.baseline_prompts):
-            if asked not in self._known:
-                self._known[asked] = self._ask(*asked, decoding, seed)
-        rows = [replace(row, baselines=self._known[_make_asked(row)]) if row.baseline_prompts else row for row in rows]
+        for place, row in enumerate(rows):
+            if row.baseline_prompts:
+                if (asked := _make_asked(row)) not in self._known:
+                    self._known[asked] = self._ask(*asked, decoding, seed)
+                rows[place] = replace(row, baselines=self._known[asked])
         how: Json = {} if gate is None else {"gate": gate}
         yield from self._count(self.teacher.label(rows, decoding, seed=seed, states=states, **how))
 

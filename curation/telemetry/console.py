@@ -14,17 +14,13 @@ from curation.escaping import escape_text
 from curation.redaction import redact_text
 from curation.telemetry.standing import Pace, Standing, Update
 
-LINE_SECONDS = 10.0
-"""Interval between two lines of a stage if the output is not a terminal, in seconds."""
-MAX_LINE_SECONDS = 60.0
-"""Interval between two lines of a stage after an hour, in seconds."""
+LINE_SECONDS = 10.0  # interval between two lines of a stage if the output is not a terminal, in seconds
+MAX_LINE_SECONDS = 60.0  # interval between two lines of a stage after an hour, in seconds
 BAR_CELLS = 20
 
-_bars: dict[int, str] = {}
-"""Names of the stages that have a progress line, by the position of the line."""
+_bars: dict[int, str] = {}  # names of the stages that have a progress line, by the position of the line
 _lock = threading.RLock()
-_said = time.monotonic()
-"""Time of the last message, in monotonic seconds."""
+_said = time.monotonic()  # time of the last message, in monotonic seconds
 
 
 def say(text: str) -> None:

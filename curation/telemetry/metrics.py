@@ -76,8 +76,7 @@ DRIVER_ALIVE = Meter("curation_driver_alive", "gauge", "1 while a driver works, 
 STAGE_RUNNING = Meter("curation_stage_running", "gauge", "1 while the stage runs.")
 VERDICT = Meter("curation_verdict", "gauge", "Of the run's report: 0 use it, 1 use with care, 2 do not use.")
 
-REFRESH_SECONDS = 2.0
-"""Interval at which a process sets its gauges again, in seconds."""
+REFRESH_SECONDS = 2.0  # interval at which a process sets its gauges again, in seconds
 
 _gauges: dict[tuple[Meter, tuple[tuple[str, str], ...]], float] = {}
 """Values of this process's gauges, by meter and tags."""

@@ -15,14 +15,11 @@ from curation.json_types import Json, JsonView
 from curation.periodic import every
 from curation.storage.paths import Place, Remote, write_atomically
 
-PACE_SECONDS = 120.0
-"""Length of the time window for the speed in rows/s, in seconds."""
+PACE_SECONDS = 120.0  # length of the time window for the speed in rows/s, in seconds
 KNOWN_ROWS, KNOWN_SECONDS = 10, 20.0
 """Minimum number of rows and minimum window in seconds for an estimate of the time left."""
-CLOSE = 1.5
-"""Maximum ratio of the upper to the lower estimate of the time left for which only one time is shown."""
-EVENT_SECONDS = 3.0
-"""Initial interval between two progress events, in seconds."""
+CLOSE = 1.5  # maximum ratio of the upper to the lower estimate of the time left for which only one time is shown
+EVENT_SECONDS = 3.0  # initial interval between two progress events, in seconds
 MAX_EVENT_SECONDS = 60.0
 """Interval between two progress events after 100 minutes, in seconds; a day adds less than a megabyte of events."""
 
@@ -41,13 +38,10 @@ class Actors:
 class Spent:
     """Amounts that one driver has used for a pass so far."""
 
-    actor_seconds: float = 0.0
-    """Total lifetime of the pass's actors in seconds, including the start of their models."""
-    prompt_tokens: int = 0
-    """Number of tokens read by the teacher, including those for signals and for repeated rows."""
+    actor_seconds: float = 0.0  # total lifetime of the pass's actors in seconds, including the start of their models
+    prompt_tokens: int = 0  # number of tokens read by the teacher, including those for signals and for repeated rows
     output_tokens: int = 0
-    chunks: int = 0
-    """Number of chunks, each of which is a fragment of the table."""
+    chunks: int = 0  # number of chunks, each of which is a fragment of the table
     commits: int = 0
 
     def plus(self, other: "Spent") -> "Spent":
@@ -60,16 +54,11 @@ class Work:
     """The state of a pass of actors."""
 
     actors: Actors
-    chunks_left: int
-    """The number of chunks not yet written."""
-    chunks_in_flight: int
-    """The number of chunks left that the running actors can hold at once."""
-    errors: Mapping[str, int]
-    """The number of error rows that this run of the pass wrote, by kind."""
-    lag_seconds: float
-    """The age of the oldest row that is written but not committed; 0 if there is none."""
-    commit_age_seconds: float
-    """The time since the last commit, or since the pass began."""
+    chunks_left: int  # the number of chunks not yet written
+    chunks_in_flight: int  # the number of chunks left that the running actors can hold at once
+    errors: Mapping[str, int]  # the number of error rows that this run of the pass wrote, by kind
+    lag_seconds: float  # the age of the oldest row that is written but not committed; 0 if there is none
+    commit_age_seconds: float  # the time since the last commit, or since the pass began
     spent: Spent = Spent()
 
     @classmethod
@@ -105,12 +94,9 @@ class Standing:
     rows: int
     total: int
     work: Work | None = None
-    unit: str = "rows"
-    """The unit that ``rows`` and ``total`` count."""
-    answered: int | None = None
-    """Number of rows done, including rows that are not committed yet; None means ``rows``."""
-    note: str = ""
-    """Quality of the work so far, such as the validation AUC of a fit, or what the stage waits for."""
+    unit: str = "rows"  # the unit that ``rows`` and ``total`` count
+    answered: int | None = None  # number of rows done, including rows that are not committed yet; None means ``rows``
+    note: str = ""  # quality of the work so far, such as the validation AUC of a fit, or what the stage waits for
 
     @property
     def reached(self) -> int:
@@ -123,10 +109,7 @@ class Standing:
         return self.work is None or self.work.actors.running > 0
 
     def words(self, rows_per_second: float | None, left: tuple[float, float] | None = None) -> str:
-        """Return the rows done and, if known, speed and time left, as text for a line on a terminal.
-
-        ``left`` has the least and the most seconds left (:meth:`left`).
-        """
+        """Return rows done and, if known, speed, and least and most seconds left (:meth:`left`), for a terminal."""
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is not None:
@@ -155,8 +138,7 @@ def _format_duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
-Update = Callable[[Standing], None]
-"""Function that receives progress updates of a stage."""
+Update = Callable[[Standing], None]  # function that receives progress updates of a stage
 
 
 class Pace:
@@ -229,10 +211,7 @@ def note_progress(path: Place, done: int, total: int, words: str = "") -> None:
 
 @contextmanager
 def follow_progress(path: Place, update: Update, unit: str = "rows") -> Iterator[None]:
-    """Read progress from a file repeatedly and pass it to ``update``, as long as the context lasts.
-
-    A file that an earlier worker left there is removed first.
-    """
+    """Read progress from a file, at first removed, and pass it to ``update`` repeatedly while the context lasts."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
 

@@ -14,8 +14,7 @@ from curation.errors import ConfigError, ModelError
 from curation.models import create, resolve
 from curation.models.loading import ENVIRONMENT
 from curation.teachers import load_teacher, vllm_engine
-from curation.teachers.vllm_choice import choose_backend
-from curation.teachers.vllm_versions import find_missing_attributes
+from curation.teachers.vllm_choice import choose_backend, find_missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.engines import close_all
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options

@@ -11,7 +11,7 @@ from curation.config import DecodingConfig
 from curation.tables.schemas import NUMBERS, TOKEN_LOGPROBS
 from curation.teachers import Request, load_teacher, vllm_tap
 from curation.teachers import vllm as vllm_teacher
-from curation.teachers.decoding import compute_distribution
+from curation.teachers.transformers import compute_distribution
 from tests.with_vllm.conftest import STATES, start, teacher_config
 
 TIE = 1e-4

@@ -346,7 +346,7 @@ def make_vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
 def look(question: VllmQuestion) -> VllmAnswer:
     """Check vLLM on the machine where this function runs."""
     from curation.teachers import vllm_choice
-    from curation.teachers.vllm_versions import TESTED
+    from curation.teachers.vllm_choice import TESTED
 
     if not is_installed():
         return VllmAnswer(version=None, tested=TESTED, probed=None)

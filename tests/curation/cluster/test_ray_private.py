@@ -63,10 +63,8 @@ def test_the_head_is_found_and_answers_who_has_not_joined(local_ray):
         with pytest.raises(ValueError, match="nowhere"):
             ray_private.find_head_address("nowhere")
     with interface("ray._raylet.GcsClient or ray._common.usage.usage_lib.get_cluster_metadata"):
-        address = ray.get_runtime_context().gcs_address
-        assert ray_private.read_head_version(address) == ray.__version__
-        (socket,) = ray_private.list_node_sockets(address, timeout=10)
-        assert Path(socket).is_socket()
+        version, (socket,) = ray_private.ask_head(ray.get_runtime_context().gcs_address, timeout=10)
+        assert version == ray.__version__ and Path(socket).is_socket()
 
 
 def test_the_types_of_nodes(local_ray):

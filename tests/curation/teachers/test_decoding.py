@@ -7,7 +7,7 @@ import torch
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.teachers import Request, load_teacher
-from curation.teachers.decoding import compute_distribution
+from curation.teachers.transformers import compute_distribution
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from curation.teachers.gpu_turns import list_shared_gpus, start_turn
+from curation.teachers.vllm_engine import list_shared_gpus, start_turn
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from curation.teachers.gpu_turns import start_turn
+from curation.teachers.vllm_engine import start_turn
 with start_turn(sys.argv[2].split(","), Path(sys.argv[1])):
     Path(sys.argv[1], "held").touch()
     time.sleep(60)

@@ -10,7 +10,7 @@ from curation.models import load_model, load_tokenizer
 from curation.tables.schemas import NUMBERS, TOKEN_LOGPROBS
 from curation.teachers import Request, load_teacher
 from curation.teachers.completions import AnsweredRow, OfTokens, completion_batch
-from curation.teachers.logit_numbers import compute_sureness
+from curation.teachers.logit_numbers import compute_float_numbers
 from curation.teachers.scripted import OTHER_WORDS
 from tests.curation.teachers.test_options import MEAN, SUM, char_model, mcqa_requests, reference, rows_of
 
@@ -149,7 +149,7 @@ def test_of_stepwise_answers_are_over_the_whole_vocabulary(model_ref, temperatur
 
 def test_a_token_without_any_probability_has_no_part_in_the_entropy():
     logits_BV = torch.tensor([[1.0, -torch.inf, 0.0, 3.0], [2.0, 2.0, -torch.inf, -torch.inf]])
-    found_B2 = compute_sureness(logits_BV, logits_BV.logsumexp(-1))
+    found_B2 = compute_float_numbers(logits_BV, torch.tensor([3, 0]))[:, 1:]
     expected = [[2.0, -stats.entropy(special.softmax([1.0, 0.0, 3.0]))], [0.0, -np.log(2)]]
     np.testing.assert_allclose(found_B2, expected, atol=1e-6)
 

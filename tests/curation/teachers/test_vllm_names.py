@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from curation import teachers
-from curation.teachers.vllm_versions import RUNNER, STEP
+from curation.teachers.vllm_choice import RUNNER, STEP
 
 FOLDER = Path(teachers.__file__).parent
 
@@ -21,5 +21,5 @@ def test_few_private_names_are_read_and_all_are_looked_for_at_the_start():
     longest = {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
     assert longest == set(RUNNER) and read_of(worker, "state") == set(STEP)
     assert len(RUNNER) + len(STEP) <= 6
-    for file in ("vllm_tap.py", "vllm_held.py"):
+    for file in ("vllm_tap.py", "trie.py"):
         assert "runner." not in (FOLDER / file).read_text(), "the worker hands over what the tap reads"
