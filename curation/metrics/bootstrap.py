@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from curation.arrays import Floats, Int64s
 from curation.metrics.estimates import TAIL, Estimate
@@ -51,13 +51,13 @@ class _Draws(threading.local):
     """The last draws of a thread, in the smallest integer type that holds them, and the arguments of the draw."""
 
     source: tuple[bytes, int, int] | None = None
-    drawn_RF: npt.NDArray[Any]
+    drawn_RF: NDArray[Any]
 
 
 _last = _Draws()
 
 
-def _draw_counts(counts: bytes, seed: int, resamples: int) -> npt.NDArray[Any]:
+def _draw_counts(counts: bytes, seed: int, resamples: int) -> NDArray[Any]:
     """Draw counts of the F cells that have rows, [R, F]; cache them for the next statistic, since drawing is slow."""
     if _last.source != (counts, seed, resamples):
         counts_F = np.frombuffer(counts, dtype=np.int64)

@@ -9,20 +9,21 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy
+from numpy.typing import ArrayLike, NDArray
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import compute_percentiles, compute_reflected, resample
 from curation.metrics.estimates import (
     NORMAL_QUANTILE,
     TAIL,
+    Clusters,
     Estimate,
     compute_inflation,
     compute_proportion,
     make_undefined,
 )
-from curation.metrics.inputs import as_flags, as_trust, as_weights, check_same_length
+from curation.metrics.inputs import Weights, as_flags, as_trust, as_weights, check_same_length
 
 NUM_BINS = 15
 """Number of bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
@@ -42,14 +43,14 @@ class ReliabilityBin(NamedTuple):
 
 
 def ece(
-    trust_N: npt.ArrayLike,
-    correct_N: npt.ArrayLike,
+    trust_N: ArrayLike,
+    correct_N: ArrayLike,
     *,
     bins: int = NUM_BINS,
     equal: Binning = "width",
     seed: int = 0,
-    weights_N: npt.ArrayLike | None = None,
-    cluster_N: Int64s | None = None,
+    weights_N: Weights = None,
+    cluster_N: Clusters = None,
 ) -> Estimate:
     """Return the expected calibration error over bins, with an interval for the population's error over the same bins.
 
@@ -81,12 +82,7 @@ def ece(
 
 
 def brier(
-    trust_N: npt.ArrayLike,
-    correct_N: npt.ArrayLike,
-    *,
-    seed: int = 0,
-    weights_N: npt.ArrayLike | None = None,
-    cluster_N: Int64s | None = None,
+    trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, weights_N: Weights = None, cluster_N: Clusters = None
 ) -> Estimate:
     """Return the Brier score, the mean squared distance of trust from 1 (right) or 0 (wrong), with its interval."""
     trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
@@ -99,14 +95,14 @@ def brier(
 
 
 def compute_brier_parts(
-    trust_N: npt.ArrayLike,
-    correct_N: npt.ArrayLike,
+    trust_N: ArrayLike,
+    correct_N: ArrayLike,
     *,
     bins: int = NUM_BINS,
     equal: Binning = "width",
     seed: int = 0,
-    weights_N: npt.ArrayLike | None = None,
-    cluster_N: Int64s | None = None,
+    weights_N: Weights = None,
+    cluster_N: Clusters = None,
 ) -> dict[str, Estimate]:
     """Return the Brier score and its parts over bins: reliability - resolution + uncertainty + within_bins, exactly.
 
@@ -144,12 +140,12 @@ def compute_brier_parts(
 
 
 def compute_reliability(
-    trust_N: npt.ArrayLike,
-    correct_N: npt.ArrayLike,
+    trust_N: ArrayLike,
+    correct_N: ArrayLike,
     bins: int = NUM_BINS,
     equal: Binning = "width",
     *,
-    weights_N: npt.ArrayLike | None = None,
+    weights_N: Weights = None,
 ) -> list[ReliabilityBin]:
     """Return the reliability diagram: mean trust and share of right labels of each bin that has rows."""
     trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
@@ -162,9 +158,7 @@ def compute_reliability(
     return [ReliabilityBin(edges[b], edges[b + 1], *mean) for b, mean in zip(filled, means, strict=True)]
 
 
-def _check_inputs(
-    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, weights_N: npt.ArrayLike | None
-) -> tuple[Floats, Bools, Int64s]:
+def _check_inputs(trust_N: ArrayLike, correct_N: ArrayLike, weights_N: Weights) -> tuple[Floats, Bools, Int64s]:
     """Return trust, correctness and weights as arrays [N]; raise ``ValueError`` if a value or a length is invalid."""
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     check_same_length(trust, correct)
@@ -206,7 +200,7 @@ class _Cells(NamedTuple):
         """Return the statistic of bootstrap draws of the clusters, or of the rows if they have no clusters."""
         return resample(self.counts_C, statistic, seed, by_cluster=self.by_cluster)
 
-    def by_bin(self, values: npt.NDArray[Any]) -> Floats:
+    def by_bin(self, values: NDArray[Any]) -> Floats:
         """Return sums of values [..., C] over each bin, [..., B]."""
         return np.asarray(np.add.reduceat(values, self.starts_B, axis=-1))
 

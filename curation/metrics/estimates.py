@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 import scipy
+from numpy.typing import ArrayLike
 from pydantic import BeforeValidator
 
 from curation.arrays import Bools, Float64s, Floats, Int64s
@@ -24,6 +24,10 @@ TAIL = (1 - CONFIDENCE) / 2
 NORMAL_QUANTILE = 1.959963984540054
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A number that reads ``null`` in JSON as NaN."""
+
+
+Clusters = Int64s | None
+"""The cluster of each row, or None if rows are independent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +94,7 @@ NO_ROWS = 1e-9
 """Minimum effective number of independent rows; rows of one cluster have it, so their interval excludes nothing."""
 
 
-def compute_inflation(influence_N: Floats, cluster_N: Int64s | None, *, confidence: float = CONFIDENCE) -> float:
+def compute_inflation(influence_N: Floats, cluster_N: Clusters, *, confidence: float = CONFIDENCE) -> float:
     """Return the ratio of an estimate's variance to its variance with as many independent rows; at least 1.
 
     ``influence_N`` is each row's influence on the estimate, less its mean, in any unit. Rows without clusters are
@@ -118,9 +122,7 @@ def compute_inflation(influence_N: Floats, cluster_N: Int64s | None, *, confiden
     return max(1.0, effect) * ratio**2
 
 
-def compute_share_right(
-    correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = CONFIDENCE
-) -> Estimate:
+def compute_share_right(correct_N: Bools, cluster_N: Clusters = None, *, confidence: float = CONFIDENCE) -> Estimate:
     """Return the share of right rows with its exact interval, widened for clusters; NaN for no rows."""
     right, n = int(correct_N.sum()), len(correct_N)
     times = compute_inflation(correct_N - right / max(n, 1), cluster_N, confidence=confidence)
@@ -158,7 +160,7 @@ def average_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) ->
     return compute_weighted_mean(estimates, compute_weights(strata))
 
 
-def compute_weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
+def compute_weighted_mean(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
     """Return the mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their n.
 
     The interval is MOVER's (see :func:`average_over_strata`). It lies within the weighted means of the bounds, so a

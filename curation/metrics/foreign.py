@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy
+from numpy.typing import ArrayLike, NDArray
 
 from curation.arrays import Bools, Float32s
 from curation.json_types import Json
@@ -64,7 +64,7 @@ class Foreign:
         return {"share": self.share.to_json(), "p_value": self.p_value, "by": self.by, "alarm": self.alarm}
 
 
-def count_beyond(source_K: npt.ArrayLike, pool_M: npt.ArrayLike, by: str) -> Foreign:
+def count_beyond(source_K: ArrayLike, pool_M: ArrayLike, by: str) -> Foreign:
     """Count the pool's values beyond a high quantile of the source's values; larger values are less like the source.
 
     If either side has no values, the share is NaN and the p-value 1.
@@ -100,7 +100,7 @@ class Distances(NamedTuple):
     pool_M: Float32s
 
 
-def compute_distances(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rng: np.random.Generator) -> Distances:
+def compute_distances(source_ND: NDArray[Any], pool_MD: NDArray[Any], rng: np.random.Generator) -> Distances:
     """Return the distances of half of the source rows, and of all pool rows, to the other half of the source.
 
     Copies of a source row are left out: they would make the yardstick's distances too short. All rows must be finite.
@@ -118,7 +118,7 @@ def compute_distances(source_ND: npt.NDArray[Any], pool_MD: npt.NDArray[Any], rn
     fit_FD = source_ND[rows[len(rows) // 2 :]].astype(np.float32)
     scaler = StandardScaler().fit(fit_FD)
 
-    def standardised(part: npt.NDArray[Any]) -> Float32s:
+    def standardised(part: NDArray[Any]) -> Float32s:
         return np.asarray(np.clip(scaler.transform(part.astype(np.float32)), -_CLIP, _CLIP))
 
     fit_FD = standardised(fit_FD)

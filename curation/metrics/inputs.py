@@ -3,12 +3,15 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from curation.arrays import Bools, Floats, Int64s
 
+Weights = ArrayLike | None
+"""The number of rows that each entry represents, or None if always 1."""
 
-def as_scores(values: npt.ArrayLike) -> Floats:
+
+def as_scores(values: ArrayLike) -> Floats:
     """Return scores [N] as float64; infinite ones are allowed."""
     scores_N = np.asarray(values, dtype=np.float64)
     if scores_N.ndim != 1:
@@ -18,7 +21,7 @@ def as_scores(values: npt.ArrayLike) -> Floats:
     return scores_N
 
 
-def as_trust(values: npt.ArrayLike) -> Floats:
+def as_trust(values: ArrayLike) -> Floats:
     """Return trust scores [N] as float64."""
     trust_N = as_scores(values)
     if len(trust_N) and not (trust_N.min() >= 0 and trust_N.max() <= 1):
@@ -26,7 +29,7 @@ def as_trust(values: npt.ArrayLike) -> Floats:
     return trust_N
 
 
-def as_flags(values: npt.ArrayLike) -> Bools:
+def as_flags(values: ArrayLike) -> Bools:
     """Return correctness [N] as booleans."""
     given_N = np.asarray(values)
     flags_N = given_N.astype(np.bool_)
@@ -35,7 +38,7 @@ def as_flags(values: npt.ArrayLike) -> Bools:
     return flags_N
 
 
-def as_weights(values: npt.ArrayLike | None, length: int) -> Int64s:
+def as_weights(values: Weights, length: int) -> Int64s:
     """Return the number of rows that each entry represents, int64 [N], at least 1; all 1 if ``values`` is None."""
     if values is None:
         return np.ones(length, dtype=np.int64)
@@ -45,7 +48,7 @@ def as_weights(values: npt.ArrayLike | None, length: int) -> Int64s:
     return weights_N.astype(np.int64)
 
 
-def check_same_length(*arrays: npt.NDArray[Any]) -> None:
+def check_same_length(*arrays: NDArray[Any]) -> None:
     """Raise ``ValueError`` if the arrays differ in length."""
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) > 1:

@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy
+from numpy.typing import ArrayLike
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.bootstrap import RESAMPLES
-from curation.metrics.estimates import NO_ROWS, Estimate, compute_inflation, compute_weights, make_undefined
+from curation.metrics.estimates import NO_ROWS, Clusters, Estimate, compute_inflation, compute_weights, make_undefined
 from curation.metrics.inputs import check_same_length
 from curation.metrics.paired import (
     MARGIN,
@@ -60,7 +60,7 @@ class RowDifferences:
     per_unit: int
     shift_variance: float
     """Variance of the mean difference from shifts of whole runs, beyond what their rows explain."""
-    cluster_N: Int64s | None = None
+    cluster_N: Clusters = None
     """Cluster of each row, or None if rows are independent."""
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class RowDifferences:
 
 
 def compute_row_differences(
-    first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.ArrayLike, cluster_N: Int64s | None = None
+    first_correct_NJ: ArrayLike, second_correct_NJ: ArrayLike, cluster_N: Clusters = None
 ) -> RowDifferences:
     """Return the differences of two models on N rows; they may have different numbers of runs J."""
     first_NJ, second_NJ = _as_runs(first_correct_NJ), _as_runs(second_correct_NJ)
@@ -128,10 +128,10 @@ def compute_rows_verdict(rows: RowDifferences, *, gain: float, margin: float = M
 
 
 def compute_runs_recovery(
-    arm_correct_NJ: npt.ArrayLike,
-    base_correct_NJ: npt.ArrayLike,
-    truth_correct_NJ: npt.ArrayLike,
-    cluster_N: Int64s | None = None,
+    arm_correct_NJ: ArrayLike,
+    base_correct_NJ: ArrayLike,
+    truth_correct_NJ: ArrayLike,
+    cluster_N: Clusters = None,
     *,
     seed: int = 0,
 ) -> Estimate | None:
@@ -153,7 +153,7 @@ def compute_runs_recovery(
 
 
 def compute_averaged_recovery(
-    runs: Sequence[Sequence[npt.ArrayLike]],
+    runs: Sequence[Sequence[ArrayLike]],
     strata: Sequence[str],
     clusters: Sequence[Int64s | None] | None = None,
     *,
@@ -181,7 +181,7 @@ def compute_averaged_recovery(
     return compute_recovery_interval(value, arm_R - base_R, truth_R - base_R, sum(len(run[0]) for run in models))
 
 
-def _resample_means(models: Sequence[Bools], cluster_N: Int64s | None, rng: np.random.Generator) -> list[Floats]:
+def _resample_means(models: Sequence[Bools], cluster_N: Clusters, rng: np.random.Generator) -> list[Floats]:
     """Return the mean of each model [N, J] on resampled rows or clusters, each with all its runs, [R] each."""
     n, right_MN = len(models[0]), np.stack([runs_NJ.sum(axis=1) for runs_NJ in models])
     # Rows with the same number of right runs for each model are interchangeable, and are drawn together.
@@ -244,18 +244,14 @@ def compute_sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
     chance = np.ones(1)  # of each sum of the positive ones
     for size, count in groups:
         wider = np.zeros(len(chance) + size * count)
-        positive = _compute_binomial(count)
+        # Of 0 to ``count`` heads in ``count`` coin tosses.
+        log_factorial = scipy.special.gammaln(np.arange(1, count + 2))
+        positive = np.exp(log_factorial[count] - log_factorial - log_factorial[::-1] - count * math.log(2))
         for first in range(min(size, len(chance))):  # only sums that are equal modulo the size mix
             part = np.convolve(chance[first::size], positive)
             wider[first::size][: len(part)] = part
         chance = wider
     return min(1.0, float(chance[least:].sum()))
-
-
-def _compute_binomial(count: int) -> Floats:
-    """Return the probabilities of 0 to ``count`` heads in ``count`` coin tosses."""
-    log_factorial = scipy.special.gammaln(np.arange(1, count + 2))
-    return np.asarray(np.exp(log_factorial[count] - log_factorial - log_factorial[::-1] - count * math.log(2)))
 
 
 def _compute_difference(rows: RowDifferences) -> Estimate:
@@ -274,7 +270,7 @@ def _compute_difference(rows: RowDifferences) -> Estimate:
     return score_interval(first, second, effective, num_rows=n)
 
 
-def _as_runs(values: npt.ArrayLike) -> Bools:
+def _as_runs(values: ArrayLike) -> Bools:
     """Return correctness [N, J] as booleans; J is at least 1."""
     given_NJ = np.asarray(values)
     flags_NJ = given_NJ.astype(np.bool_)

@@ -5,27 +5,28 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 import scipy
+from numpy.typing import ArrayLike
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.metrics.estimates import (
     CONFIDENCE,
     TAIL,
+    Clusters,
     Estimate,
     compute_inflation,
     compute_proportion,
     compute_share_right,
     make_undefined,
 )
-from curation.metrics.inputs import as_flags, as_scores, as_weights, check_same_length
+from curation.metrics.inputs import Weights, as_flags, as_scores, as_weights, check_same_length
 
 COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _PRIOR_ROWS = 2.5
 """Number of prior rows, from a simulation: in ``benchmarks.verdict_intervals`` .94 to .96 of intervals are correct."""
 
 
-def compute_auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
+def compute_auc_value(scores_N: ArrayLike, correct_N: ArrayLike) -> float:
     """Return the area under the ROC curve, ties counted half; NaN when one class is missing. Exact, O(N log N)."""
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     check_same_length(scores, correct)
@@ -33,11 +34,7 @@ def compute_auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> floa
 
 
 def auc(
-    scores_N: npt.ArrayLike,
-    correct_N: npt.ArrayLike,
-    *,
-    weights_N: npt.ArrayLike | None = None,
-    cluster_N: Int64s | None = None,
+    scores_N: ArrayLike, correct_N: ArrayLike, *, weights_N: Weights = None, cluster_N: Clusters = None
 ) -> Estimate:
     """Return the area under the ROC curve with its 95 % interval; NaN when one class is missing. Exact, O(N log N).
 
@@ -95,11 +92,7 @@ def compute_placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floa
 
 
 def compute_cell_purity(
-    counts_2G: Int64s,
-    points: Sequence[int],
-    *,
-    cluster_G: Int64s | None = None,
-    confidence: float = CONFIDENCE,
+    counts_2G: Int64s, points: Sequence[int], *, cluster_G: Clusters = None, confidence: float = CONFIDENCE
 ) -> list[Estimate]:
     """Return the share of right labels among the first n rows, for each n of ``points``.
 
@@ -160,12 +153,12 @@ def _compute_auc(counts_2G: Int64s) -> Floats:
 
 
 def compute_auc_difference(
-    first_N: npt.ArrayLike,
-    second_N: npt.ArrayLike,
-    correct_N: npt.ArrayLike,
+    first_N: ArrayLike,
+    second_N: ArrayLike,
+    correct_N: ArrayLike,
     *,
     confidence: float = CONFIDENCE,
-    cluster_N: Int64s | None = None,
+    cluster_N: Clusters = None,
 ) -> Estimate:
     """Return the AUC of the first score minus that of the second; NaN if a class has fewer than two rows.
 
@@ -193,12 +186,12 @@ def compute_auc_difference(
 
 
 def compute_purity_difference(
-    first_M: npt.ArrayLike,
-    second_M: npt.ArrayLike,
-    correct_N: npt.ArrayLike,
+    first_M: ArrayLike,
+    second_M: ArrayLike,
+    correct_N: ArrayLike,
     *,
     confidence: float = CONFIDENCE,
-    cluster_N: Int64s | None = None,
+    cluster_N: Clusters = None,
 ) -> Estimate:
     """Return the share of right rows among those that the first ranking selects minus that among the second's.
 

@@ -23,21 +23,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy
+from numpy.typing import ArrayLike
 
 from curation.arrays import Bools, Float32s, Int64s
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import ALPHA, Estimate, auc, compute_auc_value
-from curation.metrics.foreign import (
-    NEIGHBOURS,
-    Distances,
-    Foreign,
-    compute_distances,
-    count_beyond,
-    find_clearest,
-)
+from curation.metrics.foreign import NEIGHBOURS, Distances, Foreign, compute_distances, count_beyond, find_clearest
 
 Strength = Literal["untested", "none shown", "slight", "minority", "clear", "severe"]
 
@@ -160,7 +153,7 @@ def mark_sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Bools:
     return np.asarray(hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS)
 
 
-def compare_samples(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
+def compare_samples(source_ND: ArrayLike, pool_MD: ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
     """Compare the hidden states of source and pool rows; at most ``max_rows`` of each, drawn by ``seed``.
 
     Rows with a NaN or an infinity are skipped. If fewer than 20 rows remain on a side there is no test (AUC NaN, p 1).
@@ -170,7 +163,10 @@ def compare_samples(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: i
     source, pool = np.asarray(source_ND), np.asarray(pool_MD)
     if source.ndim != 2 or pool.ndim != 2 or (len(source) and len(pool) and source.shape[1] != pool.shape[1]):
         raise ValueError(f"states have shapes {source.shape} and {pool.shape}, not [N, D] and [M, D]")
-    sides = [_draw_finite_rows(states, max_rows, rng) for states in (source, pool)]
+    sides = []
+    for states in (source, pool):
+        finite = np.flatnonzero(np.isfinite(states).all(axis=1))
+        sides.append(np.asarray(states[rng.permutation(finite)[:max_rows]], dtype=np.float32))
     num_source, num_pool = map(len, sides)
     if min(num_source, num_pool) < MIN_ROWS:
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool)
@@ -206,12 +202,6 @@ def describe_passing(foreign: Foreign) -> str:
         f"{format_share_interval(share)} of {share.n:,} rows looked at that pass the cut are unlike the labelled rows "
         "that pass it, and trust says nothing of them"
     )
-
-
-def _draw_finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Float32s:
-    """Return at most ``max_rows`` finite rows, in random order, float32 [N, D]."""
-    finite = np.flatnonzero(np.isfinite(states_ND).all(axis=1))
-    return np.asarray(states_ND[rng.permutation(finite)[:max_rows]], dtype=np.float32)
 
 
 def draw_stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) -> Bools:

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 import scipy
+from numpy.typing import ArrayLike
 
 from curation.metrics.estimates import TAIL, Estimate, make_undefined
 
 
-def compute_population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool = True) -> Estimate:
+def compute_population_mean(sample_N: ArrayLike, population: int, *, is_part: bool = True) -> Estimate:
     """Return the mean of a number over a ``population`` of rows, from a simple random sample without replacement.
 
     The interval is the t interval with Hall's correction for skewness ("On the Removal of Skewness by Transformation",
@@ -47,7 +47,7 @@ def _invert_transform(y: float, skewness: float, n: int) -> float:
     return 3 * root_n / skewness * (math.cbrt(1 + skewness / root_n * (y - skewness / (6 * root_n))) - 1)
 
 
-def compute_ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
+def compute_ratio(parts_M: ArrayLike, wholes_M: ArrayLike) -> Estimate:
     """Return the sum of ``parts_M`` over that of ``wholes_M``, e.g. seconds per row; n is the number of batches, M.
 
     The interval is the t interval of the ratio estimator (Cochran, "Sampling Techniques", 1977, section 6.4), with the

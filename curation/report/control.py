@@ -1,10 +1,11 @@
-"""A baseline without a teacher: a logistic regression on the words of the text, fitted on the labelled rows.
+"""Checks on labelled rows: a baseline without a teacher, the accuracy of a guess, and whether short options win.
 
-It is measured if labels are a closed set, and takes seconds. If its surest rows are right more often than those that
-trust puts first, the teacher and its trust add nothing, and the verdict says so. Predictions are out-of-fold: no row is
-judged by a model that has seen its label.
+The baseline is a logistic regression on the words of the text. It is measured if labels are a closed set, and takes
+seconds. If its surest rows are right more often than those that trust puts first, the teacher and its trust add
+nothing, and the verdict says so. Predictions are out-of-fold: no row is judged by a model that has seen its label.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,11 @@ from curation.domains import Domain, attempt
 from curation.hashing import derive
 from curation.metrics import Estimate, compute_share_right
 from curation.refs import TableRef
-from curation.report.evidence import Control
+from curation.report.evidence import QUANTILE, Control, OptionLengths
 from curation.report.rows import Judged, draw_rows
 
-FEW_ROWS = 50
+FEW_ROWS, FEW_OPTIONS = 50, 30
+"""Minimum numbers of rows for the baseline, and for the lengths of options."""
 NUM_FOLDS = 5
 MOST_WORDS = 50_000
 """Maximum number of words that are features. With pairs of words the classifier was slower, and worse on BANKING77
@@ -95,3 +97,51 @@ def predict_out_of_fold(
         right_N[held_M] = model.classes_[given_MC.argmax(axis=1)] == gold_N[held_M]
         sure_N[held_M] = given_MC.max(axis=1)
     return right_N, sure_N
+
+
+def measure_option_lengths(
+    examples: TableRef, labels: TableRef, domain: Domain, row_ids_N: Int64s, seed: int
+) -> OptionLengths | None:
+    """Return statistics of rows that have options of several lengths; ``None`` if fewer than ``FEW_OPTIONS`` do.
+
+    ``examples`` are labelled rows with gold labels, ``labels`` the teacher's labels with ``option_logprobs``.
+    """
+    needed, seed = ["row_id", "gold", *domain.columns.names], derive(seed, "option lengths")
+    scored = draw_rows(labels, row_ids_N, ["row_id", "option_logprobs"], seed)
+    scores = {row["row_id"]: row["option_logprobs"] for row in scored if row["option_logprobs"]}
+    shorter: list[int] = []
+    gains: list[int] = []
+    pairs: list[tuple[int, float]] = []
+    for row in draw_rows(examples, row_ids_N, needed, seed) if scores else ():
+        options, _ = attempt(domain.options, row)
+        found = scores.get(row["row_id"])
+        if not options or found is None or len(found) != len(options) or len({*map(len, options)}) == 1:
+            continue
+        right = [attempt(domain.parse, option, row)[0] == row["gold"] for option in options]
+        if sum(right) != 1:
+            continue
+        lengths, score = np.array([len(option) for option in options]), np.array(found, dtype=np.float64)
+        chosen, by_length = int(score.argmax()), int((score / np.maximum(lengths, 1)).argmax())
+        shorter.append(int(lengths[right.index(True)] - lengths[chosen]))
+        gains.append(int(right[by_length]) - int(right[chosen]))
+        pairs += zip(lengths.tolist(), score.tolist(), strict=True)
+    if len(shorter) < FEW_OPTIONS:
+        return None
+    length_M, score_M = np.array(pairs).T
+    short_M = length_M <= np.median(length_M)
+    halves = [half_M for half_M in (short_M, ~short_M) if half_M.any()]
+    scores_of = tuple((round(float(length_M[half_M].mean())), float(score_M[half_M].mean())) for half_M in halves)
+    return OptionLengths(shorter=_compute_mean(shorter), gain=_compute_mean(gains), scores=scores_of)
+
+
+def _compute_mean(values: list[int]) -> Estimate:
+    value, n = float(np.mean(values)), len(values)
+    margin = QUANTILE * math.sqrt(float(np.var(values)) / n)
+    return Estimate(value=value, low=value - margin, high=value + margin, n=n)
+
+
+def compute_chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:
+    """Return the mean over rows of 1 / the number of possible answers, or ``None`` if no number is known."""
+    rows = draw_rows(examples, row_ids_N, ["row_id", *domain.columns.names], derive(seed, "chance"))
+    known = [1 / number for row in rows if (number := attempt(domain.num_answers, row)[0])]
+    return sum(known) / len(known) if known else None

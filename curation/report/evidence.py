@@ -18,7 +18,6 @@ from curation.metrics.estimates import NORMAL_QUANTILE, Number
 from curation.metrics.inputs import as_weights
 from curation.report.class_table import ClassesChosen
 from curation.report.near_copies import NearCopies
-from curation.report.options import OptionLengths
 from curation.report.pool_grid import GradedSet
 from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
@@ -30,7 +29,8 @@ NUM_BINS = 10
 """Number of bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
 FALSE_ALARMS = 0.05
 """Probability that any free signal seems to rank better than a trust function that is as good as all of them."""
-_QUANTILE = 2.5758293035489004
+QUANTILE = 2.5758293035489004
+"""Quantile of the normal distribution for these intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,18 @@ class Control:
     """Share of right labels among the classifier's surest rows."""
     trust_top: Estimate
     """Share of right teacher labels among as many rows that trust ranks first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionLengths:
+    """A comparison of chosen and right options; lengths are in characters, intervals have 99 % confidence."""
+
+    shorter: Estimate
+    """Mean length of the right option less that of the chosen one."""
+    gain: Estimate
+    """Share of right choices by the score per character less that by the whole score."""
+    scores: tuple[tuple[int, float], ...]
+    """Mean length and mean score (nats) of the shorter half of the options and of the longer half."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +297,7 @@ def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> 
     value = float(np.average(excess_N, weights=weights_N))
     variance = float(np.average((excess_N - value) ** 2, weights=weights_N)) / max(num_rows - 1, 1)
     times = metrics.compute_inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
-    margin = _QUANTILE * math.sqrt(variance * times)
+    margin = QUANTILE * math.sqrt(variance * times)
     return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
 
 
@@ -322,7 +334,7 @@ def foresee_purity(
     margin = NORMAL_QUANTILE * math.sqrt(times * float(weight_N**2 @ variance_N) + of_rows)
     between_N = top_N - weight_N
     times = metrics.compute_inflation(between_N * residual_N, cluster_N, confidence=CONFIDENCE)
-    spread = _QUANTILE * math.sqrt(times * float(between_N**2 @ variance_N) + of_rows)
+    spread = QUANTILE * math.sqrt(times * float(between_N**2 @ variance_N) + of_rows)
     n = len(correct_N)
     return PredictedPurity(
         purity=Estimate(value=value, low=max(0.0, value - margin), high=min(1.0, value + margin), n=n),
@@ -340,6 +352,6 @@ def compute_difference(first: Estimate, second: Estimate) -> Estimate:
 
 def widen_interval(estimate: Estimate) -> Estimate:
     """Return the estimate with its 95 % interval widened to one of 99 %, which decides the verdict."""
-    ratio = _QUANTILE / NORMAL_QUANTILE
+    ratio = QUANTILE / NORMAL_QUANTILE
     low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))
     return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)

@@ -93,7 +93,7 @@ def _make_page_environment() -> Environment:
         count=lambda value: f"{value:,}",
         duration=format_duration,
         speed=format_speed,
-        local=format_local_time,
+        local=lambda moment: f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}",
         arm=name_of,
         completions=describe_completions,
         short=format_drawn_value,
@@ -118,11 +118,6 @@ def format_duration(seconds: float) -> str:
         return f"{rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def format_local_time(moment: str) -> str:
-    """Return an ISO time as the local time of this machine, on one line: ``2026-11-23 13:56:31 CET``."""
-    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _render_parts(generation: JsonView) -> list[Json]:

@@ -1,7 +1,7 @@
 """The input of a report: references to a run's tables and counts, without data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from curation.domains import Domain
 from curation.json_types import JsonView
@@ -140,10 +140,6 @@ class GenerationRecord:
     def n(self) -> int:
         """The budget of every arm, a number of rows."""
         return int(self.budget["n"])
-
-    def of_student(self, name: str) -> "GenerationRecord":
-        """Return the generation with a further student in place of the student that teaches."""
-        return replace(self, students={}, **self.students[name])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,15 +116,6 @@ class Judged:
         """The rows whose label could be read; only these can be selected by trust."""
         return self.subset(self.parsed_N)
 
-    @property
-    def unparsed_last(self) -> "Judged":
-        """All rows, with the lowest score and trust 0 for unparsed ones, as in selection."""
-        scores = {}
-        for name, s in self.scores.items():
-            raw_N, trust_N = np.where(self.parsed_N, s.raw_N, LOWEST), np.where(self.parsed_N, s.trust_N, 0.0)
-            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
-        return replace(self, scores=scores)
-
 
 def free_signals(labels: TableRef) -> tuple[str, ...]:
     """Return the names of the free signals whose columns a labels table has."""
@@ -260,7 +251,11 @@ class InMemory:
     @property
     def all(self) -> "InMemory":
         """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
-        return replace(self, judged=self.judged.unparsed_last)
+        rows, scores = self.judged, {}
+        for name, s in rows.scores.items():
+            raw_N, trust_N = np.where(rows.parsed_N, s.raw_N, LOWEST), np.where(rows.parsed_N, s.trust_N, 0.0)
+            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
+        return replace(self, judged=replace(rows, scores=scores))
 
     @property
     def sample(self) -> Judged:

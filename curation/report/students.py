@@ -7,6 +7,7 @@ decoding's accuracy and never compares arms by it. The best is chosen among deco
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def collect_further_students(
     first = read_tests(record.tests)
     found = []
     for name in record.students:
-        own = record.of_student(name)
+        own = replace(record, students={}, **record.students[name])
         tests = read_tests(own.tests)
         both = {arm: {"own": tests[arm], "first": first[arm]} for arm in chosen if arm in tests and arm in first}
         against = {arm: compare_models(pair, "own", "first", run.seed) for arm, pair in both.items()}

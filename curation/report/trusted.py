@@ -27,7 +27,7 @@ from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import measures
 from curation.report.class_table import as_evidence
-from curation.report.control import measure_control
+from curation.report.control import compute_chance, measure_control, measure_option_lengths
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
@@ -40,7 +40,6 @@ from curation.report.evidence import (
     weigh,
 )
 from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
-from curation.report.options import compute_chance, measure_option_lengths
 from curation.report.pool_grid import GradedSet
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rivals import (

@@ -276,16 +276,13 @@ def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     worst, words = found[0][1] if found else (USE, _praise(evidence))
     if len(found) > 1:
         words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
-    better = find_better_signal(evidence)
-    advisers = (feature.spread for feature in features().values() if feature.spread is not None and found)
-    advice = {
-        "directory": directory,
-        "signal": "" if better is None else better.signal,
-        "spread": next((advice for path in advisers if (advice := load_code(path)(evidence)) is not None), ""),
-    }
-    named = [(rule, level, words, rule.mend.format(**advice)) for rule, (level, words) in found]
+    advisers = [feature.spread for feature in features().values() if feature.spread is not None]
+    texts = (load_code(path)(evidence) for path in advisers if found)
+    spread, better = next((text for text in texts if text is not None), ""), find_better_signal(evidence)
+    facts = {"directory": directory, "signal": "" if better is None else better.signal, "spread": spread}
     findings = [
-        {"rule": rule.name, "level": level, "finding": words, "next": step} for rule, level, words, step in named
+        {"rule": rule.name, "level": level, "finding": text, "next": rule.mend.format(**facts)}
+        for rule, (level, text) in found
     ]
     return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
 

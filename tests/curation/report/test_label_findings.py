@@ -13,8 +13,8 @@ from test_verdict import HEALTHY, about
 
 from curation.domains.mcqa import Mcqa
 from curation.refs import TableRef
-from curation.report.evidence import LabelsSeen
-from curation.report.options import FEW_ROWS, OptionLengths, measure_option_lengths
+from curation.report.control import FEW_OPTIONS, measure_option_lengths
+from curation.report.evidence import LabelsSeen, OptionLengths
 from curation.report.verdict import CARE, STOP, reach_verdict
 
 
@@ -101,7 +101,7 @@ def test_without_options_of_several_lengths_nothing_is_said(tmp_path: Path) -> N
     domain, equal = Mcqa(option_style="texts"), [["aa", "bb"]] * 100
     rows, labels = tables(tmp_path / "a", equal, [0] * 100, [[-1.0, -2.0]] * 100)
     assert measure_option_lengths(rows, labels, domain, np.arange(100), 0) is None
-    few = FEW_ROWS - 1
+    few = FEW_OPTIONS - 1
     rows, labels = tables(tmp_path / "b", [["a", "bb"]] * few, [0] * few, [[-1.0, -2.0]] * few)
     assert measure_option_lengths(rows, labels, domain, np.arange(few), 0) is None
     rows, labels = tables(tmp_path / "c", [["a", "bb"]] * 50, [0] * 50, [None] * 50)  # generated answers
