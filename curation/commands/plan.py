@@ -12,8 +12,8 @@ from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.metrics.totals import make_exact
 from curation.pipeline.footprints import iter_memory_lines
+from curation.pipeline.forecasting import forecast_run
 from curation.pipeline.opened import open_run
-from curation.pipeline.planning import forecast_run
 from curation.pipeline.stage_times import Basis, count_rows_left, estimate, estimate_run
 from curation.pipeline.work import Opened
 from curation.rundir import history
