@@ -18,12 +18,11 @@ from curation.metrics.totals import make_exact
 from curation.models.dtypes import settle_cpus
 from curation.pipeline import extending
 from curation.pipeline.footprints import iter_memory_lines
-from curation.pipeline.forecasting import Forecast
+from curation.pipeline.forecasting import Forecast, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
 from curation.pipeline.opened import check_settings, open_run
 from curation.pipeline.outlook import iter_long_prompts, iter_student_steps, iter_type_lines
-from curation.pipeline.planning import forecast_run
 from curation.pipeline.probing import LeftOut
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle

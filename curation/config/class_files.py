@@ -18,8 +18,6 @@ MOST_CLASSES = 10_000
 WORDS, DESCRIPTION = "words", "description"
 """Columns that a file of classes may have beside that of labels."""
 
-_Line = tuple[int, JsonView]
-
 
 def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
     """Return the domain with the classes, words and descriptions of a file in place of its name.
@@ -72,37 +70,32 @@ def with_classes(domain: DomainConfig, path: Place) -> DomainConfig:
     return domain.with_options(classes=classes, **({"descriptions": described} if described else {}))
 
 
-def _iter_rows(path: Place, where: str) -> Iterator[_Line]:
+def _iter_rows(path: Place, where: str) -> Iterator[tuple[int, JsonView]]:
     """Yield the rows of a file with the numbers of their lines."""
-    read = {".csv": _iter_csv, ".jsonl": _iter_json_lines}.get(suffix := PurePosixPath(path.name).suffix.lower())
-    if read is None:
+    suffix = PurePosixPath(path.name).suffix.lower()
+    if suffix not in (".csv", ".jsonl"):
         raise ConfigError(f"{where}: is neither .csv nor .jsonl; give the classes as one of them, or as a list")
     try:
-        content = path.read_bytes() if isinstance(path, Remote) else read_file(path)
-        yield from read(content.decode("utf-8-sig"))
+        text = (path.read_bytes() if isinstance(path, Remote) else read_file(path)).decode("utf-8-sig")
+        if suffix == ".csv":
+            reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+            for cells in reader:
+                if any(cells.pop(None, ())) or None in cells.values():
+                    raise ValueError(f"line {reader.line_num} has more or fewer fields than the header")
+                yield reader.line_num, cells
+            return
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"line {number} is not an object")
+                yield number, row
     except OSError as error:
         raise ConfigError(f"{where}: cannot be read ({error.strerror or error}); put the file there") from error
     except (UnicodeDecodeError, csv.Error, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{where}: cannot be read as {suffix[1:]} ({error}); mend the file") from error
-
-
-def _iter_csv(text: str) -> Iterator[_Line]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
-    for row in reader:
-        if any(row.pop(None, ())) or None in row.values():
-            raise ValueError(f"line {reader.line_num} has more or fewer fields than the header")
-        yield reader.line_num, row
-
-
-def _iter_json_lines(text: str) -> Iterator[_Line]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is not an object")
-            yield number, row
 
 
 def _to_text(value: object) -> str:

@@ -125,11 +125,7 @@ def fill_defaults(given: Mapping[str, object], domain: Defaults) -> Json:
 
 
 def find_domain_class(name: str) -> Any:
-    """Return a domain's class: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of any module.
-
-    Raises:
-        ImportError, AttributeError, ValueError: no such class exists.
-    """
+    """Return a domain's class: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of a module."""
     if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
         return next(iter(found)).load()
     return load_code(DOMAINS.get(name, name))

@@ -168,11 +168,6 @@ def with_endpoint(value: Mapping[str, Any], arms: Sequence[str]) -> Json:
     return filled
 
 
-def is_endpoint(teacher: object) -> bool:
-    """Return whether a raw section ``teacher`` says that a server answers."""
-    return isinstance(teacher, Mapping) and teacher.get("backend") == ENDPOINT
-
-
 def find_endpoint_problem(teacher: Any) -> str | None:
     """Return the problem with a teacher section and its endpoint, or ``None`` if there is none."""
     endpoint = teacher.endpoint
@@ -214,19 +209,6 @@ def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | N
     return None
 
 
-def describe_endpoint(run: Any) -> str:
-    """Describe the server of a run, its prices and its limit in a line."""
-    endpoint: EndpointConfig = run.teacher.endpoint
-    path = "chats" if run.teacher.chat_template else "completions"
-    price = endpoint.price
-    cost = "no price is given" if price is None else f"{price.input:g} and {price.output:g} per million tokens"
-    limit = "" if price is None else ", no limit" if endpoint.limit is None else f", at most {endpoint.limit:g}"
-    return (
-        f"teacher: {endpoint.model} of {endpoint.url} (kind {endpoint.kind}, {path}), {endpoint.concurrency} questions "
-        f"at once per actor; {cost}{limit}"
-    )
-
-
 def is_loopback(url: str) -> bool:
     """Return whether a server runs on the machine that asks it."""
     host = urlsplit(url).hostname or ""
@@ -252,8 +234,3 @@ def iter_endpoint_warnings(endpoint: EndpointConfig | None) -> Iterator[str]:
         )
     if endpoint.price is not None and endpoint.limit is None:
         yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"
-
-
-def get_compared_numbers(endpoint: ServedConfig) -> tuple[str, ...]:
-    """Return the numbers of the labels table by which splits are compared, in place of states."""
-    return NUMBERS if endpoint.top_logprobs else COUNTS

@@ -59,11 +59,7 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
 
 
 def read_mapping(path: Place, mend: str = MEND) -> Json:
-    """Return the content of one YAML file; ``mend`` ends the message if the file cannot be read.
-
-    Raises:
-        ConfigError: the file is missing, or no YAML mapping.
-    """
+    """Return the content of one YAML file; ``mend`` ends the message if the file cannot be read."""
     try:
         text = path.read_bytes() if isinstance(path, Remote) else read_file(path)
         raw = strict_yaml.parse(text.decode())

@@ -92,7 +92,7 @@ def choose_arms(teacher: Any, default: Sequence[str]) -> tuple[str, ...]:
     kept = [arm for arm in default if arm not in FREE] if teacher.get("reader") is None else [*default]
     if isinstance(endpoint, Mapping) and endpoint.get("top_logprobs") == 0:
         return tuple(kept)
-    if not is_given(teacher):
+    if teacher.get("backend") != GIVEN:
         return tuple(default)
     columns = named if isinstance(named, list | tuple) else ()
     numbers = [make_given_column(name) for name in columns if isinstance(name, str)]
@@ -179,8 +179,3 @@ def find_given_problem(teacher: Any) -> str | None:
             "{model: ...}, which reads the labels"
         )
     return None
-
-
-def is_given(teacher: object) -> bool:
-    """Return whether a raw section ``teacher`` says that labels are columns of the source."""
-    return isinstance(teacher, Mapping) and teacher.get("backend") == GIVEN

@@ -54,18 +54,21 @@ class DomainConfig(Section):
         return self.name == "classification" and self.options.get("classes") is None
 
     @property
+    def check(self) -> Any:
+        """The option ``check`` of the domain ``text``; ``None`` for other domains, or without a check."""
+        return self.options.get("check") if self.name == "text" else None
+
+    @property
     def command(self) -> list[str] | None:
         """The words of the command that grades for the domain ``text``; ``None`` without one."""
-        check = self.options.get("check") if self.name == "text" else None
-        return check["command"] if isinstance(check, Mapping) and isinstance(check.get("command"), list) else None
+        words = self.check.get("command") if isinstance(self.check, Mapping) else None
+        return words if isinstance(words, list) else None
 
     @property
     def judge(self) -> JsonView | None:
         """The options of the judge that grades every label of the domain ``text``; ``None`` without one."""
-        check = self.options.get("check") if self.name == "text" else None
-        if check == "judge":
-            return {}
-        return check["judge"] if isinstance(check, Mapping) and isinstance(check.get("judge"), Mapping) else None
+        options = self.check.get("judge") if isinstance(self.check, Mapping) else None
+        return {} if self.check == "judge" else options if isinstance(options, Mapping) else None
 
     @property
     def ungraded(self) -> Self:

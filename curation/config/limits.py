@@ -56,11 +56,7 @@ NUMBERS_ALONE = ("stacked", "fitted_confidence")
 
 
 def iter_problems(run: Run) -> Iterator[str]:
-    """Yield each combination of settings that cannot work, with a fix.
-
-    Raises:
-        ValueError: as :func:`curation.config.trust.refuse_pca`.
-    """
+    """Yield each combination of settings that cannot work, with a fix."""
     selection, splits = run.selection, run.splits
     for name, split in splits.named().items():
         if split.source not in run.sources:

@@ -106,11 +106,7 @@ def load_filter(
 
 
 def is_filter(path: str | Place) -> bool:
-    """Return whether a YAML file configures a filter: it names a package.
-
-    Raises:
-        ConfigError: the file or a base is missing or no YAML mapping.
-    """
+    """Return whether a YAML file configures a filter: it names a package."""
     return FILTERS in read(path).raw
 
 
@@ -139,11 +135,7 @@ def validate_keys(model: type[T], raw: Mapping[str, object], where: str) -> T:
 
 
 def put_override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
-    """Set the key of an override ``a.b=value`` in a mapping, as :func:`put_key` does.
-
-    Raises:
-        ConfigError: the text has no such form, or its value is no YAML.
-    """
+    """Set the key of an override ``a.b=value`` in a mapping, as :func:`put_key` does."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
@@ -192,8 +184,12 @@ def _make_absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] 
             return with_classes(item, to_place(listed) if "://" in listed else joined("classes", listed))
         if (command := item.command) is None:
             return item
-        places = {word: roots.get((*at, "check", "command", str(place)), root) for place, word in enumerate(command)}
-        return item.with_command([_find_beside(word, places[word]) for word in command])
+        words = []
+        for place, word in enumerate(command):  # a word that names a file beside the configuration is that file
+            folder = roots.get((*at, "check", "command", str(place)), root)
+            is_relative = isinstance(word, str) and not _is_absolute(word) and isinstance(folder, Path)
+            words.append(str(folder / word) if is_relative and (folder / word).is_file() else word)
+        return item.with_command(words)
     if isinstance(item, ModelConfig):
         given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
         relative = {key: joined(key, value) for key, value in given.items() if not _is_absolute(value)}
@@ -211,12 +207,6 @@ def _make_absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] 
     if isinstance(item, dict):
         return {name: _make_absolute(part, root, roots, (*at, str(name))) for name, part in item.items()}
     return item
-
-
-def _find_beside(word: str, root: Place) -> str:
-    """Return a command's word as an absolute path if it names a file beside the configuration, else unchanged."""
-    is_file = isinstance(word, str) and not _is_absolute(word) and isinstance(root, Path) and (root / word).is_file()
-    return str(root / word) if is_file else word
 
 
 def _is_absolute(path: str) -> bool:

@@ -106,20 +106,12 @@ class StudentConfig(TrainSection):
 
 
 def as_student_config(value: object) -> StudentConfig:
-    """Return the section ``student`` as an instance of its method's class.
-
-    Raises:
-        ValueError: no method is called so, or a broken rule.
-    """
+    """Return the section ``student`` as an instance of its method's class."""
     return value if isinstance(value, StudentConfig) else find_student_section(value).model_validate(value)
 
 
 def find_student_section(value: object) -> type[StudentConfig]:
-    """Return the class of the section ``student``.
-
-    Raises:
-        ValueError: no method is called so.
-    """
+    """Return the class of the section ``student``."""
     name = value.get("method", "sft") if isinstance(value, Mapping) else "sft"
     found: type[StudentConfig] = load_code(METHODS.find(str(name)).config)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from curation.arms import PAPER_TRUST, find_fitted
 from curation.config.base import Section, TrainSection
 from curation.config.defaults import GENERIC, Defaults, fill_defaults
-from curation.config.endpoint import describe_endpoint, iter_endpoint_warnings
+from curation.config.endpoint import iter_endpoint_warnings
 from curation.config.evaluation import EvaluationConfig
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
@@ -36,10 +36,18 @@ def describe_resolved(config: RunConfig) -> Iterator[str]:
     else:
         default = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
         origin = _describe_origin(domain, _find_changed(teacher.decoding, default))
-        if teacher.endpoint is not None:
-            yield describe_endpoint(config)
+        if (server := teacher.endpoint) is not None:
+            path, price = "chats" if teacher.chat_template else "completions", server.price
+            cost = "no price is given"
+            if price is not None:
+                limit = "no limit" if server.limit is None else f"at most {server.limit:g}"
+                cost = f"{price.input:g} and {price.output:g} per million tokens, {limit}"
+            yield (
+                f"teacher: {server.model} of {server.url} (kind {server.kind}, {path}), {server.concurrency} questions "
+                f"at once per actor; {cost}"
+            )
             if teacher.reader is not None:
-                numbers = "states alone" if teacher.endpoint.top_logprobs else "states and log-probabilities"
+                numbers = "states alone" if server.top_logprobs else "states and log-probabilities"
                 yield f"its answers are read once by the reader ({teacher.reader.backend}), for {numbers}"
         yield f"teacher.decoding: {_format_decoding(teacher.decoding)} ({origin})"
 

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, cr
 from curation.arms import PAPER_TRUST, REFERENCE_ARM
 from curation.config.base import Directory, PositiveInt, Price, Section
 from curation.config.defaults import fill_defaults
-from curation.config.endpoint import get_compared_numbers, is_endpoint, with_endpoint
+from curation.config.endpoint import COUNTS, ENDPOINT, NUMBERS, with_endpoint
 from curation.config.evaluation import EvaluationConfig
-from curation.config.given import choose_arms, is_given, with_given
+from curation.config.given import GIVEN, choose_arms, with_given
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.limits import iter_problems
 from curation.config.models import (
@@ -175,9 +175,10 @@ class CoreConfig(RowsConfig):
         is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
         if is_audited and not is_graded and isinstance(selection, Mapping):
             found["selection"] = {"arms": (*arms, *GOLD_ARMS), **selection}
-        if is_endpoint(teacher):
+        backend = teacher.get("backend") if isinstance(teacher, Mapping) else None
+        if backend == ENDPOINT:
             found = with_endpoint(found, arms)
-        elif is_given(teacher):
+        elif backend == GIVEN:
             found = with_given(found, cls.model_fields["domain"].default.name, arms)
         try:
             domain = DomainConfig.model_validate(found.get("domain", cls.model_fields["domain"].default))
@@ -255,7 +256,7 @@ class CoreConfig(RowsConfig):
     def numbers(self) -> tuple[str, ...]:
         """The numbers of the labels table that trust reads instead of states if no model of this run labels."""
         if self.teacher.endpoint is not None:
-            return get_compared_numbers(self.teacher.endpoint)
+            return NUMBERS if self.teacher.endpoint.top_logprobs else COUNTS
         given = self.teacher.given
         return ("mean_logprob",) if given is None or not given.confidence else tuple(given.numbers.values())
 

@@ -51,6 +51,12 @@ def parse(name: str) -> State:
     return State(LAST if layer is None else int(layer), position or of_option, int(rank or 1))
 
 
+def check_state(name: str) -> str:
+    """Return the name of a state, or raise as :func:`parse` does."""
+    parse(name)
+    return name
+
+
 def is_of_prompt(name: str) -> bool:
     """Return whether a state depends on the prompt alone and not on the answer, at any layer."""
     return name.endswith("prompt_last")

@@ -11,15 +11,9 @@ from curation.config import given
 from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, make_name_check, make_ray_resources
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
-from curation.config.states import find_depth_problem, parse
+from curation.config.states import check_state, find_depth_problem
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
-
-
-def _check_state(name: str) -> str:
-    parse(name)
-    return name
-
 
 BackendName = Annotated[str, make_name_check(BACKENDS)]
 
@@ -207,7 +201,7 @@ class AnswersConfig(Section):
     if a probe finds that it can run the model, else transformers."""
     options: Json = Field(default={})
     """Settings of your own backend."""
-    states: tuple[Annotated[str, AfterValidator(_check_state)], ...] = ("output_last",)
+    states: tuple[Annotated[str, AfterValidator(check_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` of the last layer,
     ``layer<L>_<position>`` of layer L, ``option<R>_output_last`` of options that were not chosen
     (``curation.config.states``)."""

@@ -8,15 +8,9 @@ from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
 from curation.arms import PAPER_TRUST, TRUST, Fitted, find_fitted
 from curation.config.base import PositiveInt, Share, TrainSection
-from curation.config.states import parse
+from curation.config.states import check_state
 from curation.json_types import Json, JsonView
 from curation.label_columns import DomainNumber, LabelNumber, is_given
-
-
-def _trust_state(name: str) -> str:
-    if name != "pca":
-        parse(name)
-    return name
 
 
 def _check_fitted(name: str) -> str:
@@ -64,7 +58,9 @@ class TrustConfig(TrainSection):
     preset: Preset = DEFAULT_ROW
     """A row of the paper's table of NTF architectures. Unset: that of the run's domain (``curation.config.defaults``)
     and, for ``ntf``, of its teacher; this value if the domain has none."""
-    states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
+    states: tuple[Annotated[str, AfterValidator(lambda name: name if name == "pca" else check_state(name))], ...] = (
+        "output_last",
+    )
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
     pca: PositiveInt | None = None
     """Number of principal components through which the states are read, fitted on the fit part; labels keep whole

@@ -28,8 +28,7 @@ from curation.filter.stages.pool import PoolRows
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
 from curation.models import pin_model
-from curation.pipeline.forecasting import Forecast
-from curation.pipeline.planning import forecast_askings, scratch
+from curation.pipeline.forecasting import Forecast, forecast_askings, scratch
 from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
 from curation.pipeline.session import joined
 from curation.pipeline.stage_times import count_rows_left

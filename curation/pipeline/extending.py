@@ -35,11 +35,7 @@ class FeatureInputs:
 
 
 def require(config: RunConfig) -> None:
-    """Refuse a run if this machine lacks something that its features need.
-
-    Raises:
-        ConfigError: the run is refused; the message names the key and the remedy.
-    """
+    """Refuse a run if this machine lacks something that its features need."""
     for _, check, section in parts(config, "require"):
         check(section)
 

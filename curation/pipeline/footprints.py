@@ -54,9 +54,6 @@ def read_shape(model: ModelConfig) -> DecoderShape | None:
     """Return the sizes in a model's configuration, or None for a family whose parameters are not counted.
 
     None also for a model with code of its own, which reading its configuration would run.
-
-    Raises:
-        ModelError: the configuration cannot be read.
     """
     if model.allow_remote_code:
         return None
@@ -133,8 +130,23 @@ def iter_processes(config: RunConfig, gpu_bytes: float | None, shape: ShapeOf) -
         if role not in shapes or not isinstance(recipe, LmStudentConfig):
             continue
         yield _make_training_process(config, recipe, shapes[role], gpu_bytes, f"training of {role}", str(base.path))
-        if isinstance(recipe, GrpoConfig) and _uses_vllm(recipe):
-            yield _make_drawing_process(recipe, shapes[role], gpu_bytes, role, str(base.path))
+        if not isinstance(recipe, GrpoConfig) or not _uses_vllm(recipe):
+            continue
+        on_gpu = recipe.gpus_per_worker > 0  # the rollout engine takes a share of each worker's GPU
+        dtype = _choose_type(recipe.compute_dtype, shapes[role], halves=on_gpu, half=HALF_TRAINING)
+        plan = plan_rollout_engine(shapes[role], recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)
+        footprint = compute_engine_memory(shapes[role], recipe, dtype=dtype, ranks=plan.tensor_parallel)
+        if plan.tensor_parallel > 1:
+            footprint = replace(footprint, notes=f"{plan.tensor_parallel} workers share it; {footprint.notes}")
+        yield Process(
+            who=f"the engine that draws answers of {role}",
+            model=str(base.path),
+            footprint=footprint,
+            share=plan.gpu_memory if on_gpu else 1.0,
+            on_gpu=on_gpu,
+            mend="raise student.rollouts.gpu_memory, or student.rollouts.tensor_parallel, or take a larger card",
+            ease="lower student.rollouts.max_tokens, or ",
+        )
 
 
 def _choose_type(dtype: str, shape: DecoderShape, *, halves: bool, half: tuple[str, ...]) -> str:
@@ -189,12 +201,7 @@ def _make_asking_process(config: RunConfig, role: str, shape: DecoderShape, row_
 
 
 def _make_training_process(
-    config: RunConfig,
-    recipe: LmStudentConfig,
-    shape: DecoderShape,
-    gpu_bytes: float | None,
-    who: str,
-    model: str,
+    config: RunConfig, recipe: LmStudentConfig, shape: DecoderShape, gpu_bytes: float | None, who: str, model: str
 ) -> Process:
     on_gpu = recipe.gpus_per_worker > 0
     dtype = _choose_type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
@@ -224,23 +231,3 @@ def _make_training_process(
 
 def _uses_vllm(recipe: GrpoConfig) -> bool:
     return recipe.rollouts.backend == "vllm" or (recipe.rollouts.backend == "auto" and recipe.gpus_per_worker > 0)
-
-
-def _make_drawing_process(
-    recipe: GrpoConfig, shape: DecoderShape, gpu_bytes: float | None, role: str, model: str
-) -> Process:
-    """Return the rollout engine of GRPO workers, within its share of each worker's GPU."""
-    on_gpu = recipe.gpus_per_worker > 0
-    dtype = _choose_type(recipe.compute_dtype, shape, halves=on_gpu, half=HALF_TRAINING)
-    found = plan_rollout_engine(shape, recipe, dtype=dtype, gpu_bytes=gpu_bytes if on_gpu else None)
-    ranks = found.tensor_parallel
-    footprint = compute_engine_memory(shape, recipe, dtype=dtype, ranks=ranks)
-    return Process(
-        who=f"the engine that draws answers of {role}",
-        model=model,
-        footprint=replace(footprint, notes=f"{ranks} workers share it; {footprint.notes}") if ranks > 1 else footprint,
-        share=found.gpu_memory if on_gpu else 1.0,
-        on_gpu=on_gpu,
-        mend="raise student.rollouts.gpu_memory, or student.rollouts.tensor_parallel, or take a larger card",
-        ease="lower student.rollouts.max_tokens, or ",
-    )

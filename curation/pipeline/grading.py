@@ -34,11 +34,7 @@ def find_known_checker(domain: DomainConfig) -> str | None:
 
 
 def require_checkers(config: RunConfig) -> None:
-    """Refuse a run whose grading program does not exist, or for which this machine allows no sandbox.
-
-    Raises:
-        ConfigError: the run is refused; the message names the cause.
-    """
+    """Refuse a run whose grading program does not exist, or for which this machine allows no sandbox."""
     for domain in map(config.domain_of, config.splits.named()):
         if find_checker(domain) is not None and domain.command and domain.options["check"].get("sandbox") != "none":
             require_sandbox()

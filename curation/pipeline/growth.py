@@ -43,11 +43,7 @@ class Deals:
     """The definition of the rows as of each deal: the splits of this deal and of earlier deals."""
 
     def taken(self, files: Files, before: int | None = None) -> dict[str, int]:
-        """Return the number of rows of each split of the deals before deal ``before`` or, if None, before the last.
-
-        Raises:
-            ConfigError, SourceError: raised by :func:`curation.sources.compute_split_sizes`.
-        """
+        """Return the number of rows of each split of the deals before deal ``before`` or, if None, before the last."""
         taken: dict[str, int] = {}
         for rows in self.rows[:before] if before is not None else self.rows[:-1]:
             taken = compute_split_sizes(rows, files, taken)

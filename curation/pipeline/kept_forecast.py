@@ -48,11 +48,7 @@ def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, o
 
 
 def read_forecast(config: RunConfig | FilterConfig) -> Json | None:
-    """Return the forecast in the run directory, with changes of the configuration since then in ``changed``, or None.
-
-    Raises:
-        RunDirError: the file is not a forecast.
-    """
+    """Return the forecast in the run directory, or None; ``changed`` has changes of the configuration since then."""
     path = config.directory / FILE
     if not path.is_file():
         return None

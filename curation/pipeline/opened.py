@@ -124,11 +124,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.guard_
 
 
 def check_settings(config: RunConfig, files: Files, num_pool: int) -> list[str]:
-    """Refuse settings that do not fit a generation's ``num_pool`` rows, the domain or the files; describe the others.
-
-    Raises:
-        UserError: a setting does not fit; the message names the key.
-    """
+    """Refuse settings that do not fit a generation's ``num_pool`` rows, domain or files; describe the others."""
     check_pool(config.selection.budget, num_pool)
     check_kept(config.selection.keep, files[config.splits.pool.source])
     fit.check_settings(config.trust)

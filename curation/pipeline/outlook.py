@@ -90,9 +90,6 @@ def iter_type_lines(config: RunConfig) -> Iterator[str]:
     """Yield a line on the type of each ``auto``, by model, with the reason; and one for bfloat16 on a CPU without it.
 
     Only trainings on GPUs are included, since trainings on CPUs have one type.
-
-    Raises:
-        ModelError: a model does not exist, or does not say its type.
     """
     for typed in _iter_typed_models(config):
         if typed.dtype == "bfloat16" and not typed.gpus and typed.models and find_bfloat16_flag() is None:
@@ -125,26 +122,23 @@ def _iter_typed_models(config: RunConfig) -> Iterator[TypedModels]:
         if isinstance(recipe, LmStudentConfig) and recipe is not student and recipe.gpus_per_worker
     }
     yield TypedModels("teacher.dtype", teacher.dtype, "actors.num_gpus", teacher.actors.num_gpus, config.models, HALF)
+    trained: list[tuple[str, LmStudentConfig, dict[str, ModelConfig]]] = []
     if (adapt := teacher.adapt) is not None and adapt.gpus_per_worker:
         adapted = {role: model for role, model in config.models.items() if role in ("teacher", "second teacher")}
-        key, gpus = "teacher.adapt.compute_dtype", adapt.gpus_per_worker
-        yield TypedModels(key, adapt.compute_dtype, "gpus_per_worker", gpus, adapted, HALF_TRAINING)
+        trained.append(("teacher.adapt.compute_dtype", adapt, adapted))
     if isinstance(student, LmStudentConfig) and student.gpus_per_worker:
-        key, gpus = "student.compute_dtype", student.gpus_per_worker
         alike = {role: model for role, model in bases.items() if role not in own}
-        yield TypedModels(key, student.compute_dtype, "gpus_per_worker", gpus, alike, HALF_TRAINING)
+        trained.append(("student.compute_dtype", student, alike))
     for role, (base, recipe) in own.items():
-        key, gpus = f"{role} by its own recipe, compute_dtype", recipe.gpus_per_worker
-        yield TypedModels(key, recipe.compute_dtype, "gpus_per_worker", gpus, {role: base}, HALF_TRAINING)
+        trained.append((f"{role} by its own recipe, compute_dtype", recipe, {role: base}))
+    for key, recipe, named in trained:
+        gpus = recipe.gpus_per_worker
+        yield TypedModels(key, recipe.compute_dtype, "gpus_per_worker", gpus, named, HALF_TRAINING)
     yield from iter_found(config, "dtypes")
 
 
 def iter_long_prompts(config: RunConfig, examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
-    """Yield a warning for each split with ``examples`` that, with an answer, exceed the teacher's context.
-
-    Raises:
-        ModelError: the tokenizer or the configuration of the teacher's model cannot be read.
-    """
+    """Yield a warning for each split with ``examples`` that, with an answer, exceed the teacher's context."""
     model, decoding = config.models.get("teacher"), config.teacher.decoding
     if model is None or model.path is None or model.allow_remote_code:
         return  # code of a model's own is not run to look

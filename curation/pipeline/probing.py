@@ -168,11 +168,7 @@ def collect_askings(
 
 
 def _make_asking(
-    stage: Label,
-    config: RowsConfig,
-    files: Mapping[str, Sequence[SourceFile]],
-    known: Known,
-    taken: Mapping[str, int],
+    stage: Label, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known, taken: Mapping[str, int]
 ) -> StageAsk | str:
     """Return the request of a labelling stage, or the reason why it cannot be probed yet."""
     examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)

@@ -203,11 +203,7 @@ def _find_stage(opened: OpenedRun, name: str) -> Stage:
 
 
 def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:
-    """Write the report of a finished run again; return the page's path.
-
-    Raises:
-        RunFailedError: a stage is missing.
-    """
+    """Write the report of a finished run again; return the page's path."""
     opened, record = _require_finished(config, "no report yet", config_path=config_path, command=command)
     with lease.hold(config.directory) if numbers.list_missing_numbers(opened, record) else nullcontext():
         record = numbers.compute(opened, record)
@@ -228,11 +224,7 @@ def _require_finished(
 
 
 def get_finished_record(config: RunConfig) -> report.RunRecord:
-    """Return the record of a finished run, from which its report is made; nothing is done or written.
-
-    Raises:
-        Unfinished: a stage is missing.
-    """
+    """Return the record of a finished run, from which its report is made; nothing is done or written."""
     opened, record = _open_finished(config)
     for status in numbers.list_missing_numbers(opened, record):
         raise Unfinished(status.stage.name, status.words)

@@ -78,11 +78,7 @@ def started(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[Hos
 
 @contextmanager
 def joined(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[None]:
-    """Start or join Ray for a forecast, which has no stages.
-
-    Raises:
-        ClusterError: for the same reasons as :func:`started`.
-    """
+    """Start or join Ray for a forecast, which has no stages."""
     with local_or_cluster(settings):
         _require_room(needs)
         yield

@@ -47,11 +47,7 @@ class Students(NamedTuple):
 
 
 def check_students(config: RunConfig) -> None:
-    """Refuse students that learn from pairs if rows are no pairs, or if a student would teach.
-
-    Raises:
-        ConfigError: the students are refused; the message names the domain, or the generations.
-    """
+    """Refuse students that learn from pairs if rows are no pairs, or if a student would teach."""
     method = config.student.method
     if not config.generations or METHODS[method].learns != "pairs":
         return

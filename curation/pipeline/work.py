@@ -60,27 +60,19 @@ class Opened(ABC, Generic[Config]):
 
     @abstractmethod
     def checks(self) -> Iterator[str]:
-        """Yield lines on the findings of checks of machine and rows, before anything is labelled.
+        """Yield lines on the findings of checks of machine and rows, or refuse them, before anything is labelled."""
 
-        Raises:
-            UserError: a stage, or the cluster, would refuse the machine or the rows.
-        """
-
+    @abstractmethod
     def begin(self) -> Iterator[str]:
-        """Return lines to print if stages are left to do, before Ray is started.
-
-        Raises:
-            UserError: something that the stages need is missing.
-        """
-        return iter(())
+        """Yield lines to print if stages are left to do, before Ray is started; refuse the work if something lacks."""
 
     def note(self, stage: Stage, rows: int, seconds: float) -> None:
         """Record how many seconds a stage took, from its start to its end."""
 
     @property
+    @abstractmethod
     def growth(self) -> dict[str, str | None]:
         """Descriptions of rows or splits that are new since the last start, by the field of a plan that holds them."""
-        return {}
 
     @property
     def statuses(self) -> list[Status]:

@@ -60,7 +60,10 @@ class Hosts:
         After an error the host accepts no new stage, and is closed when the stages that still use it have ended.
         """
         with self._lock:
-            kept = self._find_kept(host)
+            sound = [kept for kept in self._kept if kept.is_sound]
+            same = [kept for kept in sound if kept.host.name == host.name and (host.shared or not kept.users)]
+            alike = [kept for kept in sound if kept.host.kind == host.kind and not kept.users]
+            kept = next(iter([*same, *alike]), None)
             if kept is None:
                 kept = _Kept(host, takes, max_idle_seconds, start())
                 self._kept.append(kept)
@@ -105,12 +108,6 @@ class Hosts:
         with self._lock:
             for kept in list(self._kept):
                 self._close(kept)
-
-    def _find_kept(self, host: Host) -> _Kept | None:
-        sound = [kept for kept in self._kept if kept.is_sound]
-        same = [kept for kept in sound if kept.host.name == host.name and (host.shared or not kept.users)]
-        idle = [kept for kept in sound if kept.host.kind == host.kind and not kept.users]
-        return next(iter([*same, *idle]), None)
 
     def _close(self, kept: _Kept) -> None:
         if kept in self._kept:

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -56,12 +56,10 @@ class Task:
     standings: dict[str, Standing] = field(default_factory=dict)
     """The last progress of each stage, by name."""
 
-    @contextmanager
-    def hosted(self, start: Callable[[], HostProcess], *, max_idle_seconds: float) -> Iterator[Any]:
-        """Yield the stage's host: one that is already running, or else the one that ``start`` starts."""
+    def hosted(self, start: Callable[[], HostProcess], *, max_idle_seconds: float) -> AbstractContextManager[Any]:
+        """Return a context with the stage's host: one that is running, or else the one that ``start`` starts."""
         assert self.stage.host is not None, "the stage names its host"
-        with self.hosts.use(self.stage.host, self.stage.takes, max_idle_seconds, start) as held:
-            yield held
+        return self.hosts.use(self.stage.host, self.stage.takes, max_idle_seconds, start)
 
     @property
     def guard(self) -> Guard:
