@@ -152,9 +152,9 @@ def too_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lost_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     from curation.refs import TableRef
-    from curation.stages import prepare
+    from curation.stages import deal, prepare
 
-    counts = {"pool": prepare.SplitCounts(rows=9, errors={})}
+    counts = {"pool": deal.SplitCounts(rows=9, errors={})}
     prepare._check({"pool": TableRef(uri="pool.lance", version=1)}, counts, {"pool": 10}, lambda split: "")
 
 
