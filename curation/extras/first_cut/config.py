@@ -43,7 +43,7 @@ class Cascade(PackagePart):
     keep: float
     """Share of the rows that the function was fitted to find."""
     split: str
-    """Split of the rows of ``cascade.parquet``, as in ``curation.filter.package.CalibrationRows``."""
+    """Split of the rows of ``cascade.parquet``, as in ``curation.filter.package.description.CalibrationRows``."""
     num_rows: int
     """Number of rows of ``cascade.parquet``, labelled rows on which neither function was fitted."""
     cut: dict[str, Any]
