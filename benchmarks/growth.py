@@ -9,8 +9,8 @@ written as a page and as JSON.
 
 Four stages have a peer, which does the same in a process of its own, directly after: Ray Data's ``map_batches`` +
 ``write_parquet`` with the same actors and the same probe for ``label`` and ``score`` (without a signal), DuckDB for
-``select`` and ``export``, from the same rows as Parquet files, which it has written before its clock starts. Checked:
-as many labels, equal scores, equal scores of the selected rows, equal exported rows.
+``select`` and ``export``, from the same rows as Parquet files. These files are written, and the probe is fitted, before
+the clock starts. Checked: as many labels, equal scores, equal scores of the selected rows, equal exported rows.
 
 Results are added to a file, so several calls can measure different sizes; ``--plot`` plots all of them. Printed are the
 ratios to the peers and the slopes of log seconds and of log memory by log rows. With more than one size the exit code
@@ -294,8 +294,8 @@ def check_labels(folder: Path) -> None:
     assert io.count(ours) == theirs.count_rows() == io.count(io.find_latest(str(folder / "pool.lance")))
 
 
-def fit_probe(folder: Path) -> TrustRef:
-    """Return a linear probe that is fitted on 2,000 of the states, saved in ``folder``."""
+def fit_probe(folder: Path) -> None:
+    """Fit a linear probe on 2,000 of the states, and save it in ``folder``, before any clock starts."""
     from train.trust import fit_rows
     from train.trust_loop import LabelledRows
 
@@ -303,15 +303,21 @@ def fit_probe(folder: Path) -> TrustRef:
     hidden_ND = np.asarray(states(ids_N)[STATE].flatten(), np.float16).reshape(len(ids_N), STATES)
     part_N = (ids_N % 10 == 0).astype(np.int8)
     rows = LabelledRows(hidden_ND, drawn(ids_N)[0], part_N, (STATES,), ids_N, np.zeros((len(ids_N), 0)), ())
-    return fit_rows("linear_probe", rows, TrustConfig(), seed=0, origin={}).save(folder / "probe")
+    probe = fit_rows("linear_probe", rows, TrustConfig(), seed=0, origin={}).save(folder / "probe")
+    (folder / "probe.json").write_text(json.dumps(probe.to_json()))
+
+
+def read_probe(folder: Path) -> TrustRef:
+    """Return the probe that :func:`fit_probe` has saved."""
+    return TrustRef.from_json(json.loads((folder / "probe.json").read_text()))
 
 
 def score(folder: Path, num_rows: int) -> None:
     """Run the score stage with a probe and a signal."""
     from curation.stages.score import score as score_stage
 
-    probe, signal = fit_probe(folder), io.find_latest(str(folder / "signal.lance"))
-    score_stage(io.find_latest(str(folder / "states.lance")), {"trust": probe}, {"signal": signal})
+    signal = io.find_latest(str(folder / "signal.lance"))
+    score_stage(io.find_latest(str(folder / "states.lance")), {"trust": read_probe(folder)}, {"signal": signal})
 
 
 class Probe:
@@ -335,7 +341,7 @@ def score_by_ray_data(folder: Path, num_rows: int) -> None:
 
     ray.data.read_parquet(str(folder / "states")).map_batches(
         Probe,
-        fn_constructor_args=(fit_probe(folder),),
+        fn_constructor_args=(read_probe(folder),),
         batch_size=8192,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(min_size=2, max_size=2),
@@ -556,6 +562,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.folder) as name:
             folder = Path(name)
             make_tables(folder, num_rows)
+            fit_probe(folder)
             for stage in options.stages:
                 peer = PEERS.get(stage)
                 for table in () if peer is None else peer.reads:
