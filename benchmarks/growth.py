@@ -370,7 +370,7 @@ def query(statement: str) -> None:
     """Run a statement of DuckDB on two threads."""
     import duckdb
 
-    with duckdb.connect(config={"threads": 2, "preserve_insertion_order": True}) as connection:
+    with duckdb.connect(config={"threads": 2}) as connection:
         connection.execute(statement)
 
 
