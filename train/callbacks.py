@@ -23,7 +23,7 @@ from curation.storage import durable
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
 from curation.telemetry.standing import format_speed
-from train import fence, preemption
+from train import fence
 from train.agreement import gather_values
 
 log = get_logger(__name__)
@@ -32,8 +32,6 @@ SEAL = "sealed.json"
 """The file in a checkpoint that lists its other files with their sizes."""
 CHECKPOINT_SECONDS = 600.0
 """Maximum time between two checkpoints, even if the share of steps requires none in between."""
-PREEMPTION_SECONDS = 5.0
-"""Time between two checks whether a node of the workers drains."""
 
 
 class Kept:
@@ -128,12 +126,8 @@ def _is_good(checkpoint: Path) -> bool:
         return False
 
 
-class TerminatedError(RuntimeError):
-    """A worker received SIGTERM and saved a checkpoint, from which another process can resume."""
-
-
 class Checkpointing(TrainerCallback):
-    """A callback that adds checkpoints by time and before preemption, seals each one and removes the one before.
+    """A callback that adds checkpoints by time, seals each one and removes the one before.
 
     Leave ``save_total_limit`` of ``TrainingArguments`` unset: it would remove the last good checkpoint too early.
     """
@@ -141,38 +135,25 @@ class Checkpointing(TrainerCallback):
     def __init__(self, partial: Partial, kept: Kept | None = None) -> None:
         """Store checkpoints in ``kept``, too, if the workers do not share the folder of ``partial``."""
         self._partial, self._kept = partial, kept
-        self._saved = self._asked = time.monotonic()
-        self._is_preempted = False
+        self._saved = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Request a checkpoint if one is due by the first worker's clock, or if a worker is about to be preempted.
+        """Request a checkpoint if one is due by the first worker's clock.
 
         Raises:
             CommitError: another driver has the run directory.
         """
-        now, is_first = time.monotonic(), args.process_index == 0
         loss = fence.find_claim_error(read=control.should_save)
-        own = (
-            loss is not None,
-            is_first and now - self._saved >= CHECKPOINT_SECONDS,
-            preemption.is_terminated(),
-            is_first and not self._is_preempted and now - self._asked >= PREEMPTION_SECONDS,
-        )
-        is_lost, is_due, is_terminated, ask = (any(flags) for flags in zip(*gather_values(own), strict=True))
+        is_due = args.process_index == 0 and time.monotonic() - self._saved >= CHECKPOINT_SECONDS
+        is_lost, is_due = map(any, zip(*gather_values((loss is not None, is_due)), strict=True))
         if is_lost:
             raise loss or CommitError("the lease was lost, as the first worker says")
-        if ask:
-            self._asked = now
-            self._is_preempted = preemption.is_preempted()
-            if self._is_preempted:
-                log.warning("a worker's node is about to go: saving a checkpoint at step %d", state.global_step)
-        if is_due or is_terminated or (ask and self._is_preempted):
-            control.should_save = True
+        control.should_save = control.should_save or is_due
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Seal the checkpoint that all workers have written, and remove the one before; raise if SIGTERM came."""
+        """Seal the checkpoint that all workers have written, and remove the one before."""
         if args.world_size > 1:
             torch.distributed.barrier()
         if args.process_index == 0 or self._kept is not None:
@@ -181,8 +162,6 @@ class Checkpointing(TrainerCallback):
         if self._kept is not None:
             self._kept.keep(self._partial.folder)
         self._saved = time.monotonic()
-        if preemption.is_terminated():
-            raise TerminatedError(f"SIGTERM: a checkpoint was saved at step {state.global_step}; the process ends")
 
 
 class Progress(TrainerCallback):

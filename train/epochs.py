@@ -103,8 +103,7 @@ class RowObjective(ABC):
             SourceError: there are no rows, none within ``max_length``, or no positive trust to weight them by.
             ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
             ModelError: the base does not load.
-            TrainingError: a loss is not finite, the base cannot have meant the first rows (``FirstStep``),
-                or a checkpoint cannot be written.
+            TrainingError: a loss is not finite, or the base cannot have meant the first rows (``FirstStep``).
         """
         start, config = time.monotonic(), settle_training(self.config, base)
         set_seed(seed)

@@ -18,7 +18,7 @@ from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.telemetry.standing import Update, follow_progress, note_progress
-from train import fence, preemption
+from train import fence
 from train.callbacks import Kept
 from train.launch import CLAIM, launch
 from train.models import TrainingRecord, TrainingResult, read_saved
@@ -90,7 +90,7 @@ def _train(task: Json) -> None:
     local_output = staged(output) if is_first else scratch(output)
     with fence.around(task[CLAIM] if is_first else None):
         try:
-            with local_output as local, preemption.noticing():
+            with local_output as local:
                 task["learn"](
                     ModelRef.from_json(task["base"]),
                     TableRef.from_json(task["rows"]),

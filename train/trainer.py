@@ -1,10 +1,8 @@
-"""``transformers.Trainer`` for trainings here: it stops at a non-finite loss or gradient, and survives a full disk."""
+"""``transformers.Trainer`` for trainings here: it stops at a loss or gradient that is not finite."""
 
 import contextlib
-import errno
 import math
 import pickle
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,7 +179,7 @@ def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
 
 
 class Guarded(Trainer):
-    """A trainer, or a mixin before one, that stops at non-finite values, survives a full disk and shards on CPUs.
+    """A trainer, or a mixin before one, that stops at non-finite values and shards on CPUs.
 
     All workers stop together. Subclasses call :meth:`remember` for each micro-batch.
     """
@@ -256,34 +254,6 @@ class Guarded(Trainer):
             f"{', '.join(map(str, named[:SHOWN_ROWS]))}{more}; look at these rows, or lower learning_rate; the last "
             "checkpoint is kept"
         )
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        problem: OSError | None = None
-        try:
-            super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError) as error:
-            problem = _find_os_error(error)
-            if problem is None:
-                raise
-        problems = [text for text in gather_values(str(problem) if problem else "") if text]
-        if problems:
-            folder = Path(str(self.args.output_dir))
-            shutil.rmtree(folder / f"checkpoint-{self.state.global_step}", ignore_errors=True)
-            raise TrainingError(
-                f"the checkpoint of step {self.state.global_step} was not saved to {folder}: {problems[0]}; make "
-                "room there and run the same command to resume from the checkpoint before"
-            )
-
-
-def _find_os_error(error: BaseException | None) -> OSError | None:
-    """Return the file system's error behind an error; torch's writer of archives hides it in a ``RuntimeError``."""
-    while error is not None:
-        if isinstance(error, OSError):
-            return error
-        if isinstance(error, RuntimeError) and "PytorchStreamWriter failed" in str(error):
-            return OSError(errno.EIO, str(error).splitlines()[0])
-        error = error.__cause__ or error.__context__
-    return None
 
 
 class SftTrainer(Guarded):
