@@ -238,13 +238,13 @@ import sys
 import numpy as np
 import torch
 from curation.config import TrustConfig
-from train.trust import fit_neural_on
+from train.trust import fit_neural
 from train.trust_loop import LabelledRows
 torch.set_num_threads(int(sys.argv[2]))
 arrays = [np.load(f"{sys.argv[1]}/{name}.npy", mmap_mode="r") for name in ("hidden_ND", "correct_N", "part_N")]
 num = len(arrays[0])
 rows = LabelledRows(*arrays, (arrays[0].shape[1],), np.arange(num), np.empty((num, 0)))
-fit_neural_on(rows, TrustConfig(max_steps=1, patience=None), seed=0, origin={})
+fit_neural(rows, TrustConfig(max_steps=1, patience=None), seed=0, origin={})
 """
 
 

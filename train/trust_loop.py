@@ -7,11 +7,12 @@ stopping on validation AUC, standardised inputs, calibration. Each shard takes i
 number of shards does not change the expected gradient.
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, cast
+from typing import Generic, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -126,15 +127,6 @@ class FitRecord:
         return self.num_steps >= config.max_steps or (config.patience is not None and waited >= config.patience)
 
 
-Ends = Callable[[FitRecord], bool]
-"""A function that returns whether a fit ends early."""
-
-
-def end_never(record: FitRecord) -> bool:
-    """Return False, so that no fit ends early."""
-    return False
-
-
 class FittedNetwork(NamedTuple, Generic[Net]):
     """A fitted network (in evaluation mode on the CPU), its calibration, held-out scores and the record of the fit."""
 
@@ -147,8 +139,15 @@ class FittedNetwork(NamedTuple, Generic[Net]):
 class Shard:
     """One process's share of a fit; this base class takes all of it and writes no checkpoints."""
 
-    rank = 0
-    size = 1
+    rank, size = 0, 1
+    part, parts = 0, 1
+    """The number of networks of this trust function that were fitted before, and of all of them."""
+
+    def take_part(self, part: int, parts: int) -> Self:
+        """Return this process's share of one of several networks."""
+        found = copy.copy(self)
+        found.part, found.parts = part, parts
+        return found
 
     def prepare(self, net: nn.Module) -> nn.Module:
         """Return the network on its device, with gradients averaged over the shards."""
@@ -168,25 +167,21 @@ class Shard:
         """Call ``read`` on the directory of the last checkpoint, if there is one."""
 
 
+ALONE = Shard()
+"""The share of a process that fits a network alone."""
+
+
 def fit_arrays(
-    rows: LabelledRows,
-    config: TrustConfig,
-    new_net: Callable[[], Net],
-    *,
-    seed: int,
-    shard: Shard | None = None,
-    ends: Ends = end_never,
+    rows: LabelledRows, config: TrustConfig, new_net: Callable[[], Net], *, seed: int, shard: Shard = ALONE
 ) -> FittedNetwork[Net]:
     """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
 
-    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator. ``ends`` is
-    called after each evaluation and returns whether the fit ends there.
+    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator.
 
     Raises:
         RunFailedError: the loss is no longer finite.
         DegenerateSourceError: the labels of the validation rows are all right, or all are wrong.
     """
-    shard = shard or Shard()
     start = time.monotonic()
     fit_F, validation_V = rows.places(FIT), rows.places(VALIDATION)
     record = FitRecord(
@@ -210,7 +205,7 @@ def fit_arrays(
     weights = compute_loss_weights(rows.correct_N[fit_F], config.class_weight)
     an_epoch = -(-len(fit_F) // config.batch_size)
     interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
-    while not record.is_finished(config) and not ends(record):
+    while not record.is_finished(config):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
         # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.

@@ -22,7 +22,6 @@ from curation.storage.paths import write_atomically
 from curation.tables import io
 from curation.tables.schemas import TOKEN_LOGPROBS
 from curation.trust import saved
-from train import course
 from train.recipe import parse_recipe
 from tune.space import Space
 
@@ -90,21 +89,12 @@ class FitTrust(Stage):
 
     def _fit(self, task: Task) -> TrustRef:
         from train.probes import ClosedLabels
-        from train.trust import fit_here
+        from train.trust import fit_trust
 
-        options = self.trust.options.get(self.function, {})
-        given = (self.labels, self.grades, self.trust)
-        how: Json = {"seed": self.seed, "output": task.directory}
-        if self.fit_by is None:
-            return fit_here(load_code(self.made_by), *given, **how, options=options)
-        fit_net, further = load_code(self.fit_by), {**how, **options}
-        if self.closed is not None:
-            further["closed"] = ClosedLabels(tuple(self.closed.names), self.closed.examples)
-        check_options("trust.options", fit_net, *given, **further)
-        notes = task.directory.with_name(f"{task.directory.name}.progress")
-        with task.progress() as update, course.followed(notes, update), training(task, self.trust):
-            found: TrustRef = fit_net(*given, **further)
-        return found
+        closed = None if self.closed is None else ClosedLabels(tuple(self.closed.names), self.closed.examples)
+        how: Json = {"seed": self.seed, "output": task.directory, "closed": closed}
+        with task.progress() as update, training(task, self.trust):
+            return fit_trust(self.function, self.labels, self.grades, self.trust, update=update, **how)
 
 
 def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
