@@ -1,11 +1,9 @@
 """Proposals of the point that each trial tries. Trials are numbered; a number's point never depends on the machine.
 
-A random point follows from the seed and its number, a point of a grid from its number. Optuna's tree-structured Parzen
+A random point follows from the seed and its number. Optuna's tree-structured Parzen
 estimator (Bergstra et al., NeurIPS 2011) proposes trial k from the results of trials 0 to k - ``ahead`` alone, told in
 their order: so a search that was killed, or ran with another number of trials at once, tries the same points.
 """
-
-import itertools
 
 import optuna
 
@@ -17,22 +15,8 @@ LEAST_RANDOM = 10
 """Minimum number of first trials that the estimator draws at random."""
 
 
-class Listed:
-    """Proposals from a list of points."""
-
-    def __init__(self, points: list[Point]) -> None:
-        self._points = points
-
-    def ask(self, number: int) -> Point:
-        """Return the point with that number."""
-        return self._points[number]
-
-    def tell(self, number: int, value: float | None) -> None:
-        """Do nothing: a list learns nothing."""
-
-
-class Sampled:
-    """Proposals from a sampler of Optuna."""
+class Proposals:
+    """The points of trials 0, 1, 2, ... by a sampler of Optuna, which receives their results in any order."""
 
     def __init__(
         self, space: Space, sampler: optuna.samplers.BaseSampler, ahead: int, *, larger_is_better: bool
@@ -64,19 +48,12 @@ class Sampled:
         self._results[number] = value
 
 
-Proposals = Listed | Sampled
-"""A source of the points of trials 0, 1, 2, ..., which receives their results in any order."""
-
-
-def make_proposals(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> tuple[Proposals, int]:
-    """Return the source of a search's points and their number; raise ``ConfigError`` for a grid over a range."""
-    if config.search == "grid":
-        points = list(itertools.islice(space.grid(), config.trials))
-        return Listed(points), len(points)
+def make_proposals(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> Proposals:
+    """Return the proposals of a search by ``random`` or ``tpe``."""
     own = derive(seed, config.search) % 2**32
     if config.search == "random":  # waits for nothing, as it learns nothing
         random = optuna.samplers.RandomSampler(seed=own)
-        return Sampled(space, random, config.trials, larger_is_better=larger_is_better), config.trials
+        return Proposals(space, random, config.trials, larger_is_better=larger_is_better)
     num_random = max(LEAST_RANDOM, 2 * len(space.dimensions))
     tpe = optuna.samplers.TPESampler(seed=own, n_startup_trials=num_random)
-    return Sampled(space, tpe, config.ahead, larger_is_better=larger_is_better), config.trials
+    return Proposals(space, tpe, config.ahead, larger_is_better=larger_is_better)

@@ -1,5 +1,6 @@
 """A search for a trust function: the trials, the finalists on other folds and seeds, and the choice."""
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,9 +13,8 @@ from curation.report import describe_point
 from curation.telemetry.standing import Standing, Update
 from tune.choose import Choice, choose
 from tune.fits import Fits, Fold, Trial
-from tune.halving import Halving
 from tune.objective import Objective
-from tune.proposals import Listed, make_proposals
+from tune.proposals import make_proposals
 from tune.space import KIND, Point, Space
 
 
@@ -49,12 +49,17 @@ def search(
         ConfigError: a grid over a range.
     """
     larger = LARGER_IS_BETTER[objective.metric]
-    proposals, num = make_proposals(config, space, seed=seed, larger_is_better=larger)
+    proposals = make_proposals(config, space, seed=seed, larger_is_better=larger)
+    ask, num = proposals.ask, config.trials
+    if config.search == "grid":
+        grid = list(itertools.islice(space.grid(), config.trials))
+        ask, num = grid.__getitem__, len(grid)
     num_finals = (1 + config.finalists) * config.folds * config.seeds
     best: Trial | None = None
 
     def on_done(trial: Trial, num_done: int) -> None:
         nonlocal best
+        proposals.tell(trial.number, None if trial.outcome is None else trial.outcome.value)
         update(Standing(rows=num_done, total=num + num_finals, unit="fits"))
         if trial.outcome is None:
             say(f"trial {trial.number} failed: {trial.error}")
@@ -64,17 +69,15 @@ def search(
             say(f"{num_done:,} of {num:,} trials, the best is trial {trial.number}, {value}")
 
     one, every = make_folds(config, seed)
-    halving = None if config.halving is None else Halving(config.halving, config.ahead)
-    trials = fits.run("trials", proposals, [one] * num, on_done=on_done, hours=config.hours, halving=halving)
+    trials = fits.run("trials", ask, [one] * num, on_done=on_done, hours=config.hours)
     default = Point.default(space.base)
     finalists = _choose_finalists(trials, config.finalists, larger=larger)
     drawn = [{key: value for key, value in trial.drawn.items() if key != KIND} for trial in finalists]
     points = [default, *(space.point(trial.kind, values) for trial, values in zip(finalists, drawn, strict=True))]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
-    listed = Listed([point for point in points for _ in every])
     finals = fits.run(
         "finals",
-        listed,
+        [point for point in points for _ in every].__getitem__,
         every * len(points),
         on_done=lambda _, done: update(Standing(rows=num + done, total=num + len(points) * len(every), unit="fits")),
     )

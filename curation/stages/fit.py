@@ -170,7 +170,6 @@ class Search(Stage):
         """Search, fit the best trust function on the whole source, and write the trials to the stage's directory."""
         from tune.fits import Fits
         from tune.objective import read_source
-        from tune.search import make_folds
         from tune.search import search as search_space
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
@@ -180,8 +179,6 @@ class Search(Stage):
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
         source = source.share(trust, seed)
         objective.check(source, seed)
-        one, every = make_folds(tune, seed)
-        objective.check_components(source, space, [(fold.number, fold.seed) for fold in (one, *every)])
         fits = Fits(source, objective, tune, task.directory)
         with task.progress() as update:
             found = search_space(fits, space, objective, tune, seed=seed, say=task.say, update=update)

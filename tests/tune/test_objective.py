@@ -190,25 +190,6 @@ def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: Tr
     assert found.fit["variance_kept"] == pytest.approx(peer.explained_variance_ratio_.sum())
 
 
-def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(source: TrialRows) -> None:
-    def check(raw: dict[str, Any], rows: TrialRows = source, base: TrustConfig = BASE) -> None:
-        space = Space.of(raw, base, stored=("prompt_last", "output_last"))
-        AUC.check_components(rows, space, [(0, 3), *((fold, 4) for fold in range(FOLDS))])
-
-    check({"pca": [None, 1, SIZE]})
-    check({"pca": [2 * SIZE], "states": [["prompt_last", "output_last"]]})
-    check({"depth": [1]}, source._replace(row_ids_N=source.row_ids_N[:0]))
-    with pytest.raises(ConfigError, match=rf"tune\.space\.pca: {SIZE + 1} components of \d+ rows with {SIZE} numbers"):
-        check({"pca": [1, SIZE + 1]})
-    with pytest.raises(ConfigError, match=r"tune\.space\.pca: 12 components of \d+ rows with 6 numbers"):
-        check({"pca": {"int": [1, 12]}, "states": [["prompt_last", "output_last"], ["output_last"]]})
-    with pytest.raises(ConfigError, match=r"trust\.pca: 7 components of .*; give fewer components or more source rows"):
-        check({"depth": [1]}, base=BASE.model_copy(update={"pca": 7}))
-    few = source._replace(parsed_N=source.row_ids_N < 9)
-    with pytest.raises(ConfigError, match=r"tune\.space\.pca: 6 components of [0-6] rows with 6 numbers each"):
-        check({"pca": [6]}, few)
-
-
 def test_a_share_of_the_source_is_all_that_a_search_reads(source: TrialRows) -> None:
     config = BASE.model_copy(update={"source_share": 0.3})
     part = source.share(config, 5)
