@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ from curation.config import TrustConfig
 from curation.hashing import derive
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, VALIDATION
-from train.trust_loop import MIN_EVALUATIONS, LabelledRows, Shard, fit_arrays
+from train.trust_loop import MIN_EVALUATIONS, FitRecord, LabelledRows, Shard, fit_arrays
 
 Logits = npt.NDArray[np.floating[Any]]
 
@@ -95,16 +95,17 @@ class Course(NamedTuple):
 
 
 class _Clock(Shard):
-    """A timer of a fit: the fit calls ``restore`` when it is ready, and ``keep`` after each evaluation."""
+    """A timer of a fit: the fit calls ``prepare`` when its network is made, and ``evaluated`` after each evaluation."""
 
     def __init__(self) -> None:
         self.begun, self.ended, self.cpu_begun, self.cpu_ended = 0.0, 0.0, 0.0, 0.0
 
-    def restore(self, read: Callable[[Path], None]) -> None:
+    def prepare(self, net: nn.Module) -> nn.Module:
         self.begun, self.cpu_begun = time.perf_counter(), time.process_time()
         self.busy = Busy()
+        return net
 
-    def keep(self, write: Callable[[Path], None]) -> None:
+    def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
         self.ended, self.cpu_ended = time.perf_counter(), time.process_time()
 
 

@@ -17,16 +17,12 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from curation.errors import CommitError
-from curation.escaping import get_logger
 from curation.refs import fingerprint
 from curation.storage import durable
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
-from curation.telemetry.standing import format_speed
 from train import fence
 from train.agreement import gather_values
-
-log = get_logger(__name__)
 
 SEAL = "sealed.json"
 """The file in a checkpoint that lists its other files with their sizes."""
@@ -135,7 +131,7 @@ class Checkpointing(TrainerCallback):
     def __init__(self, partial: Partial, kept: Kept | None = None) -> None:
         """Store checkpoints in ``kept``, too, if the workers do not share the folder of ``partial``."""
         self._partial, self._kept = partial, kept
-        self._saved = time.monotonic()
+        self._saved = self._looked = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -145,12 +141,18 @@ class Checkpointing(TrainerCallback):
         Raises:
             CommitError: another driver has the run directory.
         """
-        loss = fence.find_claim_error(read=control.should_save)
-        is_due = args.process_index == 0 and time.monotonic() - self._saved >= CHECKPOINT_SECONDS
-        is_lost, is_due = map(any, zip(*gather_values((loss is not None, is_due)), strict=True))
-        if is_lost:
-            raise loss or CommitError("the lease was lost, as the first worker says")
-        control.should_save = control.should_save or is_due
+        lost, now = "", time.monotonic()
+        is_due = args.process_index == 0 and now - self._saved >= CHECKPOINT_SECONDS
+        if control.should_save or now - self._looked >= fence.LOOK_SECONDS:
+            self._looked = now
+            try:
+                fence.require()
+            except CommitError as error:
+                lost = str(error)
+        for lost_there, is_due_there in gather_values((lost, is_due)):
+            if lost_there:
+                raise CommitError(lost_there)
+            control.should_save = control.should_save or is_due_there
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Seal the checkpoint that all workers have written, and remove the one before."""
@@ -165,16 +167,11 @@ class Checkpointing(TrainerCallback):
 
 
 class Progress(TrainerCallback):
-    """A callback that logs loss, rows/s and seconds left at each logging interval, and passes on the rows done."""
+    """A callback that passes on the rows done, the loss and the reward at each logging interval."""
 
-    def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
+    def __init__(self, num_rows: int, update: Callable[[int, int, str], None] | None) -> None:
         """Report progress out of ``num_rows``, counted over all epochs."""
-        self._name, self._num_rows, self._update = name, num_rows, update
-        self._start, self._first_step = 0.0, 0
-
-    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
-        """Start the clock."""
-        self._start, self._first_step = time.monotonic(), state.global_step
+        self._num_rows, self._update = num_rows, update
 
     def on_log(
         self,
@@ -184,21 +181,7 @@ class Progress(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **kwargs: object,
     ) -> None:
-        """Log the progress, and pass on the rows done."""
-        num_steps = state.global_step - self._first_step
-        if not state.is_world_process_zero or not logs or "loss" not in logs or not num_steps:
-            return
-        seconds_a_step = (time.monotonic() - self._start) / num_steps
-        reward = f", reward {logs['reward']:.3f}" if "reward" in logs else ""
-        log.info(
-            "%s: step %d of %d, loss %.3f%s, %s rows/s, %.0f s left",
-            self._name,
-            state.global_step,
-            state.max_steps,
-            logs["loss"],
-            reward,
-            format_speed(self._num_rows / state.max_steps / seconds_a_step),
-            seconds_a_step * (state.max_steps - state.global_step),
-        )
-        if self._update is not None:
-            self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows)
+        """Pass on the progress."""
+        if self._update is not None and state.is_world_process_zero and logs and "loss" in logs:
+            words = ", ".join(f"{name} {logs[name]:.3f}" for name in ("loss", "reward") if name in logs)
+            self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows, words)

@@ -110,7 +110,7 @@ class RowTrainer(Guarded):
         *,
         seed: int,
         output: Path,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int, str], None] | None = None,
         kept: Kept | None = None,
     ) -> TrainingRecord:
         """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
@@ -118,7 +118,7 @@ class RowTrainer(Guarded):
         Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a
         kill, a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number
         of workers; if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is
-        merged first. ``progress`` receives rows done and rows in all, over all epochs.
+        merged first. ``progress`` receives rows done and rows in all, over all epochs, and words on the loss.
 
         Raises:
             SourceError: there are no rows, none within ``max_length``, or no positive trust to weight them by.
@@ -152,7 +152,7 @@ class RowTrainer(Guarded):
                 model = load_base(base, config)
             check_tokens(base, tokenizer, model)
             division = Division(order, config.micro_batch_size, args.process_index, args.world_size)
-            told = Progress(output.name, len(rows) * num_epochs, progress)
+            told = Progress(len(rows) * num_epochs, progress)
             callbacks = [told, Checkpointing(unfinished, kept)]
             trainer = cls(config, rows, division, tokenizer, output.name, model, args=args, callbacks=callbacks)
             trainer.complete(unfinished)

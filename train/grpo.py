@@ -109,7 +109,7 @@ def reinforce(
     *,
     seed: int,
     output: Path,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
     """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowObjective.train`.
@@ -143,7 +143,7 @@ def reinforce(
         processing_class=tokenizer,
         rollout_func=game.play,
         peft_config=None if config.lora is None else make_adapter_config(model, config.lora),
-        callbacks=[Watch(config), Progress(output.name, len(order), progress), Checkpointing(unfinished, kept)],
+        callbacks=[Watch(config), Progress(len(order), progress), Checkpointing(unfinished, kept)],
     )
     trainer.game = game
     try:

@@ -43,8 +43,6 @@ from train import fence
 
 HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
-FOLDER = "folder"
-"""The task's key for the path of the folder of checkpoints, for a loop in a :class:`TrainProcess`."""
 FINAL = (ConfigError, DegenerateSourceError, SourceError, TrainingError)
 """Errors that all workers raise together and would raise again, so that the training is not retried."""
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
@@ -84,7 +82,7 @@ class TrainProcess:
             worker: Any = self._worker or self._make.remote()
             self._worker = worker
             try:
-                wait_for_call(partial(ray.get, worker.run.remote(task, name)))
+                wait_for_call(partial(ray.get, worker.run.remote(task, name, str(storage))))
                 return
             except RayError as error:
                 self.close()
@@ -103,10 +101,10 @@ class TrainProcess:
 class _Worker:
     """The actor that does the work of a :class:`TrainProcess`."""
 
-    def run(self, task: Json, name: str) -> None:
+    def run(self, task: Json, name: str, storage: str) -> None:
         """Run a task as the only worker of a training."""
         alone = ray.train.ScalingConfig(num_workers=0, use_gpu=bool(ray.get_gpu_ids()))
-        config = ray.train.RunConfig(name=name, storage_path=str(Path(task[FOLDER]).parent))
+        config = ray.train.RunConfig(name=name, storage_path=storage)
         ray.train.torch.TorchTrainer(_run_loop, train_loop_config=task, scaling_config=alone, run_config=config).fit()
         gc.collect()
         if torch.cuda.is_available():
@@ -166,7 +164,7 @@ def launch(
     with follow_progress(note, update, unit):
         if process is not None and config.num_workers == 1 and isinstance(storage, Path):
             storage.mkdir(parents=True, exist_ok=True)
-            process.run({**task, FOLDER: str(storage / name)}, config, name=name, storage=storage)
+            process.run(task, config, name=name, storage=storage)
         else:
             _launch_group(task, config, name=name, storage=storage)
     if claim is not None:

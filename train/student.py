@@ -24,7 +24,7 @@ Learn = Callable[..., TrainingRecord]
 """A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
 
 It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
-arguments, but only the first has ``progress``, a function of rows done and rows in all. ``kept``
+arguments, but only the first has ``progress``, a function of rows done, rows in all and words on the loss. ``kept``
 (``train.callbacks.Kept``) stores checkpoints if the workers do not share ``output``.
 """
 

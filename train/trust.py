@@ -6,13 +6,15 @@ On several nodes ``output`` is a directory that all of them share, or in an obje
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import ray
+import ray.train
+import ray.train.torch
 import torch
+from torch import nn
 
 from curation.arms import find_fitted
 from curation.arrays import Bools, Floats, Int64s
@@ -38,11 +40,10 @@ from curation.trust.parts import FIT, NAMES, VALIDATION, assign_parts, make_cand
 from curation.trust.stacked import list_stored_numbers, read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train import fence
-from train.launch import FOLDER, Notes, launch
+from train.launch import Notes, launch
 from train.probes import ClosedLabels, with_classes
 from train.rounding import round_trust
-from train.trust_loop import ALONE, LabelledRows, Shard, fit_arrays
-from train.trust_workers import RayShard
+from train.trust_loop import ALONE, FitRecord, LabelledRows, Shard, fit_arrays
 
 BY_FOLDS = ("stacked", "fitted_confidence")
 """The trust functions that read all labelled rows by folds of their own, so that no part of them needs both classes."""
@@ -67,7 +68,7 @@ def fit_trust(
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         SourceError: the labels hold no number that a stack could read.
         ConfigError: ``fit_rows`` refuses the options, or ``config.pca`` requests more components than there are.
-        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
+        RunFailedError: the fit failed more than ``config.max_failures`` times.
     """
     output = output.resolve()
     rows = (read_labelled_rows if kind in BY_FOLDS else read_rows)(labels, grades, config, seed=seed)
@@ -78,16 +79,41 @@ def fit_trust(
     if find_fitted([kind])[kind].fit is None:
         return fit_rows(kind, rows, config, seed=seed, origin=origin).save(output)
     task = {"kind": kind, "rows": [ray.put(tuple(rows))], "origin": origin, "seed": seed, "output": str(output)}
-    name = f"trust-{fingerprint([kind, origin])}"  # a checkpoint of other rows or settings is not resumed
+    name = f"trust-{fingerprint([kind, origin])}"
     launch(_fit_in_worker, task, config, name=name, output=output, update=update, unit="steps")
     return saved.pin(output, TrustRef)
+
+
+class RayShard(Shard):
+    """The share of one worker of Ray Train."""
+
+    def __init__(self, notes: Notes | None) -> None:
+        """Report the fit's progress to ``notes``, which the first worker has."""
+        context, self._notes = ray.train.get_context(), notes
+        self.rank, self.size = context.get_world_rank(), context.get_world_size()
+
+    def prepare(self, net: nn.Module) -> nn.Module:
+        """Return the network on its device, with gradients averaged over the workers."""
+        prepared: nn.Module = ray.train.torch.prepare_model(net)
+        return prepared
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the workers."""
+        if self.size > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+    def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
+        """Note the steps and the AUC."""
+        if self._notes is not None:
+            done, total = self.part * config.max_steps + record.num_steps, self.parts * config.max_steps
+            self._notes.note(done, total, f"AUC {record.validation_aucs[-1]:.3f} on validation rows")
 
 
 def _fit_in_worker(task: Json, notes: Notes | None) -> None:
     """Fit the trust function in each worker, all of which get the same one; the first saves it."""
     rows, config = LabelledRows(*ray.get(task["rows"][0])), task["config"]
-    shard = RayShard(Path(task[FOLDER]) if FOLDER in task else None, notes)
-    trust = fit_rows(task["kind"], rows, config, seed=task["seed"], origin=task["origin"], shard=shard)
+    trust = fit_rows(task["kind"], rows, config, seed=task["seed"], origin=task["origin"], shard=RayShard(notes))
     if notes is not None:
         fence.require()
         trust.save(to_place(task["output"]))

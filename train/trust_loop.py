@@ -10,8 +10,7 @@ number of shards does not change the expected gradient.
 import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Self, cast
 
 import numpy as np
@@ -33,8 +32,6 @@ EVALUATE_ROWS = 4096
 """Number of rows of one forward pass outside training."""
 MOMENT_ROWS = 512
 """Number of rows that are summed at a time, so that their float64 copies stay in a core's cache."""
-CHECKPOINT = "fit.pt"
-"""The name of a checkpoint's file."""
 MIN_STEPS, MIN_EVALUATIONS = 10, 20
 """Validation happens after each epoch, or after ``MIN_STEPS`` steps where an epoch has fewer. A fit whose
 ``TrustConfig.max_steps`` would then bring fewer than ``MIN_EVALUATIONS`` validates more often."""
@@ -137,7 +134,7 @@ class FittedNetwork(NamedTuple, Generic[Net]):
 
 
 class Shard:
-    """One process's share of a fit; this base class takes all of it and writes no checkpoints."""
+    """One process's share of a fit; this base class takes all of it."""
 
     rank, size = 0, 1
     part, parts = 0, 1
@@ -157,14 +154,8 @@ class Shard:
         """Return the sum of a tensor over the shards."""
         return values
 
-    def keep(self, write: Callable[[Path], None]) -> None:
-        """Write a checkpoint with ``write``, if one is due; every shard calls this after every evaluation."""
-
     def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
         """Report the progress of the fit after an evaluation."""
-
-    def restore(self, read: Callable[[Path], None]) -> None:
-        """Call ``read`` on the directory of the last checkpoint, if there is one."""
 
 
 ALONE = Shard()
@@ -199,16 +190,13 @@ def fit_arrays(
     optimizer = torch.optim.AdamW(
         net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    progress = _FitProgress(net, optimizer, record)
-    shard.restore(progress.read)
-    start -= record.seconds
+    best: dict[str, Tensor] = net.state_dict()
     weights = compute_loss_weights(rows.correct_N[fit_F], config.class_weight)
     an_epoch = -(-len(fit_F) // config.batch_size)
     interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
     while not record.is_finished(config):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
-        # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.
         torch.manual_seed(derive(seed, f"trust step {done} shard {shard.rank}"))
         batches = _iter_batches(fit_F, config.batch_size, seed, done, stop)
         loss = _run_steps(model, optimizer, rows, batches, weights, shard)
@@ -217,11 +205,16 @@ def fit_arrays(
                 f"steps {done + 1} to {stop}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
             )
         auc = compute_auc_value(_compute_logits(net, rows.hidden_ND, validation_V, shard), rows.correct_N[validation_V])
-        progress.add(stop, loss, auc, keep_best=config.patience is not None)
+        if config.patience is None or auc > max(record.validation_aucs, default=-1.0):
+            record.best = len(record.steps)
+            state = net.state_dict()
+            best = state if config.patience is None else {name: tensor.clone() for name, tensor in state.items()}
+        record.steps.append(stop)
+        record.losses.append(loss)
+        record.validation_aucs.append(auc)
         record.seconds = time.monotonic() - start
         shard.evaluated(record, config)
-        shard.keep(progress.write)
-    net.load_state_dict(progress.best)
+    net.load_state_dict(best)
     logit_V = _compute_logits(net, rows.hidden_ND, validation_V, shard)
     calibration = fit_calibration(logit_V, rows.correct_N[validation_V], config.calibration)
     return FittedNetwork(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
@@ -302,36 +295,3 @@ def _compute_logits(
         part = slice(start, start + EVALUATE_ROWS)
         logit_V[part] = net(torch.from_numpy(hidden_ND[rows_V[part]]).to(logit_V.device))
     return shard.total(logit_V).cpu().numpy()
-
-
-class _FitProgress:
-    """The state that a fit needs to resume: weights, optimizer, best weights and record."""
-
-    def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
-        self.net, self.optimizer, self.record = net, optimizer, record
-        self.best: dict[str, Tensor] = net.state_dict()
-
-    def add(self, step: int, loss: float, auc: float, *, keep_best: bool) -> None:
-        """Record an evaluation; its weights become the best if its AUC is the best, or always without ``keep_best``."""
-        best = max(self.record.validation_aucs, default=-1.0)
-        self.record.steps.append(step)
-        self.record.losses.append(loss)
-        self.record.validation_aucs.append(auc)
-        if auc > best or not keep_best:
-            self.record.best = len(self.record.losses) - 1
-            state = self.net.state_dict()
-            self.best = {name: tensor.clone() for name, tensor in state.items()} if keep_best else state
-
-    def write(self, directory: Path) -> None:
-        net, adam = self.net.state_dict(), self.optimizer.state_dict()
-        kept = {"net": net, "adam": adam, "best": self.best, "record": asdict(self.record)}
-        torch.save(kept, directory / CHECKPOINT)
-
-    def read(self, directory: Path) -> None:
-        device = next(self.net.parameters()).device
-        kept = torch.load(directory / CHECKPOINT, map_location=device, weights_only=True)
-        self.net.load_state_dict(kept["net"])
-        self.optimizer.load_state_dict(kept["adam"])
-        self.best = kept["best"]
-        for name, value in kept["record"].items():
-            setattr(self.record, name, value)

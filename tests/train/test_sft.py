@@ -174,9 +174,7 @@ def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: Mo
     )
     told: list[tuple[int, int]] = []
     rows = table(tmp_path / "rows.lance", pairs)
-    record = fine_tune(
-        base, rows, config, seed=0, output=tmp_path / "one", progress=lambda done, total: told.append((done, total))
-    )
+    record = fine_tune(base, rows, config, seed=0, output=tmp_path / "one", progress=lambda *at: told.append(at[:2]))
     assert (record.num_rows, record.num_dropped, record.num_epochs) == (1_999, 1, 1)
     assert told[-1] == (1_999, 1_999)  # one pass over the rows that are there
     fewer = tuned(base, pairs[:1_999], config, seed=0, output=tmp_path / "three").record
