@@ -20,7 +20,7 @@ from transformers import TrainingArguments
 
 from curation.config.dpo import DpoConfig
 from curation.refs import ModelRef, TableRef
-from train.epochs import RowTrainer, count_accumulation_steps
+from train.epochs import RowTrainer
 from train.models import TrainingRecord, TrainingResult
 from train.sft import IGNORED, collate
 from train.student import train_student
@@ -29,7 +29,6 @@ from train.tokens import TrainingRow
 
 def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingResult:
     """Train ``base`` on ``prompt``, ``chosen`` and ``rejected`` of ``rows``, else as :func:`train.sft.train_sft`."""
-    count_accumulation_steps(config, config.num_workers)
     return train_student(prefer, base, rows, config, **how)
 
 

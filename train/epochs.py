@@ -16,12 +16,11 @@ from transformers import TrainingArguments, set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import LmStudentConfig
-from curation.errors import ConfigError, SourceError
+from curation.errors import SourceError
 from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
 from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
-from train.agreement import count_workers
 from train.callbacks import Checkpointing, Kept, Partial, Progress
 from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable
 from train.stream import Division, Loader, Order, TokenRows
@@ -34,17 +33,6 @@ CHECKPOINT_SHARE = 0.25
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 LOGGING_SHARE = 0.02
 """The share of the steps between two logged losses."""
-
-
-def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
-    """Return how many micro-batches of each worker make up the global batch, or raise ``ConfigError`` if none do."""
-    together = config.micro_batch_size * num_workers
-    if config.global_batch_size % together:
-        raise ConfigError(
-            f"global_batch_size: {config.global_batch_size} is not a multiple of "
-            f"micro_batch_size {config.micro_batch_size} x num_workers {num_workers}; change one of the three"
-        )
-    return config.global_batch_size // together
 
 
 def _check_rows(name: str, rows: TokenRows, max_length: int) -> None:
@@ -130,10 +118,9 @@ class RowTrainer(Guarded):
         set_seed(seed)
         disable_progress_bar()  # type: ignore[no-untyped-call]
         tokenizer = load_tokenizer(base)
-        accumulation = count_accumulation_steps(config, count_workers())
         work = output.with_name(f"{output.name}.partial") / "checkpoints"
         args = TrainingArguments(
-            **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
+            **make_arguments(config, seed=seed, work=work),
             lr_scheduler_type=config.schedule,
             save_steps=CHECKPOINT_SHARE,
             logging_steps=LOGGING_SHARE,

@@ -23,7 +23,7 @@ from curation.errors import ConfigError
 from curation.refs import ModelRef, TableRef
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
-from train.epochs import RowTrainer, count_accumulation_steps
+from train.epochs import RowTrainer
 from train.models import TrainingRecord, TrainingResult
 from train.student import train_student
 from train.tokens import TrainingRow
@@ -68,9 +68,8 @@ def train_sft(
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 
     The order of rows follows from their ids, their lengths and the seed. Errors are those of
-    :func:`train.student.train_student`, and ``ConfigError`` if the batch sizes do not divide.
+    :func:`train.student.train_student`.
     """
-    count_accumulation_steps(config, config.num_workers)
     return train_student(fine_tune, base, rows, config, seed=seed, output=output, name=name, update=update)
 
 

@@ -19,6 +19,7 @@ from train import fence
 from train.callbacks import Kept
 from train.launch import FINAL, Notes, launch
 from train.models import TrainingRecord, TrainingResult, read_saved
+from train.trainer import count_accumulation_steps
 
 Learn = Callable[..., TrainingRecord]
 """A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
@@ -47,12 +48,13 @@ def train_student(
 
     Raises:
         SourceError: the table has no rows, or none that the method can use.
-        ConfigError: the configuration does not fit the base.
+        ConfigError: the configuration does not fit the base, or the batch sizes do not divide.
         TrainingError: the training failed in a way that every further attempt would repeat.
         RunFailedError, CommitError: as :func:`train.launch.launch`.
     """
     if not lance.dataset(rows.uri, version=rows.version).count_rows():
         raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
+    count_accumulation_steps(config, config.num_workers)
     output = output.resolve()
     arguments = (base.to_json(), rows.to_json(), config)
     task = {"learn": learn, "arguments": arguments, "read": {"seed": seed, **read}, "output": str(output), "name": name}

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig, LoraConfig
-from curation.errors import TrainingError
+from curation.errors import ConfigError, TrainingError
 from curation.refs import ModelRef
 from train.agreement import count_workers, gather_values
 from train.callbacks import Partial
@@ -112,7 +112,20 @@ class FirstStep:
             )
 
 
-def make_arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Path) -> dict[str, Any]:
+def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
+    """Return how many micro-batches of each worker make up the global batch, or raise ``ConfigError`` if none do."""
+    total, size = config.global_batch_size, getattr(config, "group_size", 1)
+    together = config.micro_batch_size * num_workers
+    if total * size % together:
+        what = f"{total} is" if size == 1 else f"{total} prompts x group_size {size} = {total * size} answers are"
+        raise ConfigError(
+            f"global_batch_size: {what} not a multiple of micro_batch_size {config.micro_batch_size} x num_workers "
+            f"{num_workers}; change one of them"
+        )
+    return total * size // together
+
+
+def make_arguments(config: LmStudentConfig, *, seed: int, work: Path) -> dict[str, Any]:
     """Return the fields of ``TrainingArguments`` that are the same for every method; ``work`` gets the checkpoints."""
     use_gpu = config.gpus_per_worker > 0
     return {
@@ -126,7 +139,7 @@ def make_arguments(config: LmStudentConfig, *, accumulation: int, seed: int, wor
             "cpu_ram_efficient_loading": is_read_once(config),
         },
         "per_device_train_batch_size": config.micro_batch_size,
-        "gradient_accumulation_steps": accumulation,
+        "gradient_accumulation_steps": count_accumulation_steps(config, count_workers()),
         "learning_rate": config.learning_rate,
         "adam_beta1": config.adam_betas[0],
         "adam_beta2": config.adam_betas[1],

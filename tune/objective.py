@@ -54,17 +54,9 @@ class TrialRows(NamedTuple):
         """The cluster of each row, or None if ``splits.group`` is not set."""
         return self.unit_N if self.is_clustered else None
 
-    def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
-        """Return the rows that ``trust.source_share`` selects with that seed; a search reads no other labels."""
-        taken_N = find_used(self.row_ids_N, trust, seed)
-        if taken_N.all():
-            return self
-        fields: Json = {name: of[taken_N] for name, of in self._asdict().items() if isinstance(of, np.ndarray)}
-        return self._replace(inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()}, **fields)
-
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """Return the rows in the parts that a fit with these settings reads, without copying inputs."""
-        all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
+        all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are
         part_N = assign_parts(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
@@ -86,10 +78,13 @@ class TrialRows(NamedTuple):
         return np.minimum((unit_N * folds).astype(np.int64), folds - 1)
 
 
-def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tuple[TrialRows, int]:
+def read_source(
+    labels: TableRef, grades: TableRef, names: Sequence[str], trust: TrustConfig, seed: int
+) -> tuple[TrialRows, int]:
     """Return the graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
-    Of rows with the same question only the first one is read. ``names`` are states and scalar columns.
+    Of rows with the same question only the first one is read, and of all the share that ``trust.source_share`` selects
+    with the seed. ``names`` are states and scalar columns.
 
     Raises:
         SourceError: an input is not stored, or no row has all of them.
@@ -105,6 +100,8 @@ def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tup
     numbers, is_first_G = list_stored_numbers(stored), find_first_of_each(graded.question_N)
     read = read_inputs(labels, graded.row_ids_N, names, numbers, "error IS NULL")
     first_N = is_first_G[read.places_N]
+    num_lacking = int(is_first_G.sum() - first_N.sum())
+    first_N &= find_used(graded.row_ids_N[read.places_N], trust, seed)
     places_N = read.places_N[first_N]
     if not len(places_N):
         raise SourceError(f"tune: none of {len(graded.row_ids_N):,} graded source rows has all of {', '.join(names)}")
@@ -118,7 +115,7 @@ def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tup
         numbers=numbers,
         is_clustered=graded.cluster_N is not None,
     )
-    return found, int(is_first_G.sum()) - len(places_N)
+    return found, num_lacking
 
 
 @dataclass(frozen=True, kw_only=True)

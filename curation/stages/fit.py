@@ -174,10 +174,9 @@ class Search(Stage):
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
         space, objective = _make_search(tune, trust, tuple(self.stored), self.share, self.risk)
-        source, num_left_out = read_source(self.labels, self.grades, space.inputs)
+        source, num_left_out = read_source(self.labels, self.grades, space.inputs, trust, seed)
         if num_left_out:
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
-        source = source.share(trust, seed)
         objective.check(source, seed)
         fits = Fits(source, objective, tune, task.directory)
         with task.progress() as update:

@@ -63,7 +63,7 @@ def test_on_a_gpu_frozen_weights_are_stored_in_bfloat16_unless_a_key_says_otherw
 
 def test_references_and_the_engines_type_are_those_of_the_computation(base: ModelRef, tmp_path: Path) -> None:
     model = load_model(base)
-    told = make_arguments(DpoConfig(**HALF), accumulation=1, seed=0, work=tmp_path)
+    told = make_arguments(DpoConfig(**HALF), seed=0, work=tmp_path)
     reference = make_reference(model, TrainingArguments(**told))
     assert {weight.dtype for weight in reference.parameters()} == {torch.bfloat16}
     for (name, own), (_, copied) in zip(model.named_buffers(), reference.named_buffers(), strict=True):

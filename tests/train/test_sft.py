@@ -15,8 +15,9 @@ from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.models import TrainingResult, read_saved
-from train.sft import IGNORED, collate, compute_completion_loss, count_accumulation_steps, fine_tune, train_sft
+from train.sft import IGNORED, collate, compute_completion_loss, fine_tune, train_sft
 from train.tokens import Pair, TrainingRow, tokenize
+from train.trainer import count_accumulation_steps
 
 pytestmark = pytest.mark.long
 
