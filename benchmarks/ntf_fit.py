@@ -29,10 +29,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,7 @@ from curation.config import TrustConfig
 from curation.hashing import derive
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, VALIDATION
-from train.trust_loop import MIN_EVALUATIONS, FitRecord, LabelledRows, Shard, fit_arrays
+from train.trust_loop import MIN_EVALUATIONS, LabelledRows, _iter_batches, fit_arrays
 
 Logits = npt.NDArray[np.floating[Any]]
 
@@ -94,18 +95,21 @@ class Course(NamedTuple):
     weights: dict[str, Tensor]
 
 
-class _Clock(Shard):
-    """A timer of a fit: the fit calls ``prepare`` when its network is made, and ``evaluated`` after each evaluation."""
+class _Clock:
+    """A timer of a fit from the first request of batches to the last evaluation."""
 
     def __init__(self) -> None:
         self.begun, self.ended, self.cpu_begun, self.cpu_ended = 0.0, 0.0, 0.0, 0.0
 
-    def prepare(self, net: nn.Module) -> nn.Module:
-        self.begun, self.cpu_begun = time.perf_counter(), time.process_time()
-        self.busy = Busy()
-        return net
+    def batches(self, *arguments: Any) -> Iterator[npt.NDArray[np.int64]]:
+        """Return the batches of ``trust_loop``; the first request starts the clock."""
+        if not self.begun:
+            self.begun, self.cpu_begun = time.perf_counter(), time.process_time()
+            self.busy = Busy()
+        return _iter_batches(*arguments)
 
-    def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
+    def note(self, done: int, total: int, words: str) -> None:
+        """Stop the clock after an evaluation; the last one counts."""
         self.ended, self.cpu_ended = time.perf_counter(), time.process_time()
 
 
@@ -113,7 +117,8 @@ def ours(rows: LabelledRows, config: TrustConfig) -> Course:
     """Measure ``fit_arrays``."""
     clock, begun = _Clock(), time.perf_counter()
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
-    found = fit_arrays(rows, config, new_net, seed=SEED, shard=clock)
+    with patch("train.trust_loop._iter_batches", clock.batches):
+        found = fit_arrays(rows, config, new_net, seed=SEED, note=clock.note)
     record = found.record
     weights = {name: parameter.detach() for name, parameter in found.net.named_parameters()}
     return Course(

@@ -30,7 +30,7 @@ from train.probes import fit_class_probe, fit_probe
 from train.recipe import Recipe, parse_recipe
 from train.rounding import compute_raw_at, decide_dtype
 from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
-from train.trust_loop import ALONE, LabelledRows, Shard
+from train.trust_loop import LabelledRows, Note, ignore_note, note_part
 
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STOPPING = 0.125
@@ -43,7 +43,7 @@ def fit_stacked(
     *,
     seed: int,
     origin: Mapping[str, object],
-    shard: Shard = ALONE,
+    note: Note = ignore_note,
     **options: object,
 ) -> StackedTrust:
     """Return a stack of these rows with the settings ``options`` (:class:`train.recipe.Recipe`).
@@ -69,7 +69,7 @@ def fit_stacked(
         stack.fit_probes()
         stack.fit_class_probe()
         if stack.num_rows >= recipe.network_rows:
-            stack.fit_networks(shard)
+            stack.fit_networks(note)
         stacked = stack.all_columns()
     simpler = [*free, *([] if stacked is numbers else [numbers])]
     taken, choice = choose_candidate(simpler, stacked, stack.correct_M, recipe.proof)
@@ -77,7 +77,7 @@ def fit_stacked(
 
 
 def fit_confidence(
-    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], shard: Shard = ALONE
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = ignore_note
 ) -> StackedTrust:
     """Fit one logistic regression on the numbers of the rows' answers, without the states."""
     stack = _Stack(rows, config, Recipe(), seed)
@@ -171,7 +171,7 @@ class _Stack:
             weights, biases, centre_D = pca.fold(weights, biases, centre_D)
         self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
 
-    def fit_networks(self, shard: Shard) -> None:
+    def fit_networks(self, note: Note) -> None:
         """Fit one network per fold on the other folds; a new row's logit is that of their mean probability.
 
         Some rows of the other folds are for early stopping.
@@ -188,8 +188,8 @@ class _Stack:
             stops_N = hash_unit(rows.row_ids_N if rows.cluster_N is None else rows.cluster_N, derive(own, "stopping"))
             part_N = np.where(stops_N < STOPPING, np.int8(VALIDATION), np.int8(FIT))
             part_N[(fold_N == fold) | (fold_N < 0)] = UNUSED
-            of_others, part = rows._replace(part_N=part_N), shard.take_part(fold, num_folds)
-            network = fit_neural(of_others, settings, seed=own, origin={}, shard=part)
+            of_others = rows._replace(part_N=part_N)
+            network = fit_neural(of_others, settings, seed=own, origin={}, note=note_part(note, fold, num_folds))
             held_M = self._folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
             if asked != "float32":

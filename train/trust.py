@@ -1,4 +1,4 @@
-"""Fits trust functions: those of networks by workers of Ray Train, the others in this process.
+"""Fits trust functions: those that have a ``fit`` by a worker of Ray Train, the others in this process.
 
 On several nodes ``output`` is a directory that all of them share, or in an object store.
 """
@@ -11,10 +11,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 import ray
-import ray.train
-import ray.train.torch
 import torch
-from torch import nn
 
 from curation.arms import find_fitted
 from curation.arrays import Bools, Floats, Int64s
@@ -43,7 +40,7 @@ from train import fence
 from train.launch import Notes, launch
 from train.probes import ClosedLabels, with_classes
 from train.rounding import round_trust
-from train.trust_loop import ALONE, FitRecord, LabelledRows, Shard, fit_arrays
+from train.trust_loop import LabelledRows, Note, fit_arrays, ignore_note, note_part
 
 BY_FOLDS = ("stacked", "fitted_confidence")
 """The trust functions that read all labelled rows by folds of their own, so that no part of them needs both classes."""
@@ -60,7 +57,7 @@ def fit_trust(
     closed: ClosedLabels | None = None,
     update: Update = lambda standing: None,
 ) -> TrustRef:
-    """Fit the trust function ``kind`` on labelled rows and save it to ``output``: where it has a ``fit``, by workers.
+    """Fit the trust function ``kind`` on labelled rows and save it to ``output``: where it has a ``fit``, by a worker.
 
     ``closed``: the labels, if they are a closed set that the function reads. ``update`` receives the steps of networks.
 
@@ -84,39 +81,13 @@ def fit_trust(
     return saved.pin(output, TrustRef)
 
 
-class RayShard(Shard):
-    """The share of one worker of Ray Train."""
-
-    def __init__(self, notes: Notes | None) -> None:
-        """Report the fit's progress to ``notes``, which the first worker has."""
-        context, self._notes = ray.train.get_context(), notes
-        self.rank, self.size = context.get_world_rank(), context.get_world_size()
-
-    def prepare(self, net: nn.Module) -> nn.Module:
-        """Return the network on its device, with gradients averaged over the workers."""
-        prepared: nn.Module = ray.train.torch.prepare_model(net)
-        return prepared
-
-    def total(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the workers."""
-        if self.size > 1:
-            torch.distributed.all_reduce(values)
-        return values
-
-    def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
-        """Note the steps and the AUC."""
-        if self._notes is not None:
-            done, total = self.part * config.max_steps + record.num_steps, self.parts * config.max_steps
-            self._notes.note(done, total, f"AUC {record.validation_aucs[-1]:.3f} on validation rows")
-
-
 def _fit_in_worker(task: Json, notes: Notes | None) -> None:
-    """Fit the trust function in each worker, all of which get the same one; the first saves it."""
+    """Fit and save the trust function in the training's only worker."""
+    assert notes is not None, "TrustConfig has one worker"
     rows, config = LabelledRows(*ray.get(task["rows"][0])), task["config"]
-    trust = fit_rows(task["kind"], rows, config, seed=task["seed"], origin=task["origin"], shard=RayShard(notes))
-    if notes is not None:
-        fence.require()
-        trust.save(to_place(task["output"]))
+    trust = fit_rows(task["kind"], rows, config, seed=task["seed"], origin=task["origin"], note=notes.note)
+    fence.require()
+    trust.save(to_place(task["output"]))
 
 
 def fit_rows(
@@ -126,14 +97,14 @@ def fit_rows(
     *,
     seed: int,
     origin: Mapping[str, object],
-    shard: Shard = ALONE,
+    note: Note = ignore_note,
 ) -> StateTrust:
     """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, with the options of ``config``.
 
     A class without a ``fit`` makes itself: ``fitted(hidden_ND, correct_N, config, origin, **options)`` gets the hidden
     states of the fit rows (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has
     the keys that the kind's line reads, ``origin`` is the rows' origin, for the record, ``seed`` that of weights and
-    batches. With several shards each process calls this with its shard, and all get the same trust function.
+    batches. ``note`` receives the steps of networks.
 
     Raises:
         RunFailedError: the loss is not finite.
@@ -142,7 +113,7 @@ def fit_rows(
     """
     fitted, options = find_fitted([kind])[kind], config.options.get(kind, {})
     if fitted.fit is not None:
-        fit, how = load_code(fitted.fit), {"seed": seed, "origin": origin, "shard": shard}
+        fit, how = load_code(fitted.fit), {"seed": seed, "origin": origin, "note": note}
         check_options("trust.options", fit, rows, config, **how, **options)
         return cast(StateTrust, fit(rows, config, **how, **options))
     made_by = load_code(fitted.made_by)
@@ -157,13 +128,13 @@ def fit_rows(
 
 
 def fit_neural(
-    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], shard: Shard = ALONE
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = ignore_note
 ) -> NeuralTrust:
     """Return a neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
     pca = compute_components(rows, config)
     read = rows if pca is None else project_rows(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, read.hidden_ND.shape[1]))
-    fitted = fit_arrays(read, config, new_net, seed=seed, shard=shard)
+    fitted = fit_arrays(read, config, new_net, seed=seed, note=note)
     trust = NeuralTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)}).with_pca(pca)
     trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
     return round_trust(trust, rows, config)
@@ -175,12 +146,12 @@ def fit_attention(
     *,
     seed: int,
     origin: Mapping[str, object],
-    shard: Shard = ALONE,
+    note: Note = ignore_note,
     num_heads: int = 4,
 ) -> AttentionTrust:
     """Return a network that attends over the inputs with ``num_heads`` heads, which divide the width."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
-    fitted = fit_arrays(rows, config, new_net, seed=seed, shard=shard)
+    fitted = fit_arrays(rows, config, new_net, seed=seed, note=note)
     trust = AttentionTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)})
     trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
     return trust
@@ -192,15 +163,15 @@ def fit_deep_ensemble(
     *,
     seed: int,
     origin: Mapping[str, object],
-    shard: Shard = ALONE,
+    note: Note = ignore_note,
     members: int = 5,
 ) -> StateTrust:
     """Return the average of ``members`` neural trust functions with different seeds, calibrated."""
     if members < 2:
         raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
     seeds = [derive(seed, f"member {m}") for m in range(members)]
-    parts = [shard.take_part(m, members) for m in range(members)]
-    fits = [fit_neural(rows, config, seed=s, origin={}, shard=part) for s, part in zip(seeds, parts, strict=True)]
+    notes = [note_part(note, m, members) for m in range(members)]
+    fits = [fit_neural(rows, config, seed=s, origin={}, note=part) for s, part in zip(seeds, notes, strict=True)]
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     record = {**origin, "seed": seed, **record, "members": courses}

@@ -222,7 +222,7 @@ class Space:
         if fitted.fit is None:
             check_options(where, load_code(fitted.made_by).fitted, None, None, self.base, None, **option)
         else:
-            check_options(where, load_code(fitted.fit), None, self.base, seed=0, origin={}, shard=None, **option)
+            check_options(where, load_code(fitted.fit), None, self.base, seed=0, origin={}, note=None, **option)
 
 
 def expand_preset(raw: JsonView) -> Json:

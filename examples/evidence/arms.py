@@ -22,10 +22,10 @@ NEURAL_PAPER = Fitted(
 
 
 def fit_paper(
-    rows: "LabelledRows", config: TrustConfig, *, seed: int, origin: Any, shard: Any, **settings: Any
+    rows: "LabelledRows", config: TrustConfig, *, seed: int, origin: Any, note: Any, **settings: Any
 ) -> "NeuralTrust":
     """Fit the network of ``curation.arms`` "neural" with other settings than those of the section ``trust``."""
     from train.trust import fit_neural
 
     given = TrustConfig.model_validate({**config.model_dump(), "options": {}, **settings})
-    return fit_neural(rows, given, seed=seed, origin=origin, shard=shard)
+    return fit_neural(rows, given, seed=seed, origin=origin, note=note)

@@ -35,7 +35,7 @@ from train.trust_loop import (
     _iter_batches,
     compute_loss_weights,
     compute_moments,
-    compute_shard_loss,
+    compute_weighted_loss,
     fit_arrays,
 )
 
@@ -100,32 +100,8 @@ def test_loss_is_the_weighted_cross_entropy() -> None:
     logit_N, correct_N = rng.standard_normal(20), rng.random(20) < 0.3
     p_N = 1 / (1 + np.exp(-logit_N))
     expected = np.where(correct_N, -3 * np.log(p_N), -0.7 * np.log(1 - p_N)).mean()
-    loss = compute_shard_loss(
-        torch.tensor(logit_N), torch.tensor(correct_N).double(), (0.7, 3.0), batch_size=20, num_shards=1
-    )
+    loss = compute_weighted_loss(torch.tensor(logit_N), torch.tensor(correct_N).double(), (0.7, 3.0))
     assert loss.item() == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("num_rows", [17, 2, 1])
-def test_shards_give_the_gradient_of_the_whole_batch(num_rows: int) -> None:
-    whole = separable(size=8)
-    rows = rows_of(*(array[:num_rows] for array in whole[:3]), whole.sizes)
-    torch.manual_seed(0)
-    net = NeuralTrustNet(Architecture.of(with_(SMALL, dropout=0.0, stochastic_depth=0.0), 8)).double()
-
-    def gradient(num_shards: int) -> torch.Tensor:
-        gradients = []
-        for rank in range(num_shards):
-            net.zero_grad()
-            own = slice(rank, None, num_shards)
-            correct_N = torch.from_numpy(rows.correct_N[own]).double()
-            logit_N = net(torch.from_numpy(rows.hidden_ND[own]))
-            compute_shard_loss(logit_N, correct_N, (0.6, 2.0), batch_size=num_rows, num_shards=num_shards).backward()
-            gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
-        return torch.stack(gradients).mean(0)
-
-    for num_shards in (2, 3):
-        torch.testing.assert_close(gradient(num_shards), gradient(1), rtol=1e-10, atol=1e-12)
 
 
 def test_moments_are_those_of_the_fit_rows() -> None:
@@ -374,9 +350,9 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["neural", pytest.param("attention", marks=pytest.mark.slow)])
-def test_two_ray_workers_fit_what_one_process_fits(kind: str, local_ray: object, tmp_path: Path) -> None:
+def test_a_ray_worker_fits_what_this_process_fits(kind: str, local_ray: object, tmp_path: Path) -> None:
     labels, grades = tables(tmp_path, separable(1500), states=TWO)
-    config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
+    config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None)
     config = with_(config, calibration="isotonic") if kind == "attention" else config
     read = read_rows(labels, grades, config, seed=3)
     expected, calibration, held_out, record = fit_net(read, config, kind, seed=3)
@@ -424,20 +400,20 @@ def test_a_killed_worker_is_replaced_and_fits_again(
 ) -> None:
     mark = tmp_path / "died"
 
-    def dying(task: dict[str, Any], notes: object) -> None:
+    def dying(task: dict[str, Any], notes: Any) -> None:
         """Kills its own process after the second evaluation, once."""
         import train.trust as fitting
 
-        evaluated, calls = fitting.RayShard.evaluated, []
+        note, calls = notes.note, []
 
-        def dying_evaluated(*args: Any) -> None:
-            evaluated(*args)
+        def dying_note(*args: Any) -> None:
+            note(*args)
             calls.append(1)
             if len(calls) == 2 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        fitting.RayShard.evaluated = dying_evaluated
+        notes.note = dying_note
         fitting._fit_in_worker(task, notes)
 
     monkeypatch.setattr("train.trust._fit_in_worker", dying)
