@@ -4,10 +4,10 @@ import contextlib
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import (  # type: ignore[import-untyped]
     DistributedType,
@@ -38,18 +38,6 @@ READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "t
 """Environment variables that make ``transformers`` read a model's weights only in the first worker."""
 
 
-@dataclass
-class _Sums:
-    """Sums over positions; logarithms are natural."""
-
-    labels: int = 0
-    loss: float = 0.0
-    entropy: float = 0.0
-    ends: int = 0
-    end_logprob: float = 0.0
-    num_words: int = 0
-
-
 class FirstStep:
     """The log-probabilities that a base gives the labels of the first step, before any weight has changed.
 
@@ -61,7 +49,9 @@ class FirstStep:
     def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:
         """Check a training called ``name``; ``ignored`` is the label of positions that do not count."""
         self._name, self._tokenizer, self._ignored = name, tokenizer, ignored
-        self._sums, self._instead = _Sums(), ""
+        self._sums = np.zeros(5)
+        """Over positions: labels, their loss, entropy, end tokens, their log-probability; logarithms are natural."""
+        self._num_words, self._instead = 0, ""
 
     @torch.no_grad()
     def add(self, logits_BTV: torch.Tensor, labels_BK: torch.Tensor) -> None:
@@ -75,13 +65,10 @@ class FirstStep:
             for taken_BK in (labelled_BK, ends_BK)
         )
         targets_T1 = targets_BK[labelled_BK][:MOST_POSITIONS, None]
-        sums = self._sums
-        sums.num_words = logits_BTV.shape[-1]
-        sums.labels += len(targets_T1)
-        sums.loss -= float(logprobs_TV.gather(1, targets_T1).sum())
-        sums.entropy -= float((logprobs_TV.exp() * logprobs_TV).nan_to_num().sum())
-        sums.ends += len(at_end_WV)
-        sums.end_logprob += float(at_end_WV[:, end].sum())
+        loss = -float(logprobs_TV.gather(1, targets_T1).sum())
+        entropy = -float((logprobs_TV.exp() * logprobs_TV).nan_to_num().sum())
+        self._sums += (len(targets_T1), loss, entropy, len(at_end_WV), float(at_end_WV[:, end].sum()))
+        self._num_words = logits_BTV.shape[-1]
         if len(at_end_WV) and not self._instead:
             likeliest = at_end_WV.mean(dim=0).argmax()
             found = self._tokenizer.convert_ids_to_tokens([int(likeliest)])[0]
@@ -89,19 +76,16 @@ class FirstStep:
 
     def check(self) -> None:
         """Raise ``TrainingError`` if the base cannot be meant for these labels; all workers call this together."""
-        found = gather_values((self._sums, self._instead))
-        num_words = max(sums.num_words for sums, _ in found)
-        ends, labels = sum(sums.ends for sums, _ in found), sum(sums.labels for sums, _ in found)
-        end_logprob = sum(sums.end_logprob for sums, _ in found) / max(ends, 1)
-        loss = sum(sums.loss for sums, _ in found) / max(labels, 1)
-        entropy = sum(sums.entropy for sums, _ in found) / max(labels, 1)
+        sums, instead = zip(*gather_values((self._sums, self._instead)), strict=True)
+        labels, loss, entropy, ends, end_logprob = np.sum(sums, axis=0).tolist()
+        loss, entropy, end_logprob = loss / max(labels, 1), entropy / max(labels, 1), end_logprob / max(ends, 1)
+        num_words = self._num_words
         mend = "; if it is meant (a token or a vocabulary of your own), set student.check_first_step: false"
         if end_logprob < RAREST_END:
-            instead = next((text for _, text in found if text), "")
             raise TrainingError(
                 f"{self._name}: the tokenizer ends a completion with {self._tokenizer.eos_token!r}, which the base "
                 f"does not write: its log-probability on the first rows is {end_logprob:.1f} nats, and the likeliest "
-                f"token there is {instead}; name the end token of the base as eos_token in its "
+                f"token there is {next(filter(None, instead), '')}; name the end token of the base as eos_token in its "
                 f"tokenizer_config.json{mend}"
             )
         if num_words >= FEWEST_WORDS and entropy < FLAT * math.log(num_words) and loss > math.log(num_words):
