@@ -21,8 +21,6 @@ from transformers.utils import is_flash_attn_2_available
 from curation.config import SftConfig
 from curation.errors import ConfigError
 from curation.refs import ModelRef, TableRef
-from curation.storage.paths import Place
-from curation.telemetry.standing import Update
 from train.epochs import RowTrainer
 from train.models import TrainingRecord, TrainingResult
 from train.student import train_student
@@ -55,22 +53,12 @@ def check(model: PreTrainedModel) -> None:
         )
 
 
-def train_sft(
-    base: ModelRef,
-    rows: TableRef,
-    config: SftConfig,
-    *,
-    seed: int,
-    output: Place,
-    name: str,
-    update: Update = lambda standing: None,
-) -> TrainingResult:
-    """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
+def train_sft(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingResult:
+    """Fine-tune ``base`` on ``prompt`` and ``completion`` of ``rows`` by :func:`train.student.train_student`.
 
-    The order of rows follows from their ids, their lengths and the seed. Errors are those of
-    :func:`train.student.train_student`.
+    The order of rows follows from their ids, their lengths and the seed.
     """
-    return train_student(fine_tune, base, rows, config, seed=seed, output=output, name=name, update=update)
+    return train_student(fine_tune, base, rows, config, **how)
 
 
 def fine_tune(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:

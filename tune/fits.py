@@ -1,7 +1,7 @@
 """Numbered fits on Ray Tune, side by side on one copy of the source, each recorded as it ends.
 
 The same call resumes after a crash: recorded fits are read, not repeated, and the others get the points that they would
-have had (``tune.proposals``).
+have had (``tune.search``).
 """
 
 import json

@@ -8,7 +8,7 @@ import pytest
 
 from curation.config import TrustConfig, TuneConfig
 from curation.hashing import derive
-from tune.proposals import LEAST_RANDOM, Proposals, make_proposals
+from tune.search import LEAST_RANDOM, Proposals, make_proposals
 from tune.space import Space
 
 STATES = ("prompt_last", "output_last")
