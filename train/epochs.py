@@ -139,8 +139,7 @@ class RowTrainer(Guarded):
                 model = load_base(base, config)
             check_tokens(base, tokenizer, model)
             division = Division(order, config.micro_batch_size, args.process_index, args.world_size)
-            told = Progress(len(rows) * num_epochs, progress)
-            callbacks = [told, Checkpointing(unfinished, kept)]
+            callbacks = [Progress(len(rows) * num_epochs, progress), Checkpointing(unfinished, kept)]
             trainer = cls(config, rows, division, tokenizer, output.name, model, args=args, callbacks=callbacks)
             trainer.complete(unfinished)
         logged = [entry for entry in trainer.state.log_history if "loss" in entry]

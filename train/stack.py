@@ -30,7 +30,7 @@ from train.probes import fit_class_probe, fit_probe
 from train.recipe import Recipe, parse_recipe
 from train.rounding import compute_raw_at, decide_dtype
 from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
-from train.trust_loop import LabelledRows, Note, ignore_note, note_part
+from train.trust_loop import LabelledRows, Note, drop_note, note_part
 
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STOPPING = 0.125
@@ -43,7 +43,7 @@ def fit_stacked(
     *,
     seed: int,
     origin: Mapping[str, object],
-    note: Note = ignore_note,
+    note: Note = drop_note,
     **options: object,
 ) -> StackedTrust:
     """Return a stack of these rows with the settings ``options`` (:class:`train.recipe.Recipe`).
@@ -77,7 +77,7 @@ def fit_stacked(
 
 
 def fit_confidence(
-    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = ignore_note
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = drop_note
 ) -> StackedTrust:
     """Fit one logistic regression on the numbers of the rows' answers, without the states."""
     stack = _Stack(rows, config, Recipe(), seed)

@@ -40,7 +40,7 @@ from train import fence
 from train.launch import Notes, launch
 from train.probes import ClosedLabels, with_classes
 from train.rounding import round_trust
-from train.trust_loop import LabelledRows, Note, fit_arrays, ignore_note, note_part
+from train.trust_loop import LabelledRows, Note, drop_note, fit_arrays, note_part
 
 BY_FOLDS = ("stacked", "fitted_confidence")
 """The trust functions that read all labelled rows by folds of their own, so that no part of them needs both classes."""
@@ -97,7 +97,7 @@ def fit_rows(
     *,
     seed: int,
     origin: Mapping[str, object],
-    note: Note = ignore_note,
+    note: Note = drop_note,
 ) -> StateTrust:
     """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, with the options of ``config``.
 
@@ -128,7 +128,7 @@ def fit_rows(
 
 
 def fit_neural(
-    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = ignore_note
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = drop_note
 ) -> NeuralTrust:
     """Return a neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
     pca = compute_components(rows, config)
@@ -146,7 +146,7 @@ def fit_attention(
     *,
     seed: int,
     origin: Mapping[str, object],
-    note: Note = ignore_note,
+    note: Note = drop_note,
     num_heads: int = 4,
 ) -> AttentionTrust:
     """Return a network that attends over the inputs with ``num_heads`` heads, which divide the width."""
@@ -163,7 +163,7 @@ def fit_deep_ensemble(
     *,
     seed: int,
     origin: Mapping[str, object],
-    note: Note = ignore_note,
+    note: Note = drop_note,
     members: int = 5,
 ) -> StateTrust:
     """Return the average of ``members`` neural trust functions with different seeds, calibrated."""

@@ -135,7 +135,7 @@ Note = Callable[[int, int, str], None]
 """A function that receives the steps done, how many there may be, and words on the quality of the fit so far."""
 
 
-def ignore_note(done: int, total: int, words: str) -> None:
+def drop_note(done: int, total: int, words: str) -> None:
     """Do nothing."""
 
 
@@ -145,7 +145,7 @@ def note_part(note: Note, part: int, parts: int) -> Note:
 
 
 def fit_arrays(
-    rows: LabelledRows, config: TrustConfig, new_net: Callable[[], Net], *, seed: int, note: Note = ignore_note
+    rows: LabelledRows, config: TrustConfig, new_net: Callable[[], Net], *, seed: int, note: Note = drop_note
 ) -> FittedNetwork[Net]:
     """Fit a network on ``rows``, on a GPU if ``config`` requests one.
 
