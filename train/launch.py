@@ -25,14 +25,7 @@ from ray.exceptions import RayError
 
 from curation.cluster import nodes
 from curation.config import TrainSection
-from curation.errors import (
-    CommitError,
-    ConfigError,
-    DegenerateSourceError,
-    RunFailedError,
-    SourceError,
-    TrainingError,
-)
+from curation.errors import CommitError, ConfigError, DegenerateSourceError, RunFailedError, SourceError, TrainingError
 from curation.json_types import Json
 from curation.stopping import wait_for_call
 from curation.storage.lease import LeaseClaim
