@@ -15,7 +15,7 @@ import torch
 from transformers import TrainingArguments, set_seed
 from transformers.utils.logging import disable_progress_bar
 
-from curation.config import LmStudentConfig
+from curation.config.models import EpochsConfig
 from curation.errors import SourceError
 from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
@@ -85,7 +85,7 @@ class RowTrainer(Guarded):
     ) -> Any:
         """Return the loss of a micro-batch, remembered with its row ids until the step ends."""
         row_ids, self.weights = inputs.pop("row_ids"), inputs.pop("weights", None)
-        loss: torch.Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         self.remember(row_ids, loss)
         return loss
 
@@ -94,7 +94,7 @@ class RowTrainer(Guarded):
         cls,
         base: ModelRef,
         table: TableRef,
-        config: LmStudentConfig,
+        config: EpochsConfig,
         *,
         seed: int,
         output: Path,

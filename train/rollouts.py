@@ -163,7 +163,7 @@ class TransformersRollouts(Rollouts):
         ids_BT = torch.tensor([[pad] * (width - len(item.prompt)) + item.prompt for item in wanted], device=device)
         lengths_B1 = torch.tensor([[len(item.prompt)] for item in wanted], device=device)
         mask_BT = (torch.arange(width, device=device) >= width - lengths_B1).long()
-        read = {"position_ids": (mask_BT.cumsum(1) - 1).clamp(min=0), "past_key_values": None}
+        read: dict[str, Any] = {"position_ids": (mask_BT.cumsum(1) - 1).clamp(min=0), "past_key_values": None}
         seeds_B = np.asarray([item.seed for item in wanted], dtype=np.int64)
         tail = 2 * max(map(len, self._config.stop), default=0)  # tokens; a character may have several
         tokens: list[list[int]] = [[] for _ in wanted]

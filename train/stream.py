@@ -117,7 +117,7 @@ class TokenRows(Dataset[TrainingRow]):
         Rows are a prompt and a completion or, for ``method: dpo``, a chosen and a rejected answer, with their trust if
         ``weight_by_trust`` is set.
         """
-        dataset = lance.dataset(table.uri, version=table.version)
+        dataset: Any = lance.dataset(table.uri, version=table.version)
         answers = ["chosen", "rejected"] if config.method == "dpo" else ["completion"]
         with_trust = getattr(config, "weight_by_trust", False)
         columns = ["row_id", "prompt", *answers, *(["trust"] if with_trust else [])]
@@ -131,13 +131,13 @@ class TokenRows(Dataset[TrainingRow]):
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, pa.schema(fields)) as writer:
             for start in range(0, self.num_rows, SCAN_ROWS * num_workers):
                 first = min(start + rank * SCAN_ROWS, self.num_rows)
-                own_rows = {"offset": first, "limit": min(SCAN_ROWS, self.num_rows - first)}
-                rows = _tokenize(dataset.to_table(columns, **own_rows), tokenizer, config, answers)
+                part = dataset.to_table(columns, offset=first, limit=min(SCAN_ROWS, self.num_rows - first))
+                rows = _tokenize(part, tokenizer, config, answers)
                 own = sum(int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest()) for row in rows)
                 counts = np.array([count_tokens(row) for row in rows], np.int32)
                 batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
-                for part, counts_B, sum_of_digests in gather_values((batch, counts, own)):
-                    writer.write_batch(part)
+                for batch_there, counts_B, sum_of_digests in gather_values((batch, counts, own)):
+                    writer.write_batch(batch_there)
                     lengths.append(counts_B)
                     digest += sum_of_digests
         self.digest = f"{digest % 2**128:032x}"

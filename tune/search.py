@@ -104,7 +104,8 @@ def search(
     """
     larger = LARGER_IS_BETTER[objective.metric]
     proposals = make_proposals(config, space, seed=seed, larger_is_better=larger)
-    ask, num = proposals.ask, config.trials
+    ask: Callable[[int], Point | None] = proposals.ask
+    num = config.trials
     if config.search == "grid":
         grid = list(itertools.islice(space.grid(), config.trials))
         ask, num = grid.__getitem__, len(grid)

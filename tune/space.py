@@ -263,7 +263,10 @@ def _parse_dimension(where: str, value: object) -> Dimension:
         if not value:
             raise ConfigError(f"{where}: a list without values; give at least one, or leave the key out")
         return Dimension(tuple(value))
-    scale, ends = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else (None, None)
+    scale: Any = None
+    ends: Any = None
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((scale, ends),) = value.items()
     if scale not in SCALES:
         raise ConfigError(
             f"{where}: {value!r} is not a dimension; give a list of values, or one of "
