@@ -268,15 +268,15 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     mark = str(tmp_path / "died")
 
-    def dying(task: dict) -> None:
+    def dying(task: dict, notes: object) -> None:
         """The first worker kills its own process after the second checkpoint, once."""
         import os
         import signal
         from pathlib import Path
 
-        import train.student as students
+        import train.callbacks as students
 
-        keep, kept = students._Checkpoints.keep, []
+        keep, kept = students.Kept.keep, []
 
         def dying_keep(self, directory: Path) -> None:
             keep(self, directory)
@@ -286,8 +286,8 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
                 os.kill(os.getpid(), signal.SIGKILL)
             Path(mark).with_suffix(".kept").write_text(str(len(kept)))
 
-        students._Checkpoints.keep = dying_keep
-        students_train(task)
+        students.Kept.keep = dying_keep
+        students_train(task, notes)
 
     students_train = student._train
     recipe = SftConfig(

@@ -89,10 +89,3 @@ def list_node_types() -> set[str]:
     if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
         types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
     return types
-
-
-def find_draining_nodes() -> set[str]:
-    """Return the ids of the nodes that are about to be removed, e.g. of a spot machine after its notice."""
-    from ray.train.v2._internal.execution.preemption import _get_draining_nodes
-
-    return set(_get_draining_nodes())

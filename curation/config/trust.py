@@ -62,6 +62,8 @@ class TrustConfig(TrainSection):
         "output_last",
     )
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
+    num_workers: Literal[1] = 1
+    """One process fits a trust function; labelled rows are few."""
     pca: PositiveInt | None = None
     """Number of principal components through which the states are read, fitted on the fit part; labels keep whole
     states. ``null``: the states themselves, but at most 64 components for ``boosted_trees``."""

@@ -1,7 +1,7 @@
 """Stages that make a model, or fine-tune one: a base, a teacher that learns the task's format, a student."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import NamedTuple
@@ -42,16 +42,14 @@ def training(task: Task, recipe: TrainSection) -> Iterator[None]:
 
     Once another driver has the run directory, the workers stop and do not write to it, and leaving the context fails.
     """
-    from train.launch import TrainProcess, claimed, trained_in  # heavy
+    from train.launch import TrainProcess, trained_in  # heavy
 
-    with claimed(None if task.lease is None else task.lease.claim):
-        if task.stage.host is None:
-            yield
-        else:
-            hold_cpus = task.hosts.hold_cpus
-            hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
-            with hosted as process, trained_in(process):
-                yield
+    hosted: AbstractContextManager[TrainProcess | None] = nullcontext()
+    if task.stage.host is not None:
+        hold_cpus = task.hosts.hold_cpus
+        hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
+    with hosted as process, trained_in(process, None if task.lease is None else task.lease.claim):
+        yield
     task.guard()
 
 

@@ -51,11 +51,6 @@ class Worker:
         return ray.get_runtime_context().get_actor_id()
 
 
-def test_no_node_drains_unless_it_is_told_to(local_ray):
-    with interface("ray.train.v2._internal.execution.preemption"):
-        assert ray_private.find_draining_nodes() == set()
-
-
 def test_the_head_is_found_and_answers_who_has_not_joined(local_ray):
     with interface("ray._private.services.canonicalize_bootstrap_address"):
         assert ray_private.find_head_address("local") is None
